@@ -140,7 +140,7 @@ pub unsafe extern "C" fn orc_wait(
         let waiter = registry::with(session, |session| session.waiter(step, level))?;
         let waited = waiter.map_or(Ok(()), |waiter| waiter.wait(timeout));
         let look = registry::with(session, |session| {
-            session.look_for_losses();
+            session.poll_outcomes();
             Ok(())
         });
         waited?;

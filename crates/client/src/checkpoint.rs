@@ -3,6 +3,7 @@
 //! | file | what |
 //! | --- | --- |
 //! | `take.rs` | make ready, agree, stage |
+//! | `agreement.rs` | what the ranks agree on before they stage |
 //! | `backlog.rs` | how many may be on their way |
 //! | `lend.rs` | memory lent instead of copied, and memory of the pool |
 //! | `losses.rs` | losses are told and returned |
@@ -11,6 +12,7 @@
 //!
 //! Not here: the copy and all that follows (the engine).
 
+mod agreement;
 mod backlog;
 mod drain;
 mod lend;

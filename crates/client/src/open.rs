@@ -3,6 +3,8 @@
 //! | file | what |
 //! | --- | --- |
 //! | `stages.rs` | the stages of `open`, in order |
+//! | `agreements.rs` | what all ranks must have in common |
+//! | `link.rs` | what opening gives a session |
 //! | `environment.rs` | what tests replace |
 //! | `facts.rs` | who is where |
 //! | `start.rs` | what rank 0 tells everybody |
@@ -18,10 +20,12 @@
 //! Not here: the state of an open session (`session`).
 
 mod agent;
+mod agreements;
 mod connect;
 mod doors;
 mod environment;
 mod facts;
+mod link;
 mod members;
 mod mender;
 mod peers;
@@ -31,11 +35,12 @@ mod start;
 mod threads;
 
 pub(crate) use agent::dies_with_ranks;
+pub use agreements::JOB_VARIABLE;
+pub(crate) use agreements::agree_on_options;
 pub use environment::Environment;
+pub(crate) use link::Link;
 pub(crate) use members::{find_absent, forget, may_know_more};
 pub(crate) use mender::Mender;
-pub(crate) use peers::{Peers, exchange_holdings, tell_sources};
+pub(crate) use peers::{exchange_holdings, tell_sources};
 pub(crate) use reopen::Reopen;
-pub use stages::JOB_VARIABLE;
-pub(crate) use stages::{Opened, agree_on_options, open};
-pub(crate) use threads::Threads;
+pub(crate) use stages::{Opened, open};

@@ -236,24 +236,9 @@ impl Options {
         Self::from_table(table)
     }
 
+    // tidy: long because it has one line for each option
     fn from_table(mut table: toml::Table) -> Result<Self> {
-        for name in [
-            "take_over_wait_s",
-            "timeout_s",
-            "every_s",
-            "overhead_percent",
-            "mtbf_s",
-            "node_mtbf_s",
-            "end_time_unix_s",
-            "end_margin_s",
-            "agent_linger_s",
-        ] {
-            if let Some(value) = table.get_mut(name)
-                && let toml::Value::Integer(integer) = *value
-            {
-                *value = toml::Value::Float(integer as f64);
-            }
-        }
+        seconds_as_floats(&mut table);
         let raw: Raw = toml::Value::Table(table.clone())
             .try_into()
             .map_err(|error: toml::de::Error| blame(&table, &error))?;
@@ -264,61 +249,13 @@ impl Options {
         let replicas = replicas(&raw, anywhere)?;
         mtbf(&raw)?;
         start(&raw)?;
-        let global: Vec<PathBuf> = match raw.global {
-            None => Vec::new(),
-            Some(OneOrMany::One(one)) => vec![PathBuf::from(one)],
-            Some(OneOrMany::Many(many)) => many.into_iter().map(PathBuf::from).collect(),
-        };
-        for path in &global {
-            recordable("global", path)?;
-        }
-        if let Some(path) = &raw.node_dir {
-            recordable("node_dir", path)?;
-        }
-        // An agent opens them too, with another environment.
-        let global: Vec<PathBuf> = global.iter().map(|path| with_key(path)).collect();
-        if let Some(served) = raw.node_dir.as_ref().filter(|path| is_served(path)) {
-            return Err(Error::invalid(format!(
-                "node_dir = '{}': expected a directory of this machine",
-                served.display()
-            ))
-            .next("name staging I/O servers in `global`"));
-        }
-        if let Some(served) = raw.route_dir.as_ref().filter(|path| is_served(path)) {
-            return Err(Error::invalid(format!(
-                "route_dir = '{}': expected a directory of this machine",
-                served.display()
-            ))
-            .next("name a directory that the program can write files in"));
-        }
+        let global = directories(&raw)?;
         let resumes = raw.start == Some(StartName::Resume);
         let without = enabled::without(raw.enabled, anywhere, resumes)?;
         let signal = watched_signal(raw.signal.as_deref(), raw.signal_stop)?;
-        let chunk_bytes = raw.chunk.map_or(Ok(4 << 20), |size| size.bytes("chunk"))?;
-        if !(65536..=(1 << 30)).contains(&chunk_bytes) || !chunk_bytes.is_multiple_of(65536) {
-            return Err(Error::invalid(format!(
-                "chunk = {chunk_bytes} bytes; allowed are multiples of 64 KiB from 64 KiB to 1 GiB"
-            )));
-        }
+        let chunk_bytes = chunk_bytes(raw.chunk.as_ref())?;
         let uncommitted_steps = raw.uncommitted_steps.unwrap_or(raw.held_steps);
-        for (name, value) in [
-            ("held_steps", f64::from(raw.held_steps)),
-            ("uncommitted_steps", f64::from(uncommitted_steps)),
-            ("keep", f64::from(raw.keep)),
-            ("copy_threads", f64::from(raw.copy_threads)),
-            ("incremental_chain", f64::from(raw.incremental_chain)),
-            ("timeout_s", raw.timeout_s),
-            ("take_over_wait_s", raw.take_over_wait_s),
-            ("every_s", raw.every_s),
-            ("overhead_percent", raw.overhead_percent),
-            ("end_margin_s", raw.end_margin_s),
-            ("agent_linger_s", raw.agent_linger_s),
-            ("fan_out", f64::from(raw.fan_out)),
-            ("lanes_per_node", f64::from(raw.lanes_per_node)),
-            ("compress_level", f64::from(raw.compress_level)),
-        ] {
-            within_limits(name, value)?;
-        }
+        all_within_limits(&raw, uncommitted_steps)?;
         if raw.incremental == IncrementalKind::Auto && raw.mode == ModeName::Traditional {
             return Err(Error::invalid(
                 "incremental = \"auto\" does not go with mode = \"traditional\", whose containers are striped",
@@ -412,6 +349,96 @@ impl Options {
             given: table,
         })
     }
+}
+
+/// A whole number of seconds is a number of seconds.
+fn seconds_as_floats(table: &mut toml::Table) {
+    for name in [
+        "take_over_wait_s",
+        "timeout_s",
+        "every_s",
+        "overhead_percent",
+        "mtbf_s",
+        "node_mtbf_s",
+        "end_time_unix_s",
+        "end_margin_s",
+        "agent_linger_s",
+    ] {
+        if let Some(value) = table.get_mut(name)
+            && let toml::Value::Integer(integer) = *value
+        {
+            *value = toml::Value::Float(integer as f64);
+        }
+    }
+}
+
+/// Those of level global; they, and the other directories, can be used for what they are given for.
+fn directories(raw: &Raw) -> Result<Vec<PathBuf>> {
+    let global: Vec<PathBuf> = match &raw.global {
+        None => Vec::new(),
+        Some(OneOrMany::One(one)) => vec![PathBuf::from(one)],
+        Some(OneOrMany::Many(many)) => many.iter().map(PathBuf::from).collect(),
+    };
+    for path in &global {
+        recordable("global", path)?;
+    }
+    if let Some(path) = &raw.node_dir {
+        recordable("node_dir", path)?;
+    }
+    // An agent opens them too, with another environment.
+    let global = global.iter().map(|path| with_key(path)).collect();
+    for (name, path, next) in [
+        (
+            "node_dir",
+            &raw.node_dir,
+            "name staging I/O servers in `global`",
+        ),
+        (
+            "route_dir",
+            &raw.route_dir,
+            "name a directory that the program can write files in",
+        ),
+    ] {
+        if let Some(served) = path.as_ref().filter(|path| is_served(path)) {
+            let text = format!(
+                "{name} = '{}': expected a directory of this machine",
+                served.display()
+            );
+            return Err(Error::invalid(text).next(next));
+        }
+    }
+    Ok(global)
+}
+
+fn chunk_bytes(chunk: Option<&Size>) -> Result<u64> {
+    let chunk_bytes = chunk.map_or(Ok(4 << 20), |size| size.bytes("chunk"))?;
+    if !(65536..=(1 << 30)).contains(&chunk_bytes) || !chunk_bytes.is_multiple_of(65536) {
+        return Err(Error::invalid(format!(
+            "chunk = {chunk_bytes} bytes; allowed are multiples of 64 KiB from 64 KiB to 1 GiB"
+        )));
+    }
+    Ok(chunk_bytes)
+}
+
+fn all_within_limits(raw: &Raw, uncommitted_steps: u32) -> Result<()> {
+    [
+        ("held_steps", f64::from(raw.held_steps)),
+        ("uncommitted_steps", f64::from(uncommitted_steps)),
+        ("keep", f64::from(raw.keep)),
+        ("copy_threads", f64::from(raw.copy_threads)),
+        ("incremental_chain", f64::from(raw.incremental_chain)),
+        ("timeout_s", raw.timeout_s),
+        ("take_over_wait_s", raw.take_over_wait_s),
+        ("every_s", raw.every_s),
+        ("overhead_percent", raw.overhead_percent),
+        ("end_margin_s", raw.end_margin_s),
+        ("agent_linger_s", raw.agent_linger_s),
+        ("fan_out", f64::from(raw.fan_out)),
+        ("lanes_per_node", f64::from(raw.lanes_per_node)),
+        ("compress_level", f64::from(raw.compress_level)),
+    ]
+    .into_iter()
+    .try_for_each(|(name, value)| within_limits(name, value))
 }
 
 /// A directory whose path can be in a commit record.

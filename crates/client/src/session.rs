@@ -3,7 +3,7 @@
 //! | file | what |
 //! | --- | --- |
 //! | `state.rs` | [`Session`] |
-//! | `told.rs` | what became of the steps that were taken |
+//! | `outcomes.rs` | what became of the steps that were taken |
 //! | `found.rs` | what is known of the job's past |
 //! | `lent.rs` | what is lent for which checkpoint |
 //! | `stager.rs` | the rank's own CP-thread |
@@ -16,19 +16,19 @@
 mod found;
 mod lent;
 mod mapper;
+mod outcomes;
 mod stager;
 mod state;
 mod stats;
-mod told;
 mod waiter;
 
 pub(crate) use found::{Past, found_too_late, nothing_found};
 pub use found::{Restarted, Which};
 pub(crate) use lent::Lent;
+pub use outcomes::{Event, EventKind, LostSteps, Watcher};
+pub(crate) use outcomes::{HISTORY, Loss, with_next_step};
 pub(crate) use stager::{RETURN_WAIT, Stager};
 pub use state::Session;
 pub use stats::Stats;
-pub use told::{Event, EventKind, LostSteps, Watcher};
-pub(crate) use told::{HISTORY, Loss, with_next_step};
 pub use waiter::Waiter;
 pub(crate) use waiter::engine_gone;

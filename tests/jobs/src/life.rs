@@ -760,7 +760,7 @@ impl Life {
         // As the C call: it tells.
         let waited = asked(ledger, who, session, |session| {
             let waited = session.wait(step, level, LONG);
-            session.look_for_losses();
+            session.poll_outcomes();
             waited
         });
         match waited {

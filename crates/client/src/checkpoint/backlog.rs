@@ -23,14 +23,14 @@ const SLICE: Duration = Duration::from_millis(200);
 
 /// Why another checkpoint has to wait.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum InTheWay {
+pub(crate) enum Blocker {
     /// The snapshot of this step is still in the pool.
     Flushed(u64),
     /// This step is undecided at this level.
     Undecided(u64, Level),
 }
 
-impl std::fmt::Display for InTheWay {
+impl std::fmt::Display for Blocker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Flushed(step) => write!(f, "{step} is still being flushed"),
@@ -42,38 +42,40 @@ impl std::fmt::Display for InTheWay {
 impl Session {
     /// The level of which `uncommitted_steps` counts: the weakest that survives a node, or else the strongest there is.
     pub(crate) fn level_that_counts(&self) -> Option<Level> {
-        let levels = self.places.levels();
+        let levels = self.link.places.levels();
         let survives = |level: &&Level| **level > Level::Node;
         levels.iter().find(survives).or(levels.last()).copied()
     }
 
     /// What keeps another checkpoint from being staged now.
-    pub(crate) fn in_the_way(&mut self) -> Option<InTheWay> {
-        self.blocker(None)
+    pub(crate) fn blocker(&mut self) -> Option<Blocker> {
+        self.blocker_beside(None)
     }
 
     /// The same, not counting the step that is being staged.
-    fn blocker(&mut self, staging: Option<u64>) -> Option<InTheWay> {
-        let index = Index::new(&self.pool, self.shape);
+    fn blocker_beside(&mut self, staging: Option<u64>) -> Option<Blocker> {
+        let index = Index::new(&self.link.pool, self.link.shape);
         let local = self.local;
-        self.taken.retain(|&step| !index.is_done(local, step));
+        self.progress
+            .taken
+            .retain(|&step| !index.is_done(local, step));
         let others = |&step: &u64| Some(step) != staging;
         // The oldest that has to go.
-        let held = self.taken.iter().copied().filter(others);
+        let held = self.progress.taken.iter().copied().filter(others);
         let most = self.options.held_steps as usize;
         let surplus = held.clone().count().checked_sub(most);
         if let Some(step) = surplus.and_then(|at| held.clone().nth(at)) {
-            return Some(InTheWay::Flushed(step));
+            return Some(Blocker::Flushed(step));
         }
         let level = self.level_that_counts()?;
         let most = self.options.uncommitted_steps as usize;
-        let undecided = self.told.open_at(level).filter(others);
+        let undecided = self.progress.outcomes.open_at(level).filter(others);
         let undecided = undecided.filter(|&step| index.outcome(step, level) == Outcome::Pending);
         let surplus = undecided.clone().count().checked_sub(most);
         surplus
             .and_then(|at| undecided.clone().nth(at))
             .filter(|_| !off(Switch::UncommittedBound))
-            .map(|step| InTheWay::Undecided(step, level))
+            .map(|step| Blocker::Undecided(step, level))
     }
 
     /// Waits for room, unless checkpoints without room are left out or refused.
@@ -92,16 +94,16 @@ impl Session {
         let until = clock.now() + timeout;
         loop {
             let news = self.index().news();
-            let Some(what) = self.blocker(staging) else {
+            let Some(what) = self.blocker_beside(staging) else {
                 return Ok(());
             };
             // Breaks if: only the deadline ends this wait; a killed engine would be waited for in full.
-            if self.patience.check().is_err() {
+            if self.link.patience.check().is_err() {
                 // With agents the others are told so, and another one is found.
                 return match self.options.agent {
-                    AgentKind::Off => Err(engine_gone(&self.shared)),
+                    AgentKind::Off => Err(engine_gone(&self.link.shared)),
                     _ if staging.is_none() => Ok(()),
-                    _ => Err(engine_gone(&self.shared)),
+                    _ => Err(engine_gone(&self.link.shared)),
                 };
             }
             let left = until.saturating_sub(clock.now());
@@ -109,20 +111,20 @@ impl Session {
                 return Err(late(what, timeout));
             }
             match what {
-                InTheWay::Flushed(step) => {
+                Blocker::Flushed(step) => {
                     let _ = self.index().wait_done(self.local, step, left.min(SLICE));
                 }
-                InTheWay::Undecided(..) => self.index().wait_news(news, left.min(SLICE)),
+                Blocker::Undecided(..) => self.index().wait_news(news, left.min(SLICE)),
             }
         }
     }
 
     /// What to do although something is in the way of this rank or, if None, of another one; false: leave this
     /// checkpoint out.
-    pub(crate) fn overrun(&mut self, step: u64, in_the_way: Option<InTheWay>) -> Result<bool> {
-        let what = in_the_way.map_or_else(
+    pub(crate) fn overrun(&mut self, step: u64, blocker: Option<Blocker>) -> Result<bool> {
+        let what = blocker.map_or_else(
             || {
-                let last = self.last_step.unwrap_or(0);
+                let last = self.progress.last_step.unwrap_or(0);
                 format!("{last} is still being flushed for another rank")
             },
             |what| what.to_string(),
@@ -130,7 +132,7 @@ impl Session {
         match self.options.overrun {
             Overrun::Wait => Ok(true),
             Overrun::Skip => {
-                self.stats.skipped += 1;
+                self.progress.stats.skipped += 1;
                 self.warnings
                     .push(format!("checkpoint {step} was left out: {what}"));
                 Ok(false)
@@ -141,13 +143,13 @@ impl Session {
     }
 }
 
-fn late(what: InTheWay, timeout: Duration) -> Error {
+fn late(what: Blocker, timeout: Duration) -> Error {
     let timeout_s = timeout.as_secs_f64();
     match what {
-        InTheWay::Flushed(step) => Error::unavailable(format!(
+        Blocker::Flushed(step) => Error::unavailable(format!(
             "it waited {timeout_s:.1} s for the flush of {step}"
         )),
-        InTheWay::Undecided(step, level) => Error::unavailable(format!(
+        Blocker::Undecided(step, level) => Error::unavailable(format!(
             "it waited {timeout_s:.1} s for checkpoint {step} to be safe at level {level}"
         )),
     }

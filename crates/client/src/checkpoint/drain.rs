@@ -51,24 +51,24 @@ impl Session {
         // Breaks if: copies are waited for although a checkpoint is not safe; all the time is over before another agent is sought.
         let mut drained = self.drain(timeout).and_then(|()| self.copied(until));
         // Breaks if: this comes after the agreement; the engine of a rank that was quicker has ended by then.
-        self.look_for_losses();
+        self.poll_outcomes();
         let mut ended = [-i64::from(self.agent_ended())];
-        let owed = self.told.owed();
+        let owed = self.progress.outcomes.owed();
         // No rank leaves before all have come to the agreement below.
-        self.shared.closing.store(true, Ordering::Release);
+        self.link.shared.closing.store(true, Ordering::Release);
         let mut agreed = agree_min(self.collective.as_mut(), drained.and(owed), &mut ended);
         // Breaks if: this is done although all is safe; an agent that nobody starts would make it an error.
         if ended[0] != 0 && agreed.is_err() {
-            self.successions = 0;
+            self.agents.replaced_in_call = 0;
             drained = self
-                .succeed()
+                .replace_agents()
                 .and_then(|()| self.drain(until.saturating_sub(clock.now())))
                 .and_then(|()| self.copied(until));
-            self.look_for_losses();
-            let owed = self.told.owed();
+            self.poll_outcomes();
+            let owed = self.progress.outcomes.owed();
             agreed = agree(self.collective.as_mut(), drained.and(owed));
         }
-        self.tell_the_rest(&format!(
+        self.report_undecided(&format!(
             "the session was closed, and after {:.1} s nothing was decided of it",
             timeout.as_secs_f64()
         ));
@@ -86,7 +86,7 @@ impl Session {
             report::stopped(&self.job);
         }
         let mut warnings: Vec<String> = std::iter::from_fn(|| self.take_warning()).collect();
-        if let (Err(error), Some(last)) = (&agreed, self.last_taken) {
+        if let (Err(error), Some(last)) = (&agreed, self.progress.last_taken) {
             // The error says it already.
             let said = |warning: &String| {
                 let lost = warning.strip_prefix(&format!("checkpoint {last} is lost"));
@@ -110,20 +110,20 @@ impl Session {
     }
 
     fn drain(&mut self, timeout: Duration) -> Result<()> {
-        let Some(step) = self.last_taken else {
+        let Some(step) = self.progress.last_taken else {
             return Ok(());
         };
         let clock = &self.environment.clock;
         let until = clock.now() + timeout;
         // Breaks if: only the last one is waited for; what becomes of an older one would be told to nobody.
-        for (step, level) in self.told.open() {
+        for (step, level) in self.progress.outcomes.open() {
             let left = until.saturating_sub(clock.now());
             // What became of it is on the board, and told.
             let _ = (self.waiter_for(step, vec![level])).wait_or(left, CLOSED);
         }
         // A level that is lost must not end the session while another one is still being written.
         let mut all = Ok(());
-        for level in self.places.levels() {
+        for level in self.link.places.levels() {
             let left = until.saturating_sub(clock.now());
             let safe = (self.waiter_for(step, vec![level])).wait_or(left, CLOSED);
             all = all.and(safe);
@@ -133,7 +133,11 @@ impl Session {
 
     /// With `close = "copies"`, waits until the checkpoint that was resumed from has all its copies again, or a newer one has.
     fn copied(&self, until: Duration) -> Result<()> {
-        let mender = self.threads.as_ref().and_then(|all| all.mender.as_ref());
+        let mender = self
+            .link
+            .threads
+            .as_ref()
+            .and_then(|all| all.mender.as_ref());
         let Some(mender) = mender.filter(|_| self.options.close == Close::Copies) else {
             return Ok(());
         };
@@ -144,13 +148,13 @@ impl Session {
     /// Whether a newer checkpoint has all its copies on other nodes.
     fn newer_than(&self, step: u64) -> bool {
         let peers =
-            (self.places.levels().into_iter()).find(|level| matches!(level, Level::Peers(_)));
+            (self.link.places.levels().into_iter()).find(|level| matches!(level, Level::Peers(_)));
         peers.is_some_and(|level| self.safe_step(level).is_ok_and(|safe| safe > step))
     }
 
     /// `in_order`: all ranks end now, and everything is decided. Threads get `limit` to end in.
     fn end(&mut self, in_order: bool, limit: Duration) -> Result<()> {
-        let Some(mut threads) = self.threads.take() else {
+        let Some(mut threads) = self.link.threads.take() else {
             return Ok(());
         };
         let mut result = Ok(());
@@ -158,8 +162,8 @@ impl Session {
         let until = clock.now() + limit;
         let left = || until.saturating_sub(clock.now()).max(EACH);
         threads.flush_stop.store(true, Ordering::Release);
-        let index = Index::new(&self.pool, self.shape);
-        for writer in 0..self.shape.writers {
+        let index = Index::new(&self.link.pool, self.link.shape);
+        for writer in 0..self.link.shape.writers {
             index.nudge(writer);
         }
         if let Some(mender) = threads.mender.take() {
@@ -171,9 +175,9 @@ impl Session {
             let ended = self.environment.failpoints.at("session.flusher_ended", "");
             result = result.and(ended.map(drop));
         }
-        self.stager = None;
+        self.memory.stager = None;
         if let Some((thread, waker)) = threads.control.take() {
-            self.shared.stop.store(true, Ordering::Release);
+            self.link.shared.stop.store(true, Ordering::Release);
             waker.wake();
             result = result.and(join(thread, &*clock, left()));
         }
@@ -197,10 +201,10 @@ impl Session {
                 Err(error) => result = result.and(Err(error)),
             }
         }
-        if let Some(route) = self.route.take() {
+        if let Some(route) = self.memory.route.take() {
             result = result.and(route.remove());
         }
-        if let Some(held) = self.held.take() {
+        if let Some(held) = self.link.claim.take() {
             // Breaks if: it is dropped here; a claim on a server is given back by asking it, and one that stands still
             // does not answer.
             let leave = spawn("orcheck-leave", move || {

@@ -29,7 +29,7 @@ impl Session {
     /// # Errors
     /// NoSpace when the pool has no such run of chunks, or too few would be left.
     pub fn alloc(&mut self, len_bytes: u64) -> Result<Span> {
-        let shape = self.pool.shape();
+        let shape = self.link.pool.shape();
         let chunk_bytes = u64::from(shape.chunk_bytes);
         let chunks = u32::try_from(len_bytes.div_ceil(chunk_bytes).max(1)).map_err(|_| {
             Error::no_space(format!("{len_bytes} bytes are more than any pool holds"))
@@ -47,23 +47,30 @@ impl Session {
         {
             return Err(refused(&format!("{LEFT_CHUNKS} stay for snapshots")));
         }
-        self.give_snapshots_back(0);
+        self.release_kept_snapshots(0);
         let first = self
+            .link
             .pool
             .take_run(chunks)
-            .ok_or_else(|| refused(&format!("{} are free", self.pool.free_chunks())));
+            .ok_or_else(|| refused(&format!("{} are free", self.link.pool.free_chunks())));
         let first = first.inspect_err(|_| self.index().unreserve(chunks))?;
-        if let Err(error) = self.pool.populate(first, chunks) {
+        if let Err(error) = self.link.pool.populate(first, chunks) {
             self.give_back(first, chunks);
             return Err(error);
         }
-        let span = self.pool.run_span(first, chunks).sub(0, len_bytes as usize);
-        self.allocations.insert(span.address(), (first, chunks));
+        let span = self
+            .link
+            .pool
+            .run_span(first, chunks)
+            .sub(0, len_bytes as usize);
+        self.memory
+            .allocations
+            .insert(span.address(), (first, chunks));
         Ok(span)
     }
 
     fn give_back(&self, first: u32, chunks: u32) {
-        self.pool.give_run(first, chunks);
+        self.link.pool.give_run(first, chunks);
         self.index().unreserve(chunks);
     }
 
@@ -73,13 +80,13 @@ impl Session {
     /// Invalid for an address that `alloc` did not give, or while a region lies there; Unavailable
     /// while that region is lent.
     pub fn free(&mut self, address: usize) -> Result<()> {
-        let Some(&(first, chunks)) = self.allocations.get(&address) else {
+        let Some(&(first, chunks)) = self.memory.allocations.get(&address) else {
             return Err(Error::invalid(format!(
                 "{address:#x} was not given by alloc, or was freed already"
             )));
         };
-        let run = self.pool.run_span(first, chunks);
-        if let Some(name) = self.regions.inside(run).cloned()
+        let run = self.link.pool.run_span(first, chunks);
+        if let Some(name) = self.memory.regions.inside(run).cloned()
             && !off(Switch::FreeInUse)
         {
             if !self.lent_is_back(&name, Duration::ZERO)? {
@@ -91,7 +98,7 @@ impl Session {
                     .next("unprotect it, or protect it elsewhere, before freeing"),
             );
         }
-        self.allocations.remove(&address);
+        self.memory.allocations.remove(&address);
         self.give_back(first, chunks);
         Ok(())
     }
@@ -101,14 +108,14 @@ impl Session {
     /// # Errors
     /// NotFound; Unsupported for anything but flat memory; Unavailable while it is still lent.
     pub fn lend(&mut self, name: &str) -> Result<()> {
-        self.regions.get(name)?.check_lendable(name)?;
+        self.memory.regions.get(name)?.check_lendable(name)?;
         if !self.lent_is_back(name, Duration::ZERO)? {
             return Err(Error::unavailable(format!(
                 "region '{name}' is still lent to the last checkpoint"
             ))
             .next("wait with lent_done"));
         }
-        self.lent.insert(name.to_owned(), Lent::Announced);
+        self.memory.lent.insert(name.to_owned(), Lent::Announced);
         Ok(())
     }
 
@@ -117,7 +124,7 @@ impl Session {
     /// # Errors
     /// Unavailable while it is still lent; the staging's own error when it failed.
     pub fn lent_done(&mut self, name: &str, timeout: Duration) -> Result<()> {
-        self.regions.get(name)?;
+        self.memory.regions.get(name)?;
         if self.lent_is_back(name, timeout)? {
             return Ok(());
         }
@@ -129,18 +136,18 @@ impl Session {
     }
 
     pub(crate) fn lent_is_back(&mut self, name: &str, timeout: Duration) -> Result<bool> {
-        let back = match self.lent.get(name) {
+        let back = match self.memory.lent.get(name) {
             None => return Ok(true),
             Some(Lent::Announced) => return Ok(true),
-            Some(Lent::Streamed(step)) => match &self.stager {
+            Some(Lent::Streamed(step)) => match &self.memory.stager {
                 Some(stager) => stager.wait(*step, timeout),
                 None => Ok(true),
             },
             // When the engine is gone nobody will read it any more.
             Some(Lent::Borrowed(step)) => {
                 let index = self.index();
-                let patience = &self.patience;
-                match &self.stager {
+                let patience = &self.link.patience;
+                match &self.memory.stager {
                     // Staging failed: the CP-thread reads nothing more of it.
                     Some(stager) => stager.wait(*step, Duration::ZERO),
                     None => Ok(true),
@@ -158,7 +165,7 @@ impl Session {
             }
         };
         if !matches!(back, Ok(false)) {
-            self.lent.remove(name);
+            self.memory.lent.remove(name);
         }
         back
     }

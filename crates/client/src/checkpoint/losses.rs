@@ -1,6 +1,6 @@
 //! Losses of checkpoints: told to the program at its next call, and returned by the next checkpoint on all ranks.
 //!
-//! How and invariants: `session/told.rs`.
+//! How and invariants: `session/outcomes.rs`.
 
 use crate::collective::agree;
 use crate::options::{AgentKind, OnLoss};
@@ -17,7 +17,7 @@ impl Session {
     /// Calls `watcher` for every step that became safe or lost at a level, inside later `due`, `checkpoint`, `close` and
     /// [`Self::take_warning`]; `None`: nobody any more. Local.
     pub fn watch(&mut self, watcher: Option<Watcher>) {
-        self.told.watcher = watcher;
+        self.progress.outcomes.watcher = watcher;
     }
 
     /// The newest step that this session made safe at `level` or at a configured level that survives more, without waiting.
@@ -37,27 +37,27 @@ impl Session {
     }
 
     /// Looks for outcomes that were decided since the last look. Local.
-    pub fn look_for_losses(&mut self) {
-        if self.told.open.is_empty() || off(Switch::LossTold) {
+    pub fn poll_outcomes(&mut self) {
+        if self.progress.outcomes.open.is_empty() || off(Switch::LossTold) {
             return;
         }
-        let index = Index::new(&self.pool, self.shape);
+        let index = Index::new(&self.link.pool, self.link.shape);
         // News first: what is published after it is found by the next look.
         let seen = index.news();
-        if self.told.seen == Some(seen) {
+        if self.progress.outcomes.seen == Some(seen) {
             return;
         }
-        self.told.seen = Some(seen);
+        self.progress.outcomes.seen = Some(seen);
         // Without agents nothing is decided any more once the engine ended; with them the next checkpoint finds others.
         let over = self.options.agent == AgentKind::Off && index.is_gone();
-        let forgotten = self.history.first().copied().unwrap_or(0);
+        let forgotten = self.progress.history.first().copied().unwrap_or(0);
         let mut events = Vec::new();
-        self.told.open.retain(|&(step, level)| {
+        self.progress.outcomes.open.retain(|&(step, level)| {
             let error = match index.outcome(step, level) {
                 Outcome::Committed => None,
                 Outcome::Lost(error) => Some(error),
-                Outcome::Pending if over => Some(undecided(engine_gone(&self.shared))),
-                Outcome::Pending if self.history.len() == HISTORY && step < forgotten => {
+                Outcome::Pending if over => Some(undecided(engine_gone(&self.link.shared))),
+                Outcome::Pending if self.progress.history.len() == HISTORY && step < forgotten => {
                     Some(undecided(Error::unavailable(format!(
                         "nothing was decided of it within {HISTORY} checkpoints"
                     ))))
@@ -73,11 +73,11 @@ impl Session {
     }
 
     /// At the end of the session: what nothing was decided of, and is not waited for any more.
-    pub(crate) fn tell_the_rest(&mut self, why: &str) {
+    pub(crate) fn report_undecided(&mut self, why: &str) {
         if off(Switch::LossTold) {
             return;
         }
-        for (step, level) in std::mem::take(&mut self.told.open) {
+        for (step, level) in std::mem::take(&mut self.progress.outcomes.open) {
             self.tell(step, level, Some(undecided(Error::unavailable(why))));
         }
     }
@@ -89,23 +89,29 @@ impl Session {
         };
         let error = error.map(|error| told_loss(step, level, error));
         if let Some(error) = &error {
-            self.told.lost.count(level, error.kind());
-            self.told.reported.insert((step, level), error.kind());
-            let forgotten = self.history.first().copied().unwrap_or(0);
-            self.told.reported.retain(|&(step, _), _| step >= forgotten);
+            self.progress.outcomes.lost.count(level, error.kind());
+            self.progress
+                .outcomes
+                .reported
+                .insert((step, level), error.kind());
+            let forgotten = self.progress.history.first().copied().unwrap_or(0);
+            self.progress
+                .outcomes
+                .reported
+                .retain(|&(step, _), _| step >= forgotten);
             if self.rank == 0 {
                 report::lost(&self.job, error.message());
             }
             self.warnings.push(error.message().to_owned());
             let fenced = error.kind() == ErrorKind::Fenced && !off(Switch::FencedTold);
             if fenced || self.options.on_loss == OnLoss::Error {
-                self.told.owe(step, level, error);
+                self.progress.outcomes.owe(step, level, error);
             }
             if self.options.on_loss == OnLoss::Stop {
                 self.trigger.hear_loss();
             }
         }
-        if let Some(watcher) = &mut self.told.watcher {
+        if let Some(watcher) = &mut self.progress.outcomes.watcher {
             watcher(&Event {
                 kind,
                 step,
@@ -115,18 +121,22 @@ impl Session {
         }
     }
 
-    /// Returns, on all ranks, the losses that some of them owe: `owed` is the minimum of `Told::owes`. Collective.
+    /// Returns, on all ranks, the losses that some of them owe: `owed` is the minimum of `Outcomes::owes`. Collective.
     pub(crate) fn return_loss(&mut self, owed: i64) -> Result<()> {
         if owed == 0 {
             return Ok(());
         }
         let losses = self.agree_on_losses()?;
-        let local = self.told.owed().map_err(|error| match losses.len() {
-            0 | 1 => error,
-            count => error.at(format!("one of {count} losses")),
-        });
+        let local = self
+            .progress
+            .outcomes
+            .owed()
+            .map_err(|error| match losses.len() {
+                0 | 1 => error,
+                count => error.at(format!("one of {count} losses")),
+            });
         let agreed = agree(self.collective.as_mut(), local);
-        self.told.note_returned(losses);
+        self.progress.outcomes.note_returned(losses);
         if let Err(error) = &agreed {
             // Breaks if: it stays; the next call that succeeds would tell the same loss again.
             self.warnings.drop_said(error);
@@ -142,7 +152,7 @@ impl Session {
         let mut listed = [0u64; 5];
         loop {
             let mut oldest = [i64::MAX; 5];
-            for &(step, level) in self.told.owed.keys() {
+            for &(step, level) in self.progress.outcomes.owed.keys() {
                 if step >= listed[level] {
                     oldest[level] = oldest[level].min(step as i64);
                 }

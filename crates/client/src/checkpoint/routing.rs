@@ -25,26 +25,26 @@ impl Session {
     /// Invalid for a name that is no relative path of plain names, or leads through another routed file, and for other
     /// flags; what the directory says.
     pub fn route_file(&mut self, name: &str, flags: u32) -> Result<PathBuf> {
-        check_routed(name, flags, &self.regions)?;
-        let node = self.layout.node_of(self.rank) as usize;
+        check_routed(name, flags, &self.memory.regions)?;
+        let node = self.link.layout.node_of(self.rank) as usize;
         let route = match (
-            self.route.take(),
-            &self.places.node,
+            self.memory.route.take(),
+            &self.link.places.node,
             &self.options.route_dir,
         ) {
             (Some(route), _, _) => route,
             (None, Some(dir), None) => Route {
-                home: Routed::in_job(dir, self.epoch, self.rank)?,
+                home: Routed::in_job(dir, self.link.epoch, self.rank)?,
                 budget: None,
             },
             (None, _, _) => Route::of_host(
-                (&self.job, self.rank, &self.layout.nodes[node].ranks),
+                (&self.job, self.rank, &self.link.layout.nodes[node].ranks),
                 &self.options,
                 &self.environment.failpoints,
                 &mut self.warnings,
             )?,
         };
-        let path = self.route.insert(route).path(name)?;
+        let path = self.memory.route.insert(route).path(name)?;
         self.put(name, Region::file(flags))?;
         Ok(path)
     }

@@ -11,6 +11,7 @@
 //!
 //! Not here: copying (`engine::stage`), lending (`lend.rs`), what happens afterwards (`engine`).
 
+use crate::checkpoint::agreement::{Agreed, Minima, Offer};
 use crate::collective::agree_min;
 use crate::options::{AgentKind, Marshal};
 use crate::regions::{CPU_WRITES_ONLY, Regions, SAME};
@@ -27,12 +28,19 @@ use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, ErrorKind, Result, hex};
 use orcheck_io::machine::cpuset;
 use orcheck_io::memory::Span;
-use orcheck_pool::page_bytes;
+use orcheck_pool::{Gate, page_bytes};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// What an extent takes in a rank record at most, with the name of another container.
 const EXTENT_BYTES: u64 = 112;
+
+/// What the agreement comes to.
+enum Verdict {
+    Stage(Prepared, Agreed),
+    /// Some node's agent ended: the session is opened again first.
+    AgentEnded,
+}
 
 /// A checkpoint made ready on one rank.
 struct Prepared {
@@ -82,7 +90,7 @@ impl Session {
     /// returned, a flush that takes too long, an engine that ended. The state of the program is untouched. What only one
     /// rank meets later, a codec that fails say, loses the step and is told like any loss.
     pub fn checkpoint(&mut self, step: u64) -> Result<()> {
-        self.successions = 0;
+        self.agents.replaced_in_call = 0;
         let taken = self.take(step);
         taken.map_err(|error| {
             self.trigger.not_taken();
@@ -94,82 +102,33 @@ impl Session {
         let clock = Arc::clone(&self.environment.clock);
         let begun = clock.now();
         // Before another agent is looked for, which would be claimed for.
-        self.check_not_refused()?;
-        self.meet_a_dead_agent()?;
+        self.require_no_failed_restart()?;
+        self.replace_dead_agent()?;
         let mut settling = Duration::ZERO;
-        if self.last_taken.is_none() {
-            self.make_sure_of_the_past()?;
+        if self.progress.last_taken.is_none() {
+            self.require_restart_decided()?;
             settling = clock.now().saturating_sub(begun);
         }
-        let turn = self.turn;
-        // Before the agreement: who waits in vain tells all others, and nothing is staged.
-        let room = self.wait_for_room_here();
-        let prepared = room.and_then(|()| self.prepare(step));
-        if let Ok(prepared) = &prepared {
-            self.index()
-                .declare_chunks(self.local, turn, self.chunks_of(prepared));
-        }
-        let same = self.regions.same_crc();
-        self.hear_halt();
-        // An engine that was killed says nothing: whoever looks for it tells the others, and the next line.
-        let alive = self.patience.check();
-        self.look_for_losses();
-        let prepared = match alive {
-            // Breaks if: it is left to the staging; ranks of this node alone would return an error.
-            Err(_) if self.options.agent == AgentKind::Off => Err(engine_gone(&self.shared)),
-            _ => prepared,
+        let turn = self.progress.turn;
+        let (prepared, agreed) = match self.agree_on_checkpoint(step, turn)? {
+            Verdict::Stage(prepared, agreed) => (prepared, agreed),
+            Verdict::AgentEnded => {
+                self.replace_agents()?;
+                return self.take(step);
+            }
         };
-        // Asked once: what is said later is what was agreed on.
-        let in_the_way = self.in_the_way();
-        let mut values = vec![
-            step as i64,
-            !(step as i64),
-            same as i64,
-            !(same as i64),
-            -i64::from(in_the_way.is_some()),
-            -i64::from(self.trigger.stops_with_this()),
-            self.told.owes(),
-        ];
-        if self.options.agent != AgentKind::Off {
-            values.push(-i64::from(self.agent_ended()));
-        }
-        let prepared = agree_min(self.collective.as_mut(), prepared, &mut values)?;
-        if values.get(7).is_some_and(|&ended| ended != 0) {
-            drop(prepared);
-            self.succeed()?;
-            return self.take(step);
-        }
-        if values[0] != !values[1] && !off(Switch::SameStep) {
-            return Err(Error::invalid(format!(
-                "the ranks checkpoint different steps, from {} to {}",
-                values[0] as u64, !values[1] as u64
-            )));
-        }
-        if values[2] != !values[3] && !off(Switch::SameRegions) {
-            return Err(Error::invalid("regions flagged SAME differ between ranks")
-                .next("drop the flag, or make them equal before the checkpoint"));
-        }
-        if let Err(error) = self.return_loss(values[6]) {
+        if let Err(error) = self.return_loss(agreed.owes) {
             self.trigger.left_out();
             return Err(error);
         }
-        self.trigger.agree_stop(values[5] != 0);
+        self.trigger.agree_stop(agreed.stop);
         // The last checkpoint before the end is never left out.
         let last = self.trigger.should_stop();
-        if values[4] != 0 && !last && !self.overrun(step, in_the_way)? {
+        if agreed.blocked && !last && !self.overrun(step, agreed.blocker)? {
             self.trigger.left_out();
             return Ok(());
         }
-        self.turn += 1;
-        self.last_step = Some(step);
-        self.last_taken = Some(step);
-        self.taken.insert(step);
-        self.history.insert(step);
-        let levels = self.places.levels();
-        self.told.took(step, &levels);
-        if self.history.len() > HISTORY {
-            self.history.pop_first();
-        }
+        self.note_taken(step);
         if let Err(error) = self.stage(step, turn, prepared, begun) {
             self.warnings
                 .push(gave_up(step, error).message().to_owned());
@@ -177,35 +136,93 @@ impl Session {
         // Breaks if: a rank that failed is not counted; every later lent region then waits in vain.
         self.index().note_return();
         let blocked_s = clock.now().saturating_sub(begun).as_secs_f64();
-        self.stats.blocked_s = blocked_s;
+        self.progress.stats.blocked_s = blocked_s;
         let flush_cpu_ns = self.flush_cpu_ns_of_node();
-        // Breaks if: settling the past counts, such as removing what killed runs left; no other checkpoint costs that, and the next ones
-        // would be put off.
+        // Breaks if: settling the past counts, such as removing what killed runs left; no other
+        // checkpoint costs that, and the next ones would be put off.
         let own_s = (blocked_s - settling.as_secs_f64()).max(0.0);
         self.trigger.taken(step, own_s, flush_cpu_ns);
-        self.lent.retain(|_, lent| !matches!(lent, Lent::Announced));
+        self.memory
+            .lent
+            .retain(|_, lent| !matches!(lent, Lent::Announced));
         Ok(())
     }
 
+    /// Makes this rank ready, and agrees with the others whether and how the checkpoint is taken.
+    fn agree_on_checkpoint(&mut self, step: u64, turn: u64) -> Result<Verdict> {
+        // Before the agreement: a rank that waits in vain tells all others, and nothing is staged.
+        let room = self.wait_for_room_here();
+        let prepared = room.and_then(|()| self.prepare(step));
+        if let Ok(prepared) = &prepared {
+            let chunks = self.chunks_of(prepared);
+            self.index().declare_chunks(self.local, turn, chunks);
+        }
+        let same = self.memory.regions.same_crc();
+        self.poll_halt();
+        // An engine that was killed says nothing: a rank that looks for it tells the others, here.
+        let alive = self.link.patience.check();
+        self.poll_outcomes();
+        let has_agent = self.options.agent != AgentKind::Off;
+        let prepared = match alive {
+            // Breaks if: it is left to the staging; ranks of this node alone would return an error.
+            Err(_) if !has_agent => Err(engine_gone(&self.link.shared)),
+            _ => prepared,
+        };
+        // Asked once: what is said later is what was agreed on.
+        let blocker = self.blocker();
+        let offer = Offer {
+            step,
+            same,
+            blocked: blocker.is_some(),
+            stop: self.trigger.stops_with_this(),
+            owes: self.progress.outcomes.owes(),
+            agent_ended: has_agent && self.agent_ended(),
+        };
+        let mut values = offer.encode();
+        let prepared = agree_min(self.collective.as_mut(), prepared, &mut values)?;
+        let least = Minima(values);
+        if least.any_agent_ended() {
+            return Ok(Verdict::AgentEnded);
+        }
+        let agreed = least.agreed(blocker)?;
+        Ok(Verdict::Stage(prepared, agreed))
+    }
+
+    /// Counts a checkpoint that all ranks are about to stage.
+    fn note_taken(&mut self, step: u64) {
+        let progress = &mut self.progress;
+        progress.turn += 1;
+        progress.last_step = Some(step);
+        progress.last_taken = Some(step);
+        progress.taken.insert(step);
+        progress.history.insert(step);
+        if progress.history.len() > HISTORY {
+            progress.history.pop_first();
+        }
+        let levels = self.link.places.levels();
+        progress.outcomes.took(step, &levels);
+    }
+
     fn prepare(&mut self, step: u64) -> Result<Prepared> {
-        check_call(step, self.last_step, &self.regions)?;
-        let node = &self.layout.nodes[self.layout.node_of(self.rank) as usize];
+        check_call(step, self.progress.last_step, &self.memory.regions)?;
+        let node = &self.link.layout.nodes[self.link.layout.node_of(self.rank) as usize];
         let storer = node.ranks.first().copied().unwrap_or(self.rank);
-        let route = self.route.as_ref();
+        let route = self.memory.route.as_ref();
         let striped = self.options.mode == Mode::Traditional;
         let (mut records, mut sources, mut entries, mut lent) =
             (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        for (name, region) in self.regions.iter() {
+        for (name, region) in self.memory.regions.iter() {
             let elsewhere = (region.flags & SAME != 0 && storer != self.rank).then_some(storer);
             let Some((record, source)) = region.prepare(name, elsewhere, route)? else {
                 continue;
             };
             let len_bytes = record.len_bytes;
             let source = self.tracked_or(name, region.flags, source);
-            let entry = match (&source, self.lent.get(name)) {
+            let entry = match (&source, self.memory.lent.get(name)) {
                 (Source::Elsewhere | Source::Tracked(_), _) => Entry::Copied { len_bytes: 0 },
                 (Source::Memory(span), Some(Lent::Announced)) => {
                     let pool_at = self
+                        .link
                         .pool
                         .offset_of(*span)
                         .filter(|at| at.is_multiple_of(BLOCK_BYTES as u64));
@@ -228,8 +245,8 @@ impl Session {
             Some(route) => route.take_stock(&self.index(), self.local)?,
             None => 0,
         };
-        self.stats.routed_bytes = routed_bytes;
-        let chunk_bytes = u64::from(self.pool.shape().chunk_bytes);
+        self.progress.stats.routed_bytes = routed_bytes;
+        let chunk_bytes = u64::from(self.link.pool.shape().chunk_bytes);
         let plan = Plan::new(&entries, chunk_bytes, self.cut_bytes());
         Ok(Prepared {
             plan,
@@ -242,15 +259,16 @@ impl Session {
     /// Memory of a region of which only written pages have to be read, where the program allows that
     /// and the system can; other sources unchanged.
     fn tracked_or(&self, name: &str, flags: u32, source: Source) -> Source {
-        let (Some(baseline), Source::Memory(span)) = (&self.baseline, &source) else {
+        let (Some(baseline), Source::Memory(span)) = (&self.memory.baseline, &source) else {
             return source;
         };
-        let whole_pages = (self.pool.shape().chunk_bytes as usize).is_multiple_of(page_bytes());
+        let whole_pages =
+            (self.link.pool.shape().chunk_bytes as usize).is_multiple_of(page_bytes());
         // An encoded extent is referred to as a whole: runs of pages inside one cannot be.
         let tracked = flags & CPU_WRITES_ONLY != 0
-            && !self.encoded
-            && !self.lent.contains_key(name)
-            && self.pool.offset_of(*span).is_none()
+            && !self.link.encoded
+            && !self.memory.lent.contains_key(name)
+            && self.link.pool.offset_of(*span).is_none()
             && whole_pages
             && baseline.track(name, *span, &self.environment.failpoints);
         if tracked {
@@ -261,12 +279,15 @@ impl Session {
 
     /// Takes the baseline for the snapshot of `step`.
     fn capture(&self, step: u64, turn: u64, prepared: &Prepared) -> Option<(Capture, usize)> {
-        let (baseline, chain) = (self.baseline.as_ref()?, self.options.incremental_chain?);
+        let (baseline, chain) = (
+            self.memory.baseline.as_ref()?,
+            self.options.incremental_chain?,
+        );
         let names = prepared.records.iter().zip(&prepared.sources);
         let names = names.map(|(record, source)| {
             let tracked = matches!(source, Source::Tracked(_));
             // What is encrypted is bound to the declaration of its region: declared otherwise it is another one.
-            let name = if self.encoded {
+            let name = if self.link.encoded {
                 format!("{}\0{}", record.name, hex(&record.identity()))
             } else {
                 record.name.clone()
@@ -274,7 +295,7 @@ impl Session {
             (name, tracked)
         });
         let index = self.index();
-        let levels = self.places.levels();
+        let levels = self.link.places.levels();
         let fate = |step: u64| {
             let mut fate = Fate::Committed;
             for &level in &levels {
@@ -295,9 +316,9 @@ impl Session {
             generation: index.generation(),
             container: FileName::Container {
                 step,
-                epoch: self.epoch.counter,
-                run: self.epoch.run.short_bytes(),
-                node: self.layout.node_of(self.rank),
+                epoch: self.link.epoch.counter,
+                run: self.link.epoch.run.short_bytes(),
+                node: self.link.layout.node_of(self.rank),
                 writer: self.writer,
             },
             fate: &fate,
@@ -309,7 +330,7 @@ impl Session {
     /// Most extents of each tracked region: the records of all ranks of a writer must fit one manifest,
     /// half of which is left for the other regions.
     fn most_extents(&self, prepared: &Prepared) -> usize {
-        let node = &self.layout.nodes[self.layout.node_of(self.rank) as usize];
+        let node = &self.link.layout.nodes[self.link.layout.node_of(self.rank) as usize];
         let ranks = node.writers[self.writer as usize].len().max(1);
         let tracked = prepared.tracked().count().max(1);
         MAX_METADATA_BYTES / 2 / EXTENT_BYTES as usize / ranks / tracked
@@ -320,8 +341,10 @@ impl Session {
         match self.options.mode {
             Mode::Traditional => STRIPE_BYTES,
             // A piece that is decoded must fit into memory, whatever the size of a chunk.
-            _ if self.encoded => u64::from(self.pool.shape().chunk_bytes).min(MAX_ENCODED_BYTES),
-            _ => u64::from(self.pool.shape().chunk_bytes),
+            _ if self.link.encoded => {
+                u64::from(self.link.pool.shape().chunk_bytes).min(MAX_ENCODED_BYTES)
+            }
+            _ => u64::from(self.link.pool.shape().chunk_bytes),
         }
     }
 
@@ -335,7 +358,7 @@ impl Session {
             .map(|segment| segment.pieces.len() as u64)
             .sum();
         let most = self.most_extents(prepared);
-        let chunk_bytes = u64::from(self.pool.shape().chunk_bytes);
+        let chunk_bytes = u64::from(self.link.pool.shape().chunk_bytes);
         let (mut page_chunks, mut page_extents) = (0, 0);
         for span in prepared.tracked() {
             // The parts of pages at both ends take a page each.
@@ -347,6 +370,7 @@ impl Session {
             4096 + (extents + page_extents) * EXTENT_BYTES + prepared.records.len() as u64 * 512;
         let record = record_bytes.div_ceil(chunk_bytes);
         let own: u64 = self
+            .memory
             .allocations
             .values()
             .map(|&(_, chunks)| u64::from(chunks))
@@ -355,67 +379,33 @@ impl Session {
             + own
     }
 
+    /// Copies what was prepared into the pool, and leaves the rest to threads. The ranks have agreed:
+    /// one that fails here still begins its snapshot and gives it up, because its CP-thread and the
+    /// other ranks are at this step already.
     fn stage(&mut self, step: u64, turn: u64, prepared: Prepared, begun: Duration) -> Result<()> {
         let clock = Arc::clone(&self.environment.clock);
         let timeout = self.timeout();
         let wait_from = clock.now();
-        // A rank that fails here must still begin and give up its snapshot: its CP-thread and the
-        // other ranks are at this step already.
-        // Where checkpoints are left out instead, only the last one waits, and here.
-        let room = self.wait_for_room(Some(step));
-        self.give_snapshots_back(self.options.held_steps as usize - 1);
-        let fits = self.index().declared_chunks(turn) <= u64::from(self.pool.shape().chunk_count);
-        let pipelined = !fits || self.options.marshal == Marshal::Paper;
-        let slot = room.and_then(|()| {
-            if !pipelined {
-                return Ok(None);
-            }
-            let locked = self
-                .patience
-                .wait(timeout, |slice| self.gates.lock(STAGE_SLOT, slice));
-            locked
-                .map(Some)
-                .map_err(|error| error.at("stage slot of the node"))
-        });
+        let (slot, pipelined) = self.enter_pool(step, turn);
         let stage_from = clock.now();
-        let incremental = self.capture(step, turn, &prepared);
-        let context = StageContext {
-            pool: Arc::clone(&self.pool),
-            shape: self.shape,
-            local: self.local,
-            rank: self.rank,
-            writer: self.writer,
-            encoded: self.encoded,
-            checked: self.options.checks_pool(),
-            timeout,
-            patience: self.patience.clone(),
-            failpoints: self.environment.failpoints.clone(),
-            sealed: self
-                .threads
-                .as_ref()
-                .and_then(|threads| threads.sealed.clone()),
-            kept: (self.options.agent != AgentKind::Off && !pipelined)
-                .then(|| Arc::clone(&self.kept)),
-        };
-        let staged_bytes: u64 = prepared.records.iter().map(|record| record.len_bytes).sum();
         let (slot, refused) = match slot {
             Ok(slot) => (slot, None),
             Err(error) => (None, Some(error)),
         };
-        let parts = (prepared.records, prepared.sources);
+        let staged_bytes = prepared.records.iter().map(|record| record.len_bytes).sum();
         if turn == 0 {
-            let ahead = if pipelined {
-                0
-            } else {
-                prepared.plan.foreground as u64 + 1
+            let ahead = match pipelined {
+                true => 0,
+                false => prepared.plan.foreground as u64 + 1,
             };
-            self.mapper.finish(ahead);
+            self.memory.mapper.finish(ahead);
         }
+        let incremental = self.capture(step, turn, &prepared);
         let mut staging = Staging::new(
-            context,
+            self.stage_context(pipelined),
             step,
             prepared.plan,
-            parts,
+            (prepared.records, prepared.sources),
             (slot, pipelined),
             self.cut_bytes() as u32,
             incremental,
@@ -437,42 +427,106 @@ impl Session {
             staging.begin()?;
         }
         staging.foreground(self.options.copy_threads)?;
-        for (name, borrowed) in prepared.lent {
-            let lent = if borrowed {
-                Lent::Borrowed(step)
-            } else {
-                Lent::Streamed(step)
-            };
-            self.lent.insert(name, lent);
-        }
-        if let Some(stager) = stager {
-            let (pool, shape) = (Arc::clone(&self.pool), self.shape);
-            let waiting = Arc::clone(&clock);
-            let holdup = move || {
-                // With a stage slot the others cannot return before this one is flushed; with a
-                // processor to spare nobody is kept from returning.
-                if !pipelined && cpuset().len() <= shape.ranks as usize {
-                    let index = Index::new(&pool, shape);
-                    let _ = index.wait_returned(turn, waiting.as_ref(), RETURN_WAIT);
+        self.note_lent(step, prepared.lent);
+        match stager {
+            Some(stager) => self.hand_over(&stager, step, (turn, pipelined), staging)?,
+            None => {
+                if let Some(late) = staging.finish()? {
+                    self.warnings.push(format!(
+                        "checkpoint {step} is staged, and its flush is late: {late}"
+                    ));
                 }
-            };
-            stager.hand_over(step, staging, Box::new(holdup))?;
-            self.handed_over = Some(step);
-        } else if let Some(late) = staging.finish()? {
-            self.warnings.push(format!(
-                "checkpoint {step} is staged, and its flush is late: {late}"
-            ));
+            }
         }
         let now = clock.now();
-        let shape = self.pool.shape();
-        self.stats.step = step;
-        self.stats.blocked_s = now.saturating_sub(begun).as_secs_f64();
-        self.stats.wait_s = stage_from.saturating_sub(wait_from).as_secs_f64();
-        self.stats.stage_s = now.saturating_sub(stage_from).as_secs_f64();
-        self.stats.staged_bytes = staged_bytes;
-        self.stats.pool_bytes = u64::from(shape.chunk_count) * u64::from(shape.chunk_bytes);
-        self.stats.pool_used_bytes =
-            u64::from(shape.chunk_count - self.pool.free_chunks()) * u64::from(shape.chunk_bytes);
+        let stats = &mut self.progress.stats;
+        stats.step = step;
+        stats.blocked_s = now.saturating_sub(begun).as_secs_f64();
+        stats.wait_s = stage_from.saturating_sub(wait_from).as_secs_f64();
+        stats.stage_s = now.saturating_sub(stage_from).as_secs_f64();
+        stats.staged_bytes = staged_bytes;
+        self.note_pool_use();
+        Ok(())
+    }
+
+    fn note_lent(&mut self, step: u64, regions: Vec<(String, bool)>) {
+        for (name, borrowed) in regions {
+            let lent = match borrowed {
+                true => Lent::Borrowed(step),
+                false => Lent::Streamed(step),
+            };
+            self.memory.lent.insert(name, lent);
+        }
+    }
+
+    fn note_pool_use(&mut self) {
+        let (pool, shape) = (&self.link.pool, self.link.pool.shape());
+        let used = shape.chunk_count - pool.free_chunks();
+        let bytes = |chunks: u32| u64::from(chunks) * u64::from(shape.chunk_bytes);
+        self.progress.stats.pool_bytes = bytes(shape.chunk_count);
+        self.progress.stats.pool_used_bytes = bytes(used);
+    }
+
+    /// Waits for room in the pool, and for the node's stage slot where the pool does not hold the
+    /// snapshots of all ranks at once; the latter is the second value.
+    fn enter_pool(&mut self, step: u64, turn: u64) -> (Result<Option<Gate>>, bool) {
+        // Where checkpoints are left out instead, only the last one waits, and here.
+        let room = self.wait_for_room(Some(step));
+        self.release_kept_snapshots(self.options.held_steps as usize - 1);
+        let chunk_count = u64::from(self.link.pool.shape().chunk_count);
+        let fits = self.index().declared_chunks(turn) <= chunk_count;
+        let pipelined = !fits || self.options.marshal == Marshal::Paper;
+        let slot = room.and_then(|()| {
+            if !pipelined {
+                return Ok(None);
+            }
+            let lock = |slice| self.link.gates.lock(STAGE_SLOT, slice);
+            let locked = self.link.patience.wait(self.timeout(), lock);
+            let locked = locked.map_err(|error| error.at("stage slot of the node"));
+            locked.map(Some)
+        });
+        (slot, pipelined)
+    }
+
+    fn stage_context(&self, pipelined: bool) -> StageContext {
+        let threads = self.link.threads.as_ref();
+        let keeps = self.options.agent != AgentKind::Off && !pipelined;
+        StageContext {
+            pool: Arc::clone(&self.link.pool),
+            shape: self.link.shape,
+            local: self.local,
+            rank: self.rank,
+            writer: self.writer,
+            encoded: self.link.encoded,
+            checked: self.options.checks_pool(),
+            timeout: self.timeout(),
+            patience: self.link.patience.clone(),
+            failpoints: self.environment.failpoints.clone(),
+            sealed: threads.and_then(|threads| threads.sealed.clone()),
+            kept: keeps.then(|| Arc::clone(&self.memory.kept)),
+        }
+    }
+
+    /// Leaves the rest of a snapshot to this rank's own CP-thread.
+    fn hand_over(
+        &mut self,
+        stager: &Stager,
+        step: u64,
+        (turn, pipelined): (u64, bool),
+        staging: Staging,
+    ) -> Result<()> {
+        let (pool, shape) = (Arc::clone(&self.link.pool), self.link.shape);
+        let clock = Arc::clone(&self.environment.clock);
+        let holdup = move || {
+            // With a stage slot the others cannot return before this one is flushed; with a
+            // processor to spare nobody is kept from returning.
+            if !pipelined && cpuset().len() <= shape.ranks as usize {
+                let index = Index::new(&pool, shape);
+                let _ = index.wait_returned(turn, clock.as_ref(), RETURN_WAIT);
+            }
+        };
+        stager.hand_over(step, staging, Box::new(holdup))?;
+        self.memory.handed_over = Some(step);
         Ok(())
     }
 
@@ -481,11 +535,11 @@ impl Session {
         if !staging.has_background() {
             return Ok(None);
         }
-        let stager = match self.stager.take() {
+        let stager = match self.memory.stager.take() {
             Some(stager) => stager,
             None => Arc::new(Stager::start()?),
         };
-        self.stager = Some(Arc::clone(&stager));
+        self.memory.stager = Some(Arc::clone(&stager));
         Ok(Some(stager))
     }
 
@@ -496,7 +550,7 @@ impl Session {
         step: u64,
         timeout: Duration,
     ) -> std::result::Result<(), (Arc<Stager>, Error)> {
-        let (Some(stager), Some(earlier)) = (&self.stager, self.handed_over) else {
+        let (Some(stager), Some(earlier)) = (&self.memory.stager, self.memory.handed_over) else {
             return Ok(());
         };
         // An error of that snapshot is for `lent_done`; it was given up, and nothing more of it comes.
@@ -507,10 +561,10 @@ impl Session {
             ));
             let error =
                 error.next("raise timeout_s, or wait with lent_done before the next checkpoint");
-            self.handed_over = Some(step);
+            self.memory.handed_over = Some(step);
             return Err((Arc::clone(stager), error));
         }
-        self.handed_over = None;
+        self.memory.handed_over = None;
         Ok(())
     }
 }

@@ -205,10 +205,10 @@ impl Membership {
         }
     }
 
-    /// See [`Session::look_for_losses`].
-    pub fn look_for_losses(&mut self) {
+    /// See [`Session::poll_outcomes`].
+    pub fn poll_outcomes(&mut self) {
         if let On(session) = self {
-            session.look_for_losses();
+            session.poll_outcomes();
         }
     }
 

@@ -83,16 +83,7 @@ impl Agent {
         let at = address(job, node, root);
         let reach = || Self::reach(&at, options, (failpoints, clock));
         if options.agent == AgentKind::Join {
-            let until = clock.now() + patience;
-            let found = loop {
-                match reach() {
-                    // Whoever started the one that ended starts another one, or nobody does.
-                    Err(error) if is_absent(&error) && clock.now() < until => {
-                        clock.sleep(LOOK_AGAIN)
-                    }
-                    found => break found,
-                }
-            };
+            let found = await_agent(&reach, clock, patience);
             let found = found.map_err(|error| {
                 error
                     .at(format!("the agent of node '{node}', which agent = \"join\" asks for"))
@@ -285,6 +276,22 @@ impl Agent {
                     return Err(error.at("the agent did not let go of the session"));
                 }
             }
+        }
+    }
+}
+
+/// Tries to reach an agent that somebody else starts, for `patience`.
+fn await_agent(
+    reach: &dyn Fn() -> Result<Agent>,
+    clock: &dyn Clock,
+    patience: Duration,
+) -> Result<Agent> {
+    let until = clock.now() + patience;
+    loop {
+        match reach() {
+            // Whoever started the one that ended starts another one, or nobody does.
+            Err(error) if is_absent(&error) && clock.now() < until => clock.sleep(LOOK_AGAIN),
+            found => return found,
         }
     }
 }

@@ -19,6 +19,7 @@ use orcheck_engine::node::Layout;
 use orcheck_format::wire::Message;
 use orcheck_format::{Error, Result, RunId};
 use orcheck_io::clock::Clock;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_io::machine::thread::spawn_scoped;
 use orcheck_io::poll::Poller;
 use orcheck_net::{Address, Conn, Key, Listener};
@@ -107,103 +108,93 @@ pub(crate) fn connect(
 ) -> Result<(Arc<Pool>, Conn, Option<Links>)> {
     let node = layout.node_of(rank);
     let steps = &environment.failpoints;
-    let has_pool = side.is_some();
-    let join = || -> Result<(Option<Pool>, Conn)> {
-        let mut conn = Conn::connect(
-            &node_address(start.run, node),
-            &start.key,
-            steps,
-            CONNECT_TIMEOUT,
-        )
-        .map_err(|error| {
-            error.at(format!(
-                "rank {rank} and the lowest rank of node '{}'",
-                layout.nodes[node as usize].name
-            ))
-        })?;
-        conn.send(&Message::Hello { rank, node }, CONNECT_TIMEOUT)?;
-        let fd = conn.receive_fd(CONNECT_TIMEOUT)?;
-        // The node's lowest rank has the pool already.
-        let pool = if has_pool {
-            None
-        } else {
-            Some(Pool::attach(fd)?)
-        };
-        Ok((pool, conn))
-    };
     let Some(side) = side else {
-        let (pool, conn) = join()?;
-        let pool = pool.ok_or_else(|| Error::internal("no pool was received"))?;
+        let mut conn = enter_node(rank, layout, start, steps)?;
+        let pool = Pool::attach(conn.receive_fd(CONNECT_TIMEOUT)?)?;
         return Ok((Arc::new(pool), conn, None));
     };
     let clock = environment.clock.as_ref();
     let ranks = layout.nodes[node as usize].ranks.len();
-    let Way {
-        tree,
-        doors: listeners,
-        above,
-        patience,
-    } = way;
-    let below = tree.below(node);
+    let patience = way.patience;
+    let below = way.tree.below(node);
     let own_door = side.listener.take().into_iter().collect();
     let meeting = Meeting::new(&start.key, environment, patience)?;
     std::thread::scope(|scope| {
-        // Breaks if: `give_up` is called by nobody; an error here is then waited for until the deadline.
+        // Breaks if: `give_up` is called by nobody; an error here is then waited for until the
+        // deadline.
         let door = || {
             let ours = |_, of| of == node;
-            let accepted = meeting
-                .accept_all(own_door, 0, ranks, &ours)
-                .and_then(|accepted| {
-                    let mut accepted = accepted.unwrap_or_default();
-                    for (_, _, conn) in &mut accepted {
-                        conn.send_fd(side.pool.fd(), CONNECT_TIMEOUT)?;
-                    }
-                    Ok(accepted)
-                });
+            let accepted = meeting.accept_all(own_door, 0, ranks, &ours);
+            let accepted = accepted.and_then(|accepted| {
+                let mut accepted = accepted.unwrap_or_default();
+                for (_, _, conn) in &mut accepted {
+                    conn.send_fd(side.pool.fd(), CONNECT_TIMEOUT)?;
+                }
+                Ok(accepted)
+            });
             accepted.inspect_err(|_| meeting.give_up())
         };
         let accept_ranks = spawn_scoped(scope, "orcheck-accept", door)?;
         let lead_door = || {
             let ours = |_, of| below.contains(&of);
-            let accepted = meeting.accept_all(listeners, 1, below.len(), &ours);
+            let accepted = meeting.accept_all(way.doors, 1, below.len(), &ours);
             accepted.inspect_err(|_| meeting.give_up())
         };
         let accept_nodes = (!below.is_empty())
             .then(|| spawn_scoped(scope, "orcheck-accept", lead_door))
             .transpose()
             .inspect_err(|_| meeting.give_up())?;
-        let own = join().inspect_err(|_| meeting.give_up());
+        let own = enter_node(rank, layout, start, steps).and_then(|mut conn| {
+            // This rank has the pool already.
+            conn.receive_fd(CONNECT_TIMEOUT).map(|_| conn)
+        });
+        let own = own.inspect_err(|_| meeting.give_up());
         let to_lead = if node == 0 || own.is_err() {
             Ok(None)
         } else {
-            let reached = reach(&above, (rank, node), &start.key, steps, (clock, patience));
+            let me = (rank, node);
+            let reached = reach(&way.above, me, &start.key, steps, (clock, patience));
             reached.inspect_err(|_| meeting.give_up()).map(Some)
         };
         let panicked = |_| Error::internal("a connecting thread panicked");
         let ranks = accept_ranks.join().map_err(panicked)?;
         let nodes = accept_nodes.map_or(Ok(Ok(None)), |thread| thread.join().map_err(panicked))?;
-        // Whoever was made to give up has nothing to say: the error is that of the part that failed by itself, and a
-        // door's comes before that of the caller it was closed to.
-        let links = Links {
-            ranks: ranks?
-                .into_iter()
-                .map(|(rank, _, conn)| (rank, conn))
-                .collect(),
-            nodes: nodes?
-                .unwrap_or_default()
-                .into_iter()
-                .map(|(_, node, conn)| (node, conn))
-                .collect(),
-            lead: None,
-        };
-        let (_, own) = own?;
-        let links = Links {
-            lead: to_lead?,
-            ..links
-        };
+        // A part that was made to give up has nothing to say: the error is that of the part that
+        // failed by itself, and a door's comes before that of the caller it was closed to.
+        let (ranks, nodes) = (ranks?, nodes?.unwrap_or_default());
+        let own = own?;
+        let links = links_of(ranks, nodes, to_lead?);
         Ok((Arc::clone(&side.pool), own, Some(links)))
     })
 }
+
+fn links_of(ranks: Vec<Accepted>, nodes: Vec<Accepted>, lead: Option<Conn>) -> Links {
+    let ranks = ranks.into_iter().map(|(rank, _, conn)| (rank, conn));
+    let nodes = nodes.into_iter().map(|(_, node, conn)| (node, conn));
+    Links {
+        ranks: ranks.collect(),
+        nodes: nodes.collect(),
+        lead,
+    }
+}
+
+/// A connection to the control thread of this rank's node, which answers with the pool.
+fn enter_node(rank: u32, layout: &Layout, start: &Start, failpoints: &Failpoints) -> Result<Conn> {
+    let node = layout.node_of(rank);
+    let address = node_address(start.run, node);
+    let conn = Conn::connect(&address, &start.key, failpoints, CONNECT_TIMEOUT);
+    let mut conn = conn.map_err(|error| {
+        error.at(format!(
+            "rank {rank} and the lowest rank of node '{}'",
+            layout.nodes[node as usize].name
+        ))
+    })?;
+    conn.send(&Message::Hello { rank, node }, CONNECT_TIMEOUT)?;
+    Ok(conn)
+}
+
+/// A rank, its node, and the connection to it.
+type Accepted = (u32, u32, Conn);
 
 /// The parts of one process that wait for connections, so that the failure of one ends the waits of all.
 struct Meeting<'a> {
@@ -239,7 +230,7 @@ impl<'a> Meeting<'a> {
         part: usize,
         expected: usize,
         ours: &dyn Fn(u32, u32) -> bool,
-    ) -> Result<Option<Vec<(u32, u32, Conn)>>> {
+    ) -> Result<Option<Vec<Accepted>>> {
         let clock = self.environment.clock.as_ref();
         let until = clock.now() + self.patience;
         let mut accepted = Vec::new();
@@ -278,7 +269,7 @@ fn reach(
     above: &[Address],
     (rank, node): (u32, u32),
     key: &Key,
-    failpoints: &orcheck_io::failpoints::Failpoints,
+    failpoints: &Failpoints,
     (clock, patience): (&dyn Clock, Duration),
 ) -> Result<Conn> {
     let until = clock.now() + patience;

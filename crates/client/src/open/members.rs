@@ -259,7 +259,7 @@ fn ask(
                     answer.unwrap_or_else(|_| Err(Error::internal("asking a node panicked"))),
                 )
             });
-            Ok(joined.collect::<Vec<_>>())
+            Ok::<_, Error>(joined.collect::<Vec<_>>())
         })?;
         for (at, answer) in answers {
             let Ok(files) = answer else { continue };

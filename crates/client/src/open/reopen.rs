@@ -28,7 +28,7 @@ pub(crate) struct Reopen {
     /// Steps whose outcome can be asked for.
     pub(crate) history: Vec<u64>,
     /// Of these: what is told to the successor.
-    pub(crate) told_again: Vec<u64>,
+    pub(crate) resubmitted: Vec<u64>,
     /// Of these: what is gone.
     pub(crate) lost: Vec<u64>,
     /// What some node knows to be committed.
@@ -83,25 +83,10 @@ impl Reopen {
             self.pool.renew();
             index.renew(self.history.last().copied());
         }
-        let (history, mut said) = (
-            self.history.clone(),
-            values[1..].chunks(1 + self.levels.len()),
-        );
-        for step in history {
-            let one = said.next().unwrap_or_default();
-            let (has, committed) = (one[0] != 0, &one[1..]);
-            // Breaks if: a step that was committed at one level is told again too; a part of it would supersede the whole
-            // of it, and what came after it.
-            let newer = self.newest.is_none_or(|newest| step > newest);
-            if newer && has && !off(Switch::ToldAgain) {
-                self.told_again.push(step);
-            } else if newer {
-                self.lost.push(step);
-            }
-            for (&level, _) in (self.levels.iter().zip(committed)).filter(|(_, said)| **said != 0) {
-                self.committed.push((step, level));
-            }
-            if leads_node {
+        self.decide_fates(&values[1..]);
+        if leads_node {
+            let index = Index::new(&self.pool, self.shape);
+            for &step in &self.history {
                 self.publish(&index, step);
             }
         }
@@ -109,9 +94,34 @@ impl Reopen {
         for &(first, chunks) in &self.own {
             self.pool.take_again(first, chunks);
         }
-        self.kept.keep_only(&self.told_again, &self.pool);
+        self.kept.keep_only(&self.resubmitted, &self.pool);
         // Breaks if: a rank takes chunks before another one has marked its own.
         agree(collective, Ok(()))
+    }
+
+    /// What became of each of the last steps; `values` is what all ranks know of them, by minimum:
+    /// whether every rank still has the snapshot, and the levels at which any knows it to be
+    /// committed.
+    fn decide_fates(&mut self, values: &[i64]) {
+        let rows = values.chunks(1 + self.levels.len());
+        for (&step, row) in self.history.iter().zip(rows) {
+            let (has, committed) = (row[0] != 0, &row[1..]);
+            // Breaks if: a step that was committed at one level is submitted again too; a part of it
+            // would supersede the whole of it, and what came after it.
+            let newer = self.newest.is_none_or(|newest| step > newest);
+            if newer && has && !off(Switch::ToldAgain) {
+                self.resubmitted.push(step);
+            } else if newer {
+                self.lost.push(step);
+            }
+            let committed = self
+                .levels
+                .iter()
+                .zip(committed)
+                .filter(|(_, said)| **said != 0);
+            self.committed
+                .extend(committed.map(|(&level, _)| (step, level)));
+        }
     }
 
     /// What is known of `step` now, on this node's board.
@@ -120,7 +130,7 @@ impl Reopen {
             if self.committed.contains(&(step, level)) {
                 index.forget_loss(step, level);
                 index.publish(step, level, &Outcome::Committed);
-            } else if self.told_again.contains(&step) {
+            } else if self.resubmitted.contains(&step) {
                 index.forget_loss(step, level);
             } else {
                 let error = Error::unavailable(format!(

@@ -2,7 +2,7 @@
 //!
 //! Invariant: at most [`MOST`] wait. Of more, the oldest are dropped and counted, and the count is told first.
 //!
-//! Not here: who warns, and that of losses there are figures and events as well (`told.rs`).
+//! Not here: who warns, and that of losses there are figures and events as well (`outcomes.rs`).
 
 use orcheck_format::{Error, printable, without_next};
 use std::collections::VecDeque;

@@ -102,13 +102,13 @@ impl Session {
         if let Err(error) = &agreed {
             self.resume.refused = Some(error.clone());
             // Before the claim: whoever gets its number next writes such a list too.
-            if let (Some(_), Some(dir)) = (&self.peers, &self.places.node)
-                && self.layout.leads_node(self.rank)
+            if let (Some(_), Some(dir)) = (&self.link.peers, &self.link.places.node)
+                && self.link.layout.leads_node(self.rank)
             {
-                forget(dir.as_ref(), self.epoch);
+                forget(dir.as_ref(), self.link.epoch);
             }
             // Breaks if: it stays; `orcheck ls` would list a mistyped name as a job.
-            if let Some(held) = self.held.take() {
+            if let Some(held) = self.link.claim.take() {
                 held.withdraw();
             }
         }
@@ -117,7 +117,7 @@ impl Session {
 
     /// # Errors
     /// Why the start was refused. The next run may have the same epoch by now.
-    pub(crate) fn check_not_refused(&self) -> Result<()> {
+    pub(crate) fn require_no_failed_restart(&self) -> Result<()> {
         self.resume.refused.clone().map_or(Ok(()), Err)
     }
 
@@ -126,14 +126,14 @@ impl Session {
         if self.rank != 0 || self.options.fresh {
             return Vec::new();
         }
-        let servers = self.places.of_level(Level::Global);
-        let remembered = |dir: &Arc<dyn Dir>| newest_epoch(dir.as_ref(), self.epoch.counter);
+        let servers = self.link.places.of_level(Level::Global);
+        let remembered = |dir: &Arc<dyn Dir>| newest_epoch(dir.as_ref(), self.link.epoch.counter);
         let of_servers = servers
             .iter()
             .filter_map(|dir| Some((remembered(dir)?, place(dir.path()))));
         // Breaks if: only the node of rank 0 is asked; that one may be new itself.
         let of_nodes = self.resume.remembered.map(|(epoch, node)| {
-            let node = self.layout.nodes.get(node as usize);
+            let node = self.link.layout.nodes.get(node as usize);
             let name = node.map_or("", |node| node.name.as_str());
             (epoch, format!("node '{name}'"))
         });
@@ -156,12 +156,14 @@ impl Session {
     /// The newest epoch before this one that this node's own directory remembers, as a number for all ranks; 0 for none,
     /// and where another rank of the node says it.
     pub(crate) fn remembered_here(&self) -> i64 {
-        if self.options.fresh || !self.layout.leads_node(self.rank) {
+        if self.options.fresh || !self.link.layout.leads_node(self.rank) {
             return 0;
         }
-        let newest = (self.places.node.as_ref())
-            .and_then(|dir| newest_epoch(dir.as_ref(), self.epoch.counter));
-        newest.map_or(0, |epoch| word_of(epoch, self.layout.node_of(self.rank)))
+        let newest = (self.link.places.node.as_ref())
+            .and_then(|dir| newest_epoch(dir.as_ref(), self.link.epoch.counter));
+        newest.map_or(0, |epoch| {
+            word_of(epoch, self.link.layout.node_of(self.rank))
+        })
     }
 
     /// Servers whose disks have not been in use for long. On rank 0.
@@ -170,7 +172,7 @@ impl Session {
             return Vec::new();
         }
         let now_ms = self.environment.clock.unix_ms();
-        let servers = self.places.of_level(Level::Global);
+        let servers = self.link.places.of_level(Level::Global);
         let new = servers.iter().filter_map(|dir| {
             let since_ms = dir.since_unix_s()?.saturating_mul(1000);
             let is_new = now_ms.saturating_sub(since_ms) < NEW_DISK_MS;
@@ -194,7 +196,7 @@ impl Session {
     fn beside(&self) -> Vec<String> {
         let around = Around {
             job: &self.job,
-            nodes: self.layout.node_names(),
+            nodes: self.link.layout.node_names(),
             failpoints: &self.environment.failpoints,
         };
         let mut found = self.emptied();
@@ -205,7 +207,7 @@ impl Session {
             }
         }
         if let Some(root) = &self.options.node_dir
-            && self.layout.leads_node(self.rank)
+            && self.link.layout.leads_node(self.rank)
         {
             around.look(root, true, &mut found);
         }

@@ -23,7 +23,7 @@ impl Session {
     /// # Errors
     /// NotFound, with the steps that there are; what the directories say.
     pub fn reject(&mut self, step: u64) -> Result<()> {
-        self.check_not_refused()?;
+        self.require_no_failed_restart()?;
         let mut values = [step as i64, !(step as i64)];
         agree_min(self.collective.as_mut(), Ok(()), &mut values)?;
         if values[0] != !values[1] {
@@ -33,10 +33,10 @@ impl Session {
         let candidate = self.checkpoint_of(step)?;
         let mut dirs: Vec<Arc<dyn Dir>> = Vec::new();
         if self.rank == 0 {
-            dirs.extend(self.places.of_level(Level::Global));
+            dirs.extend(self.link.places.of_level(Level::Global));
         }
-        if self.layout.leads_node(self.rank) {
-            dirs.extend(self.places.of_level(Level::Node));
+        if self.link.layout.leads_node(self.rank) {
+            dirs.extend(self.link.places.of_level(Level::Node));
         }
         let about = (candidate.step, candidate.epoch);
         let clock = self.environment.clock.as_ref();
@@ -47,10 +47,10 @@ impl Session {
             self.resume.found = None;
             self.resume.state = Past::Unknown;
         }
-        if self.resume.from == Some(about) && self.last_taken.is_none() {
+        if self.resume.from == Some(about) && self.progress.last_taken.is_none() {
             self.resume.from = None;
             self.resume.state = Past::Unknown;
-            self.last_step = None;
+            self.progress.last_step = None;
             self.trigger.count_from(None);
         }
         Ok(())
@@ -69,8 +69,8 @@ impl Session {
         {
             return Ok(Candidate { step, epoch });
         }
-        if self.history.contains(&step) {
-            let epoch = self.epoch;
+        if self.progress.history.contains(&step) {
+            let epoch = self.link.epoch;
             return Ok(Candidate { step, epoch });
         }
         let (list, _) = self.share_candidates()?;
@@ -91,7 +91,7 @@ impl Session {
     /// NotFound for a region that is not protected or not stored; otherwise as [`Session::try_restart`].
     pub fn restart_region(&mut self, name: &str) -> Result<Restarted> {
         let step = self.found("restart_region").and_then(|(found, view)| {
-            self.regions.get(name)?;
+            self.memory.regions.get(name)?;
             match view.region(name) {
                 Some(_) => Ok(found.step),
                 None => Err(self.not_stored(name)),

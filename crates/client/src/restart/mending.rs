@@ -15,15 +15,17 @@ impl Session {
     /// # Errors
     /// When nothing of it could be started; the restart is good without it.
     pub(crate) fn start_mending(&mut self, record: &CommitRecord) -> Result<()> {
-        let (Some(peers), Some(dir), Some(threads)) =
-            (&self.peers, &self.places.node, &mut self.threads)
-        else {
+        let (Some(peers), Some(dir), Some(threads)) = (
+            &self.link.peers,
+            &self.link.places.node,
+            &mut self.link.threads,
+        ) else {
             return Ok(());
         };
-        if !self.layout.leads_node(self.rank) {
+        if !self.link.layout.leads_node(self.rank) {
             return Ok(());
         }
-        let Some(replicas) = self.host.replicas(self.rank, &threads.flush_stop)? else {
+        let Some(replicas) = self.link.host.replicas(self.rank, &threads.flush_stop)? else {
             return Ok(());
         };
         let (members, step) = (peers.nodes.len() as u32, record.step);
@@ -36,8 +38,11 @@ impl Session {
         // Breaks if: only what can be made is waited for; with `close = "copies"` a copy without a node would not be missed.
         let mut mender = Mender::unable(step, impossible);
         if !copies.is_empty() {
-            let dirs = (Arc::clone(dir), self.places.others.clone());
-            let signs = (Arc::clone(&self.shared), Arc::clone(&threads.flush_stop));
+            let dirs = (Arc::clone(dir), self.link.places.others.clone());
+            let signs = (
+                Arc::clone(&self.link.shared),
+                Arc::clone(&threads.flush_stop),
+            );
             mender = mender.start(copies, dirs, replicas, signs)?;
         }
         threads.mender = Some(mender);
@@ -46,7 +51,7 @@ impl Session {
 
     /// No copy of the step is made again, which is a warning, and an error of a close that has to wait for them.
     pub(crate) fn leave_unmended(&mut self, step: u64, error: Error) {
-        if let Some(threads) = &mut self.threads {
+        if let Some(threads) = &mut self.link.threads {
             threads.mender = Some(Mender::none(step, error.clone()));
         }
         self.warnings.push(unmended(step, error));

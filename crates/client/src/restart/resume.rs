@@ -57,11 +57,11 @@ impl Session {
     }
 
     fn look_for(&mut self, which: Which) -> Result<u64> {
-        self.check_not_refused()?;
+        self.require_no_failed_restart()?;
         if which != Which::Newest {
             self.agree_on(which)?;
         }
-        if self.last_step.is_some() {
+        if self.progress.last_step.is_some() {
             return Err(found_too_late());
         }
         let (list, notes) = self.share_candidates()?;
@@ -111,8 +111,8 @@ impl Session {
     pub(crate) fn share_candidates(&mut self) -> Result<(Vec<Candidate>, Vec<String>)> {
         let silent = self.learn_what_others_hold()?;
         let looked = if self.rank == 0 && !self.options.fresh {
-            let looked = candidates(&self.job, &self.places);
-            let looked = looked.map_err(|error| self.places.blame_for(error));
+            let looked = candidates(&self.job, &self.link.places);
+            let looked = looked.map_err(|error| self.link.places.blame_for(error));
             looked.and_then(|mut offer| match offer.hidden.take() {
                 // Breaks if: strict looks at the candidates only.
                 Some(error)
@@ -141,7 +141,7 @@ impl Session {
         let own = if self.options.fresh {
             Ok(NodeView::default())
         } else {
-            node_view(&self.job, &self.places)
+            node_view(&self.job, &self.link.places)
         };
         let own = agree(self.collective.as_mut(), own)?;
         self.leave_out_rejected(&mut list, &own, offer.rejected.len())?;
@@ -191,18 +191,19 @@ impl Session {
 
     /// At level `peers`: which node holds which files; nodes of earlier runs that do not say.
     fn learn_what_others_hold(&mut self) -> Result<Vec<(String, u64)>> {
-        if self.peers.is_none() {
+        if self.link.peers.is_none() {
             return Ok(Vec::new());
         }
-        let leads = self.layout.leads_node(self.rank);
-        let node = self.layout.node_of(self.rank);
+        let leads = self.link.layout.leads_node(self.rank);
+        let node = self.link.layout.node_of(self.rank);
         let timeout = Duration::from_secs_f64(self.options.timeout_s);
         let in_memory = self.options.replica_store != ReplicaStore::Disk;
         let at = self
+            .link
             .peers
             .as_ref()
             .and_then(|peers| peers.nodes.get(node as usize));
-        let own = match (&self.places.node, at) {
+        let own = match (&self.link.places.node, at) {
             _ if !leads || self.options.fresh => Ok(Vec::new()),
             // The agent knows what is on the disk too.
             (_, Some(at)) if in_memory => {
@@ -211,17 +212,21 @@ impl Session {
             (Some(dir), _) => files_of(dir.as_ref()),
             _ => Ok(Vec::new()),
         };
-        let mut holdings = exchange_holdings(self.collective.as_mut(), &self.layout, own)?;
-        let known = self.peers.as_ref().filter(|_| leads && !self.options.fresh);
+        let mut holdings = exchange_holdings(self.collective.as_mut(), &self.link.layout, own)?;
+        let known = self
+            .link
+            .peers
+            .as_ref()
+            .filter(|_| leads && !self.options.fresh);
         let absent = find_absent(
             self.collective.as_mut(),
-            &self.layout,
-            (&self.job, self.epoch),
+            &self.link.layout,
+            (&self.job, self.link.epoch),
             known.map_or(&[], |peers| &peers.absent),
             &self.environment.failpoints,
         )?;
         holdings.extend(absent.holdings);
-        let Some(peers) = &mut self.peers else {
+        let Some(peers) = &mut self.link.peers else {
             return Ok(Vec::new());
         };
         let context = OthersContext {
@@ -232,7 +237,7 @@ impl Session {
             timeout,
             failpoints: self.environment.failpoints.clone(),
         };
-        self.places.others = Others::new(context, &holdings).dirs();
+        self.link.places.others = Others::new(context, &holdings).dirs();
         peers.holdings = holdings;
         Ok(absent.silent)
     }
@@ -267,13 +272,13 @@ impl Session {
             return Ok(None);
         }
         let name = |rank: i64| {
-            let node = self.layout.node_of(rank as u32);
-            self.layout.nodes[node as usize].name.as_str()
+            let node = self.link.layout.node_of(rank as u32);
+            self.link.layout.nodes[node as usize].name.as_str()
         };
         // Only whoever holds the record knows who else wrote it.
         let known = own.nodes.iter().map(String::as_str);
         let gone: Vec<&str> = known
-            .filter(|gone| self.layout.nodes.iter().all(|node| node.name != *gone))
+            .filter(|gone| self.link.layout.nodes.iter().all(|node| node.name != *gone))
             .collect();
         let together = match &gone[..] {
             [] => format!(
@@ -297,14 +302,14 @@ impl Session {
         self.resume.found = None;
         while !self.resume.left.is_empty() {
             let candidate = self.resume.left.remove(0);
-            let world_size = self.layout.world_size();
+            let world_size = self.link.layout.world_size();
             let view = if self.resume.fenced.contains(&candidate) {
                 Err(Error::not_found(format!(
                     "node '{}' knows a later run that superseded it",
-                    self.layout.nodes[self.layout.node_of(self.rank) as usize].name
+                    self.link.layout.nodes[self.link.layout.node_of(self.rank) as usize].name
                 )))
             } else {
-                RankView::open(&self.places, candidate, self.rank, world_size)
+                RankView::open(&self.link.places, candidate, self.rank, world_size)
             };
             match agree(self.collective.as_mut(), view) {
                 Ok(mut view) => {
@@ -463,9 +468,9 @@ impl Session {
         self.warnings.append(&mut self.resume.again);
         self.warnings.extend(self.emptied());
         self.warnings.extend(view.take_notes());
-        let copied = match (&self.places.node, view.node_record()) {
+        let copied = match (&self.link.places.node, view.node_record()) {
             (Some(dir), Some(found))
-                if self.peers.is_some() && self.layout.leads_node(self.rank) =>
+                if self.link.peers.is_some() && self.link.layout.leads_node(self.rank) =>
             {
                 copy_here(dir, &found.record, &found.bytes)
             }
@@ -478,12 +483,16 @@ impl Session {
                 self.leave_unmended(candidate.step, error);
             }
         }
-        if self.peers.is_some() {
-            let told = tell_sources(self.collective.as_mut(), &self.layout, view.other_node())?;
+        if self.link.peers.is_some() {
+            let told = tell_sources(
+                self.collective.as_mut(),
+                &self.link.layout,
+                view.other_node(),
+            )?;
             self.warnings.extend(told);
         }
         self.decide(Some((candidate.step, candidate.epoch)));
-        self.last_step = Some(candidate.step);
+        self.progress.last_step = Some(candidate.step);
         self.trigger.count_from(Some(candidate.step));
         Ok(candidate.step)
     }
@@ -492,7 +501,7 @@ impl Session {
     fn check_regions(&mut self, only: Option<&str>) -> Result<()> {
         let (candidate, view) = self.found("restart")?;
         let mut wrong = Vec::new();
-        let regions = self.regions.iter();
+        let regions = self.memory.regions.iter();
         for (name, region) in
             regions.filter(|(name, _)| only.is_none_or(|only| only == name.as_str()))
         {
@@ -510,7 +519,7 @@ impl Session {
         if wrong.is_empty() || off(Switch::RegionFits) {
             let unused: Vec<String> = stored
                 .into_iter()
-                .filter(|name| self.regions.get(name).is_err())
+                .filter(|name| self.memory.regions.get(name).is_err())
                 .collect();
             if !unused.is_empty() && only.is_none() {
                 let text = format!(
@@ -533,6 +542,7 @@ impl Session {
 
     fn read_regions(&mut self, only: Option<&str>) -> Result<()> {
         let regions: Vec<(String, Region)> = self
+            .memory
             .regions
             .iter()
             .filter(|(name, _)| only.is_none_or(|only| only == name.as_str()))
@@ -556,11 +566,11 @@ impl Session {
                 })?,
             }
         }
-        restore_files(self.route.as_ref(), &files, view)
+        restore_files(self.memory.route.as_ref(), &files, view)
     }
 
     /// Before the first checkpoint: what is there must have been looked for.
-    pub(crate) fn make_sure_of_the_past(&mut self) -> Result<()> {
+    pub(crate) fn require_restart_decided(&mut self) -> Result<()> {
         match self.resume.state {
             Past::Settled => return Ok(()),
             Past::Decided => return self.settle(),
@@ -594,8 +604,8 @@ impl Session {
     }
 
     /// In the epoch that follows another one of the same run: `newest` was committed there. Collective.
-    pub(crate) fn go_on_from(&mut self, newest: Option<(u64, Epoch)>) -> Result<()> {
-        if self.resume.state != Past::Settled && self.last_taken.is_none() {
+    pub(crate) fn continue_from(&mut self, newest: Option<(u64, Epoch)>) -> Result<()> {
+        if self.resume.state != Past::Settled && self.progress.last_taken.is_none() {
             return Ok(());
         }
         let before = self.resume.from;
@@ -615,19 +625,27 @@ impl Session {
         let from = self.resume.from;
         let mut dirs: Vec<Arc<dyn Dir>> = Vec::new();
         if self.rank == 0 {
-            dirs.extend(self.places.of_level(Level::Global));
+            dirs.extend(self.link.places.of_level(Level::Global));
         }
-        if self.layout.leads_node(self.rank) {
-            dirs.extend(self.places.of_level(Level::Node));
+        if self.link.layout.leads_node(self.rank) {
+            dirs.extend(self.link.places.of_level(Level::Node));
         }
-        let recorded = record_resumed(&dirs, &self.job, self.epoch, from, &self.places.trust);
+        let recorded = record_resumed(
+            &dirs,
+            &self.job,
+            self.link.epoch,
+            from,
+            &self.link.places.trust,
+        );
         *self
+            .link
             .shared
             .resumed
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner) =
             from.map(|(step, epoch)| (step, epoch.counter));
         let agent = self
+            .link
             .threads
             .as_mut()
             .and_then(|threads| threads.agent.as_mut());

@@ -10,28 +10,23 @@
 //! Not here: taking a checkpoint (`checkpoint.rs`), lending (`lend.rs`), restart (`resume.rs`), the end (`drain.rs`), opening (`open.rs`).
 
 use crate::collective::Collective;
-use crate::open::{Environment, Opened, Peers, Threads, dies_with_ranks, open};
+use crate::open::{Environment, Link, Opened, dies_with_ranks, open};
 use crate::options::{AgentKind, Options};
 use crate::regions::{ArrayLayout, Codec, Region, Regions, Route};
 use crate::report::{self, Warnings};
 use crate::session::found::Resume;
 use crate::session::lent::Lent;
 use crate::session::mapper::Mapper;
+use crate::session::outcomes::{HISTORY, Outcomes};
 use crate::session::stager::Stager;
 use crate::session::stats::Stats;
-use crate::session::told::{HISTORY, Told};
 use crate::session::waiter::Waiter;
 use crate::trigger::{Request, Trigger};
 use orcheck_engine::capture::{Baseline, Captured};
-use orcheck_engine::commit::ControlShared;
-use orcheck_engine::directory::Places;
-use orcheck_engine::directory::epoch::ClaimLock;
-use orcheck_engine::host::Host;
-use orcheck_engine::node::{Index, IndexShape, Kept, Layout, Outcome, Patience};
+use orcheck_engine::node::{Index, Kept, Outcome};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Dtype, Epoch, Error, JobName, Level, Result};
 use orcheck_io::memory::Span;
-use orcheck_pool::{Gates, Pool};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,57 +36,62 @@ pub struct Session {
     pub(crate) collective: Box<dyn Collective>,
     pub(crate) options: Options,
     pub(crate) environment: Environment,
+    pub(crate) job: JobName,
     pub(crate) rank: u32,
+    /// This rank's number among those of its node.
     pub(crate) local: u32,
     pub(crate) writer: u32,
-    pub(crate) job: JobName,
-    pub(crate) layout: Layout,
-    pub(crate) epoch: Epoch,
-    pub(crate) places: Places,
-    pub(crate) pool: Arc<Pool>,
-    pub(crate) mapper: Mapper,
-    pub(crate) shape: IndexShape,
-    pub(crate) shared: Arc<ControlShared>,
-    pub(crate) threads: Option<Threads>,
-    pub(crate) held: Option<ClaimLock>,
-    pub(crate) gates: Arc<Gates>,
-    pub(crate) patience: Patience,
+    pub(crate) link: Link,
+    pub(crate) memory: Memory,
+    pub(crate) progress: Progress,
+    pub(crate) agents: Agents,
+    pub(crate) trigger: Trigger,
+    pub(crate) resume: Resume,
+    pub(crate) warnings: Warnings,
+    /// The program was told, if it had to be, that nothing makes a checkpoint due.
+    pub(crate) untriggered_warned: bool,
+}
+
+/// The state that the program protects, and how it reaches the pool.
+pub(crate) struct Memory {
     pub(crate) regions: Regions,
     /// With `incremental = auto`: what of the state is stored where.
     pub(crate) baseline: Option<Arc<Baseline>>,
-    pub(crate) trigger: Trigger,
+    pub(crate) lent: BTreeMap<String, Lent>,
+    /// Chunks of `orc_alloc`: first and number, by address.
+    pub(crate) allocations: BTreeMap<usize, (u32, u32)>,
+    pub(crate) route: Option<Route>,
+    pub(crate) mapper: Mapper,
     pub(crate) stager: Option<Arc<Stager>>,
     /// The last step that `stager` was handed, until it is known to have sent it.
     pub(crate) handed_over: Option<u64>,
-    pub(crate) lent: BTreeMap<String, Lent>,
-    pub(crate) allocations: BTreeMap<usize, (u32, u32)>,
-    pub(crate) resume: Resume,
-    pub(crate) route: Option<Route>,
+    /// Snapshots of this rank that are in the pool, for the successor of an agent.
+    pub(crate) kept: Arc<Kept>,
+}
+
+/// How far the job has come in this session.
+#[derive(Default)]
+pub(crate) struct Progress {
+    /// The last step, restarted from or taken: the next one is larger.
     pub(crate) last_step: Option<u64>,
     pub(crate) last_taken: Option<u64>,
+    /// Steps taken whose snapshots may still be in the pool.
     pub(crate) taken: BTreeSet<u64>,
     /// The last steps taken, whatever became of them.
     pub(crate) history: BTreeSet<u64>,
+    /// The sequence number of the next checkpoint.
     pub(crate) turn: u64,
     pub(crate) stats: Stats,
-    /// Whether CP-threads encode.
-    pub(crate) encoded: bool,
-    /// The other nodes, at level `peers`.
-    pub(crate) peers: Option<Peers>,
-    pub(crate) host: Host,
-    /// Snapshots of this rank that are in the pool, for the successor of an agent.
-    pub(crate) kept: Arc<Kept>,
-    /// Agents that ended within the current call.
-    pub(crate) successions: u32,
-    /// An agent ended, and the session was not yet opened again with all that belongs to it.
-    pub(crate) between_agents: bool,
+    pub(crate) outcomes: Outcomes,
+}
+
+/// Agents that ended while the session was open.
+pub(crate) struct Agents {
+    pub(crate) replaced_in_call: u32,
+    /// An agent ended, and the session is not yet wholly open again.
+    pub(crate) being_replaced: bool,
     /// The highest epoch that this run asked for.
-    pub(crate) asked_for: u64,
-    pub(crate) warnings: Warnings,
-    /// Whether the lack of a trigger was looked for.
-    pub(crate) trigger_said: bool,
-    /// What became of the steps that were taken.
-    pub(crate) told: Told,
+    pub(crate) newest_epoch: u64,
 }
 
 impl Session {
@@ -101,83 +101,53 @@ impl Session {
         environment: Environment,
     ) -> Result<Self> {
         let rank = collective.rank();
-        let (opened, options) = open(agreed, collective.as_mut(), &environment, None)?;
-        if rank == 0 {
-            report::opened(&opened.job, opened.epoch, &options);
-        }
+        let opened = open(agreed, collective.as_mut(), &environment, None)?;
         let Opened {
             job,
-            layout,
-            epoch,
-            places,
-            pool,
-            shape,
-            shared,
-            threads,
-            held,
-            notes,
-            gates,
+            options,
+            link,
             trigger,
-            encoded,
-            peers,
-            host,
+            notes,
         } = opened;
-        let patience = Patience {
-            pool: Arc::clone(&pool),
-            shape,
-            gates: Arc::clone(&gates),
-            stop: Arc::clone(&threads.flush_stop),
-        };
-        let local = layout.local_index(rank);
-        let index = Index::new(&pool, shape);
-        let first_chunk = index.first_chunk(local, pool.shape().chunk_count);
+        if rank == 0 {
+            report::opened(&job, link.epoch, &options);
+        }
+        let local = link.layout.local_index(rank);
+        let index = Index::new(&link.pool, link.shape);
+        let first_chunk = index.first_chunk(local, link.pool.shape().chunk_count);
         // An agent's pool knows what the rank of an earlier run said.
         index.add_routed(local, 0);
         let mut warnings = Warnings::default();
         warnings.extend(notes);
         Ok(Self {
-            patience,
-            local,
-            mapper: Mapper::new(Arc::clone(&pool), first_chunk),
-            writer: layout.writer_of(rank),
             collective,
             environment,
-            rank,
             job,
-            layout,
-            epoch,
-            places,
-            pool,
-            shape,
-            shared,
-            threads: Some(threads),
-            held,
-            gates,
-            regions: Regions::default(),
-            baseline: options.incremental_chain.map(|_| Arc::default()),
+            rank,
+            local,
+            writer: link.layout.writer_of(rank),
+            memory: Memory {
+                regions: Regions::default(),
+                baseline: options.incremental_chain.map(|_| Arc::default()),
+                lent: BTreeMap::new(),
+                allocations: BTreeMap::new(),
+                route: None,
+                mapper: Mapper::new(Arc::clone(&link.pool), first_chunk),
+                stager: None,
+                handed_over: None,
+                kept: Arc::default(),
+            },
+            progress: Progress::default(),
+            agents: Agents {
+                replaced_in_call: 0,
+                being_replaced: false,
+                newest_epoch: link.epoch.counter,
+            },
+            link,
             trigger,
-            stager: None,
-            handed_over: None,
-            lent: BTreeMap::new(),
-            allocations: BTreeMap::new(),
             resume: Resume::default(),
-            route: None,
-            last_step: None,
-            last_taken: None,
-            taken: BTreeSet::new(),
-            history: BTreeSet::new(),
-            turn: 0,
-            stats: Stats::default(),
-            encoded,
-            peers,
-            host,
-            kept: Arc::default(),
-            successions: 0,
-            between_agents: false,
-            asked_for: epoch.counter,
             warnings,
-            trigger_said: false,
-            told: Told::default(),
+            untriggered_warned: false,
             options,
         })
     }
@@ -191,7 +161,7 @@ impl Session {
     /// This run's epoch.
     #[must_use]
     pub fn epoch(&self) -> Epoch {
-        self.epoch
+        self.link.epoch
     }
 
     // ---- regions -----------------------------------------------------------------------------
@@ -229,19 +199,24 @@ impl Session {
 
     pub(crate) fn put(&mut self, name: &str, region: Region) -> Result<()> {
         if matches!(
-            self.lent.get(name),
+            self.memory.lent.get(name),
             Some(Lent::Streamed(_) | Lent::Borrowed(_))
         ) && !self.lent_is_back(name, Duration::ZERO)?
         {
             return Err(Error::unavailable(format!("region '{name}' is still lent"))
                 .next("wait with lent_done before moving it"));
         }
-        self.regions.put(name, region)?;
-        let chunk_bytes = u64::from(self.pool.shape().chunk_bytes);
-        let outside = |span: Span| self.pool.offset_of(span).is_none();
-        let chunks = self.regions.memory_bytes(outside).div_ceil(chunk_bytes) + 1;
+        self.memory.regions.put(name, region)?;
+        let chunk_bytes = u64::from(self.link.pool.shape().chunk_bytes);
+        let outside = |span: Span| self.link.pool.offset_of(span).is_none();
+        let chunks = self
+            .memory
+            .regions
+            .memory_bytes(outside)
+            .div_ceil(chunk_bytes)
+            + 1;
         self.index().want_chunks(self.local, self.writer, chunks);
-        self.mapper.want(chunks);
+        self.memory.mapper.want(chunks);
         Ok(())
     }
 
@@ -250,15 +225,15 @@ impl Session {
     /// # Errors
     /// NotFound; Unavailable while it is lent.
     pub fn unprotect(&mut self, name: &str) -> Result<()> {
-        self.regions.get(name)?;
+        self.memory.regions.get(name)?;
         if !self.lent_is_back(name, Duration::ZERO)? {
             return Err(Error::unavailable(format!("region '{name}' is still lent"))
                 .next("wait with lent_done before unprotecting it"));
         }
-        self.lent.remove(name);
-        self.regions.remove(name)?;
-        if let Some(route) = &self.route {
-            route.prune(name, &self.regions);
+        self.memory.lent.remove(name);
+        self.memory.regions.remove(name)?;
+        if let Some(route) = &self.memory.route {
+            route.prune(name, &self.memory.regions);
         }
         Ok(())
     }
@@ -270,10 +245,10 @@ impl Session {
     /// # Errors
     /// What the collective says.
     pub fn due(&mut self, step: u64) -> Result<bool> {
-        self.hear_halt();
-        self.give_snapshots_back(usize::MAX);
-        self.look_for_the_awaited();
-        self.look_for_losses();
+        self.poll_halt();
+        self.release_kept_snapshots(usize::MAX);
+        self.poll_measured_checkpoint();
+        self.poll_outcomes();
         self.warn_untriggered();
         let due = self.trigger.due(self.collective.as_mut(), step)?;
         if self.local == 0
@@ -289,7 +264,7 @@ impl Session {
 
     /// Says once, to a program that asks when checkpoints are due, that nothing makes one due.
     fn warn_untriggered(&mut self) {
-        let said = std::mem::replace(&mut self.trigger_said, true);
+        let said = std::mem::replace(&mut self.untriggered_warned, true);
         if said || self.rank != 0 || self.trigger.is_configured() || off(Switch::UntriggeredSaid) {
             return;
         }
@@ -308,7 +283,7 @@ impl Session {
     pub(crate) fn flush_cpu_ns_of_node(&self) -> u64 {
         let (index, node) = (
             self.index(),
-            &self.layout.nodes[self.layout.node_of(self.rank) as usize],
+            &self.link.layout.nodes[self.link.layout.node_of(self.rank) as usize],
         );
         let local = |rank: &u32| node.ranks.iter().position(|other| other == rank);
         let of_writers = node
@@ -321,12 +296,12 @@ impl Session {
     }
 
     /// Tells the triggers when the step that they measure is safe at all levels.
-    fn look_for_the_awaited(&mut self) {
+    fn poll_measured_checkpoint(&mut self) {
         let Some(step) = self.trigger.awaited() else {
             return;
         };
         let index = self.index();
-        let outcomes: Vec<Outcome> = (self.places.levels().into_iter())
+        let outcomes: Vec<Outcome> = (self.link.places.levels().into_iter())
             .map(|level| index.outcome(step, level))
             .collect();
         let flush_cpu_ns = self.flush_cpu_ns_of_node();
@@ -336,16 +311,16 @@ impl Session {
             self.trigger.flushed(true, flush_cpu_ns);
         } else if outcomes.iter().any(lost)
             // Nobody says so where the engine ended: only the next checkpoint finds another one.
-            || self.trigger.is_overdue() && self.patience.check().is_err()
+            || self.trigger.is_overdue() && self.link.patience.check().is_err()
         {
             self.trigger.flushed(false, flush_cpu_ns);
         }
     }
 
     /// Tells the triggers whether the engine of this node has seen a request to halt.
-    pub(crate) fn hear_halt(&mut self) {
+    pub(crate) fn poll_halt(&mut self) {
         let asked = self.index().halt();
-        self.trigger.hear_halt(asked);
+        self.trigger.poll_halt(asked);
     }
 
     /// Handle for signal handlers and other threads.
@@ -363,7 +338,7 @@ impl Session {
     // ---- waiting and figures ------------------------------------------------------------------
 
     pub(crate) fn index(&self) -> Index<'_> {
-        Index::new(&self.pool, self.shape)
+        Index::new(&self.link.pool, self.link.shape)
     }
 
     pub(crate) fn timeout(&self) -> Duration {
@@ -377,7 +352,7 @@ impl Session {
     /// As [`Session::waiter`] and [`Waiter::wait`].
     pub fn wait(&self, step: u64, level: Level, timeout: Duration) -> Result<()> {
         let waited = self.waiter(step, level)?.wait(timeout);
-        self.give_snapshots_back(usize::MAX);
+        self.release_kept_snapshots(usize::MAX);
         waited
     }
 
@@ -394,7 +369,7 @@ impl Session {
 
     /// The configured levels that survive what `level` does; at least one.
     pub(crate) fn levels_that_cover(&self, level: Level) -> Result<Vec<Level>> {
-        let mut enough: Vec<Level> = self.places.levels();
+        let mut enough: Vec<Level> = self.link.places.levels();
         if self.options.agent != AgentKind::Off && !dies_with_ranks(&self.options) {
             enough.push(Level::Process);
         }
@@ -413,20 +388,24 @@ impl Session {
         Waiter {
             step,
             levels,
-            patience: self.patience.clone(),
-            shared: Arc::clone(&self.shared),
+            patience: self.link.patience.clone(),
+            shared: Arc::clone(&self.link.shared),
             clock: Arc::clone(&self.environment.clock),
         }
     }
 
     /// Whether this session took a checkpoint of `step`, as far as it still knows.
     fn check_taken(&self, step: u64, level: Level) -> Result<()> {
-        if self.history.contains(&step) || off(Switch::NeverComes) {
+        if self.progress.history.contains(&step) || off(Switch::NeverComes) {
             return Ok(());
         }
         let index = self.index();
-        let forgotten = self.history.len() == HISTORY
-            && self.history.first().is_some_and(|&first| step < first);
+        let forgotten = self.progress.history.len() == HISTORY
+            && self
+                .progress
+                .history
+                .first()
+                .is_some_and(|&first| step < first);
         if forgotten && index.outcome(step, level) != Outcome::Pending {
             return Ok(());
         }
@@ -439,6 +418,7 @@ impl Session {
             )));
         }
         let last = self
+            .progress
             .history
             .last()
             .map_or("it took none yet".to_owned(), |last| {
@@ -462,9 +442,10 @@ impl Session {
             committed_node_step: index.committed_step(Level::Node).unwrap_or(0),
             committed_global_step: index.committed_step(Level::Global).unwrap_or(0),
             flush_cpu_s: index.flush_cpu_ns(self.local) as f64 / 1e9,
-            captured: (self.baseline.as_ref()).map_or_else(Captured::default, |b| b.captured()),
-            lost: self.told.lost,
-            ..self.stats
+            captured: (self.memory.baseline.as_ref())
+                .map_or_else(Captured::default, |b| b.captured()),
+            lost: self.progress.outcomes.lost,
+            ..self.progress.stats
         }
     }
 
@@ -477,8 +458,9 @@ impl Session {
 
     /// The oldest warning that was not taken yet. Local.
     pub fn take_warning(&mut self) -> Option<String> {
-        self.look_for_losses();
+        self.poll_outcomes();
         let mut notes = self
+            .link
             .shared
             .notes
             .lock()
@@ -487,6 +469,7 @@ impl Session {
         drop(notes);
         let noted = self.index().notes();
         if let Some(agent) = self
+            .link
             .threads
             .as_mut()
             .and_then(|threads| threads.agent.as_mut())
@@ -495,7 +478,7 @@ impl Session {
             agent.take_notes(noted, &mut notes);
             self.warnings.extend(notes);
         }
-        if let Some(baseline) = &self.baseline {
+        if let Some(baseline) = &self.memory.baseline {
             self.warnings.extend(baseline.take_notes());
         }
         self.tell_warnings();

@@ -1,6 +1,6 @@
 //! Figures of a session.
 
-use crate::session::told::LostSteps;
+use crate::session::outcomes::LostSteps;
 use orcheck_engine::capture::Captured;
 
 /// Figures of the last checkpoint on this rank.

@@ -6,7 +6,7 @@
 //!
 //! Not here: who decides (the engine's `control.rs`), whether such a step was taken ([`crate::session::state::Session::waiter`]).
 
-use crate::session::told::with_next_step;
+use crate::session::outcomes::with_next_step;
 use orcheck_engine::commit::ControlShared;
 use orcheck_engine::node::{Index, Outcome, Patience};
 use orcheck_format::{Error, Level, Result};

@@ -242,7 +242,7 @@ impl Trigger {
     }
 
     /// What somebody outside asks this run for; it can be withdrawn until all ranks agreed.
-    pub fn hear_halt(&mut self, asked: HaltRequest) {
+    pub fn poll_halt(&mut self, asked: HaltRequest) {
         if asked != self.halt {
             self.halt = asked;
             self.halt_after = match asked {

@@ -630,7 +630,7 @@ fn what_was_whole_is_flushed_again() {
         let seen = crate::session::told::watch(&mut session);
         let full = refused(session.wait(1, Level::Global, LONG));
         assert_eq!(full.kind(), ErrorKind::NoSpace);
-        session.look_for_losses();
+        session.poll_outcomes();
         assert_eq!(crate::session::told::lost(&seen), [(1, Level::Global)]);
         assert_eq!(session.stats().lost.at(Level::Global, None), 1);
         met.wait();

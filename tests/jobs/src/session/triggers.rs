@@ -678,7 +678,7 @@ fn the_last_of_some_checkpoints_is_the_one_to_stop_with() {
     let mut stops = Vec::new();
     for step in (10..=50).step_by(10) {
         if step >= 20 {
-            trigger.hear_halt(HaltRequest::After(3));
+            trigger.poll_halt(HaltRequest::After(3));
         }
         assert!(!trigger.due(&mut Solo, step - 1).unwrap());
         assert!(trigger.due(&mut Solo, step).unwrap());
@@ -686,7 +686,7 @@ fn the_last_of_some_checkpoints_is_the_one_to_stop_with() {
         trigger.taken(step, 0.0, 0);
     }
     assert_eq!(stops, [false, false, false, true, true]);
-    trigger.hear_halt(HaltRequest::None);
+    trigger.poll_halt(HaltRequest::None);
     assert!(!trigger.stops_with_this());
 }
 

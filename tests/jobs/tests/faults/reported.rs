@@ -282,7 +282,7 @@ fn one(fault: Fault, random: &mut Random) -> Outcome {
     outcome
 }
 
-// Breaks if: a look at the board is left out of a call (`look_for_losses`), a loss is said to be final while a commit record
+// Breaks if: a look at the board is left out of a call (`poll_outcomes`), a loss is said to be final while a commit record
 // of it is being written (`undecided`), or a step counts as safe before its record is durable in every directory.
 pub fn every_loss_is_told_and_nothing_else() {
     let mut table = Table::default();

@@ -16,28 +16,29 @@ impl Session {
         if self.rank == 0 {
             levels.push(Level::Global);
         }
-        if self.layout.leads_node(self.rank) {
-            levels.push(self.places.node_level());
+        if self.link.layout.leads_node(self.rank) {
+            levels.push(self.link.places.node_level());
         }
         let from = self.resume.from;
         let rule = KeepRule {
             keep: self.options.keep,
-            epoch: self.epoch,
+            epoch: self.link.epoch,
             resumed: from.map(|(step, epoch)| (step, epoch.counter)),
             committed: BTreeSet::new(),
         };
         for level in levels {
-            let dirs = self.places.of_level(level);
+            let dirs = self.link.places.of_level(level);
             if dirs.is_empty() {
                 continue;
             }
             let left = Leftovers {
                 job: &self.job,
-                trust: &self.places.trust,
+                trust: &self.link.places.trust,
                 dirs: &dirs,
                 level,
                 // A node sees its own records only.
-                complete: level == Level::Global && dirs.len() == self.places.server_roots.len(),
+                complete: level == Level::Global
+                    && dirs.len() == self.link.places.server_roots.len(),
                 rule: &rule,
             };
             if let Err(error) = left.remove() {

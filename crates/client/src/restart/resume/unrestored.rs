@@ -111,9 +111,9 @@ impl Session {
 
     /// While a rank cannot look at a configured directory, that directory is named. Collective.
     fn blame_away(&mut self, error: Error) -> Error {
-        let here = match self.places.away.is_empty() {
+        let here = match self.link.places.away.is_empty() {
             true => Ok(()),
-            false => Err(self.places.blame_away(error.clone())),
+            false => Err(self.link.places.blame_away(error.clone())),
         };
         agree(self.collective.as_mut(), here).err().unwrap_or(error)
     }

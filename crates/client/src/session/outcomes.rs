@@ -98,7 +98,7 @@ pub(crate) fn level_number(level: Level) -> usize {
 
 /// What a rank has seen of the outcomes of its steps, and what it still has to say.
 #[derive(Default)]
-pub(crate) struct Told {
+pub(crate) struct Outcomes {
     /// News of the board as of the last look.
     pub(crate) seen: Option<u64>,
     pub(crate) open: BTreeSet<(u64, Level)>,
@@ -117,7 +117,7 @@ pub(crate) struct Told {
 /// A step, and the number of the level at which it is lost.
 pub(crate) type Loss = (u64, usize);
 
-impl Told {
+impl Outcomes {
     /// A checkpoint of `step` was taken.
     pub(crate) fn took(&mut self, step: u64, levels: &[Level]) {
         self.open.extend(levels.iter().map(|&level| (step, level)));

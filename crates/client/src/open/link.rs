@@ -1,0 +1,36 @@
+//! What opening gives a session: its place in the job, and its ways to the other ranks. An agent that
+//! ends takes the link with it; the session then opens again and replaces the link as a whole.
+//!
+//! Not here: how a link is made (`stages.rs`), what a program protects (`session`).
+
+use crate::open::peers::Peers;
+use crate::open::threads::Threads;
+use orcheck_engine::commit::ControlShared;
+use orcheck_engine::directory::Places;
+use orcheck_engine::directory::epoch::ClaimLock;
+use orcheck_engine::host::Host;
+use orcheck_engine::node::{IndexShape, Layout, Patience};
+use orcheck_format::Epoch;
+use orcheck_pool::{Gates, Pool};
+use std::sync::Arc;
+
+/// The link between a session and its job.
+pub(crate) struct Link {
+    pub layout: Layout,
+    pub epoch: Epoch,
+    pub places: Places,
+    pub pool: Arc<Pool>,
+    pub shape: IndexShape,
+    pub shared: Arc<ControlShared>,
+    /// `None` once the session has ended.
+    pub threads: Option<Threads>,
+    pub claim: Option<ClaimLock>,
+    pub gates: Arc<Gates>,
+    /// Whether CP-threads encode.
+    pub encoded: bool,
+    /// The other nodes, at level `peers`.
+    pub peers: Option<Peers>,
+    pub host: Host,
+    /// How long this rank waits for the engine, and for whose end.
+    pub patience: Patience,
+}
