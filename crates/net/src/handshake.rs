@@ -213,42 +213,10 @@ pub(crate) fn connect_once(
     (timeout, deadline): (Duration, Deadline),
 ) -> Result<Option<Conn>> {
     let what = |errno| rustix_error(errno, format_args!("connect to {at}"));
-    let late = || {
-        Error::unavailable(format!(
-            "connect to {at}: no answer within {} s",
-            timeout.as_secs_f64()
-        ))
-        .next(match whom {
-            Whom::Rank => "check that the node is up and that the ranks' network can be reached",
-            Whom::Server => "check that the server runs, and that this host reaches it",
-        })
+    let late = || no_answer(at, whom, timeout);
+    let Some(socket) = reach(at, deadline)? else {
+        return Err(late());
     };
-    let socket = at.socket()?;
-    let raw = at.raw()?;
-    let mut attempt = 0;
-    loop {
-        match net::connect(&socket, &raw) {
-            Ok(()) | Err(Errno::ISCONN) if is_itself(&socket) => {
-                return Err(what(Errno::CONNREFUSED));
-            }
-            Ok(()) | Err(Errno::ISCONN) => break,
-            Err(Errno::INPROGRESS | Errno::ALREADY | Errno::INTR) => {
-                if !poll_one(socket.as_fd(), PollFlags::OUT, deadline).map_err(what)? {
-                    return Err(late());
-                }
-                sockopt::socket_error(&socket)
-                    .map_err(what)?
-                    .map_err(what)?;
-            }
-            // The listener's queue is full; a Unix socket does not say when it no longer is.
-            Err(Errno::AGAIN) if !deadline.passed() => {
-                backoff(attempt, deadline);
-                attempt += 1;
-            }
-            Err(Errno::AGAIN) => return Err(late()),
-            Err(errno) => return Err(what(errno)),
-        }
-    }
     let peer = check_peer(&socket, at)?;
     let caller = key.challenge();
     let hello = [opening, &HELLO, &caller].concat();
@@ -274,7 +242,69 @@ pub(crate) fn connect_once(
         listener: array(&answer),
     };
     let given = blake3::Hash::from_bytes(array(&answer[NONCE_BYTES..]));
-    let mut key = key.at(at);
+    let key = believe(&challenges, given, key.at(at), (at, whom))?;
+    let proof = challenges.caller_proof(&key);
+    send_exactly(&socket, proof.as_bytes(), deadline)
+        .map_err(what)?
+        .then_some(())
+        .ok_or_else(late)?;
+    let guards = challenges.guards(&key)?;
+    let unix = at.is_unix();
+    Ok(Some(Conn::new(socket, unix, peer, guards, failpoints)))
+}
+
+fn no_answer(at: &Address, whom: Whom, timeout: Duration) -> Error {
+    Error::unavailable(format!(
+        "connect to {at}: no answer within {} s",
+        timeout.as_secs_f64()
+    ))
+    .next(match whom {
+        Whom::Rank => "check that the node is up and that the ranks' network can be reached",
+        Whom::Server => "check that the server runs, and that this host reaches it",
+    })
+}
+
+/// A socket that is connected; `None` when that takes too long.
+fn reach(at: &Address, deadline: Deadline) -> Result<Option<OwnedFd>> {
+    let what = |errno| rustix_error(errno, format_args!("connect to {at}"));
+    let socket = at.socket()?;
+    let raw = at.raw()?;
+    let mut attempt = 0;
+    loop {
+        match net::connect(&socket, &raw) {
+            Ok(()) | Err(Errno::ISCONN) if is_itself(&socket) => {
+                return Err(what(Errno::CONNREFUSED));
+            }
+            Ok(()) | Err(Errno::ISCONN) => return Ok(Some(socket)),
+            Err(Errno::INPROGRESS | Errno::ALREADY | Errno::INTR) => {
+                if !poll_one(socket.as_fd(), PollFlags::OUT, deadline).map_err(what)? {
+                    return Ok(None);
+                }
+                sockopt::socket_error(&socket)
+                    .map_err(what)?
+                    .map_err(what)?;
+            }
+            // The listener's queue is full; a Unix socket does not say when it no longer is.
+            Err(Errno::AGAIN) if !deadline.passed() => {
+                backoff(attempt, deadline);
+                attempt += 1;
+            }
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(errno) => return Err(what(errno)),
+        }
+    }
+}
+
+/// The key that the listener has proven.
+///
+/// # Errors
+/// Unavailable: it knows another one; Invalid: one side encrypts, and the other one does not.
+fn believe(
+    challenges: &Challenges,
+    given: blake3::Hash,
+    mut key: Key,
+    (at, whom): (&Address, Whom),
+) -> Result<Key> {
     let other_form = key.other_form();
     if given == challenges.listener_proof(&other_form) && !at.is_unix() {
         // Breaks if: the listener's form is taken over; whoever can change one option opens what all should hide.
@@ -298,14 +328,7 @@ pub(crate) fn connect_once(
             ),
         });
     }
-    let proof = challenges.caller_proof(&key);
-    send_exactly(&socket, proof.as_bytes(), deadline)
-        .map_err(what)?
-        .then_some(())
-        .ok_or_else(late)?;
-    let guards = challenges.guards(&key)?;
-    let unix = at.is_unix();
-    Ok(Some(Conn::new(socket, unix, peer, guards, failpoints)))
+    Ok(key)
 }
 
 /// Whether a socket is connected to itself: where nobody listens at a port of this machine, the kernel may give the caller

@@ -178,22 +178,7 @@ impl Listener {
                 }
                 continue;
             }
-            let mut events = Vec::with_capacity(16);
-            let now = rustix::event::Timespec {
-                tv_sec: 0,
-                tv_nsec: 0,
-            };
-            retry(|| {
-                epoll::wait(
-                    &self.watched,
-                    rustix::buffer::spare_capacity(&mut events),
-                    Some(&now),
-                )
-            })
-            .map_err(failed)?;
-            for event in &events {
-                let data = event.data;
-                let number = data.u64();
+            for number in self.ready().map_err(failed)? {
                 if number == 0 {
                     *numbers += 1;
                     self.take_in(*numbers, pending)?;
@@ -213,9 +198,8 @@ impl Listener {
                         let _ = epoll::delete(&self.watched, &proven.socket);
                         let (receive, send) = challenges.guards(proven.key(&known, which))?;
                         let Pending { socket, peer, .. } = proven;
-                        let unix = self.at.is_unix();
-                        let conn =
-                            Conn::new(socket.give(), unix, peer, (send, receive), failpoints);
+                        let (socket, unix) = (socket.give(), self.at.is_unix());
+                        let conn = Conn::new(socket, unix, peer, (send, receive), failpoints);
                         return Ok(Some((which, conn)));
                     }
                 }
@@ -225,6 +209,20 @@ impl Listener {
                 return Ok(None);
             }
         }
+    }
+
+    /// Numbers of half-open connections that have sent something; 0: a new one has come.
+    fn ready(&self) -> std::result::Result<Vec<u64>, Errno> {
+        let mut events = Vec::with_capacity(16);
+        let now = rustix::event::Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        retry(|| {
+            let room = rustix::buffer::spare_capacity(&mut events);
+            epoll::wait(&self.watched, room, Some(&now))
+        })?;
+        Ok(events.iter().map(|event| { event.data }.u64()).collect())
     }
 
     /// Takes one new connection in as half-open.

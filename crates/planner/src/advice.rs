@@ -302,6 +302,7 @@ impl Machine {
         Ok(of_nodes * (-together * open_s * both).exp() + of_units * (-node * open_s * both).exp())
     }
 
+    // tidy: long because it is one derivation, from rates to the levels of one way
     fn choice(&self, task: &Task, way: Way) -> Result<Choice> {
         let [process, node, together, system] = self.rates(task);
         let bytes = task.node_bytes;

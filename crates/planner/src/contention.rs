@@ -138,6 +138,7 @@ impl Burst {
     }
 
     /// Whether it can be simulated with these parameters.
+    // tidy: long because it is one list of limits, each with its next step
     fn check(&self, parameters: &Parameters) -> Result<()> {
         for (name, value) in [
             ("nodes", u64::from(self.nodes)),

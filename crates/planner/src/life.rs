@@ -143,11 +143,11 @@ impl Job {
             if failed_s >= end_s {
                 (now_s, segments) = (end_s, segments + 1);
                 let place = (segments % u64::from(self.pattern.period())) as u32;
-                for (of_level, (level, every)) in
-                    safe.iter_mut().zip(levels.iter().zip(&self.pattern.every))
-                {
+                let every = levels.iter().zip(&self.pattern.every);
+                for (of_level, (level, every)) in safe.iter_mut().zip(every) {
                     if place.is_multiple_of(*every) {
-                        // Those before the newest one that has reached its level are of no use any more.
+                        // Those before the newest one that has reached its level are of no use any
+                        // more.
                         let reached = of_level.iter().rposition(|&(_, safe_s)| safe_s <= now_s);
                         of_level.drain(..reached.unwrap_or(0));
                         of_level.push((segments, now_s + level.safe_after_s));
@@ -162,9 +162,8 @@ impl Job {
             life.lost_s += failed_s - now_s;
             let (needs, again_s) = self.restart(&mut fate, &mut life, failed_s, level);
             let back = newest(&safe[needs], failed_s);
-            life.lost_s += (back..segments)
-                .map(|segment| self.segment_s(segment, all))
-                .sum::<f64>();
+            let undone = (back..segments).map(|segment| self.segment_s(segment, all));
+            life.lost_s += undone.sum::<f64>();
             life.restarts_s += again_s - failed_s;
             for (of_level, number) in safe.iter_mut().zip(0..) {
                 if number <= needs {
@@ -176,12 +175,11 @@ impl Job {
             }
             (now_s, segments) = (again_s, back);
             if life.events.len() < EVENTS_MAX {
-                let back_to_s = self.computed_s(back);
                 life.events.push(Event {
                     at_s: failed_s,
                     level: needs,
                     reached_s,
-                    back_to_s,
+                    back_to_s: self.computed_s(back),
                     again_s,
                 });
             }

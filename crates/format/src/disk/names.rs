@@ -240,16 +240,7 @@ impl FileName {
 
 fn parse_loosely(text: &str) -> Option<FileName> {
     if let Some(rest) = text.strip_prefix("epoch-") {
-        let (number, kind) = rest.split_once('.')?;
-        let epoch = number.parse().ok()?;
-        return match kind {
-            "claim" => Some(FileName::Claim { epoch }),
-            "resumed" => Some(FileName::Resumed { epoch }),
-            "members" => Some(FileName::Members { epoch }),
-            "halt" => Some(FileName::Halt { epoch }),
-            "halt-at" => Some(FileName::HaltAt { epoch }),
-            _ => None,
-        };
+        return parse_of_epoch(rest);
     }
     let (stem, suffix) = text.split_once('.')?;
     let mut parts = stem.split('-');
@@ -308,6 +299,20 @@ fn parse_loosely(text: &str) -> Option<FileName> {
                 stripe,
             })
         }
+        _ => None,
+    }
+}
+
+/// What follows `epoch-`.
+fn parse_of_epoch(rest: &str) -> Option<FileName> {
+    let (number, kind) = rest.split_once('.')?;
+    let epoch = number.parse().ok()?;
+    match kind {
+        "claim" => Some(FileName::Claim { epoch }),
+        "resumed" => Some(FileName::Resumed { epoch }),
+        "members" => Some(FileName::Members { epoch }),
+        "halt" => Some(FileName::Halt { epoch }),
+        "halt-at" => Some(FileName::HaltAt { epoch }),
         _ => None,
     }
 }

@@ -267,6 +267,7 @@ impl AgentMessage {
         }
     }
 
+    // tidy: long because it has one arm for each message
     pub(crate) fn read(kind: u8, r: &mut Reader<'_>) -> Result<Self> {
         let (mut first, mut second, mut state) = (None, None, None);
         let (mut text, mut job, mut error) = (None, None, None);

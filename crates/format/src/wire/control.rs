@@ -342,129 +342,11 @@ impl Message {
             Message::Hello { rank, node } => {
                 w.map(2).uint(1u8).uint(*rank).uint(2u8).uint(*node);
             }
-            Message::Durable {
-                step,
-                level,
-                container,
-            } => {
-                checkpoint(&mut w, 3, *step, *level).uint(3u8);
-                container.write(&mut w);
-            }
-            Message::NotDurable {
-                step,
-                level,
-                server,
-                kind,
-                text,
-            } => {
-                w.map(3 + u64::from(level.is_some()) + u64::from(server.is_some()));
-                w.uint(1u8).uint(*step);
-                if let Some(level) = level {
-                    w.uint(2u8).uint(level.code());
-                }
-                if let Some(server) = server {
-                    w.uint(3u8).uint(*server);
-                }
-                w.uint(4u8)
-                    .uint(kind.code() as u64)
-                    .uint(5u8)
-                    .text(cut(text, MAX_TEXT_BYTES));
-            }
-            Message::Vote {
-                step,
-                level,
-                node,
-                containers,
-            } => {
-                checkpoint(&mut w, 4, *step, *level).uint(3u8).uint(*node);
-                w.uint(4u8).array(containers.len());
-                for container in containers {
-                    container.write(&mut w);
-                }
-            }
-            Message::Record { step, level, bytes } => {
-                checkpoint(&mut w, 3, *step, *level).uint(3u8).bytes(bytes);
-            }
-            Message::Recorded {
-                step,
-                level,
-                node,
-                failed,
-            } => {
-                let pairs = if failed.is_some() { 5 } else { 3 };
-                checkpoint(&mut w, pairs, *step, *level)
-                    .uint(3u8)
-                    .uint(*node);
-                if let Some(error) = failed {
-                    w.uint(4u8)
-                        .uint(error.code())
-                        .uint(5u8)
-                        .text(cut(error.message(), MAX_TEXT_BYTES));
-                }
-            }
-            Message::Committed { step, level } => {
-                checkpoint(&mut w, 2, *step, *level);
-            }
-            Message::Aborted { step, level, error } => {
-                checkpoint(&mut w, 4, *step, *level);
-                w.uint(4u8)
-                    .uint(error.code())
-                    .uint(5u8)
-                    .text(cut(error.message(), MAX_TEXT_BYTES));
-            }
             Message::Placement { generation, text } => {
                 w.map(2).uint(1u8).uint(*generation).uint(2u8).text(text);
             }
             Message::Goodbye { node } => {
                 w.map(1).uint(1u8).uint(*node);
-            }
-            Message::Reserve {
-                slot,
-                file,
-                len_bytes,
-            } => {
-                w.map(3).uint(1u8).uint(*slot);
-                w.uint(2u8).text(file).uint(3u8).uint(*len_bytes);
-            }
-            Message::Granted {
-                slot,
-                credit_bytes: bytes,
-            }
-            | Message::Credit { slot, bytes } => {
-                w.map(2).uint(1u8).uint(*slot).uint(2u8).uint(*bytes);
-            }
-            Message::Finish {
-                slot,
-                len_bytes,
-                crc,
-            } => {
-                w.map(3).uint(1u8).uint(*slot);
-                w.uint(2u8).uint(*len_bytes).uint(3u8).uint(*crc);
-            }
-            Message::Held { slot } | Message::LetGo { slot } => {
-                w.map(1).uint(1u8).uint(*slot);
-            }
-            Message::Data {
-                slot,
-                at_bytes,
-                bytes,
-            } => {
-                w.map(3).uint(1u8).uint(*slot);
-                w.uint(2u8).uint(*at_bytes).uint(3u8).bytes(bytes);
-            }
-            Message::Fetch {
-                slot,
-                file,
-                at_bytes,
-                len_bytes,
-            } => {
-                w.map(4).uint(1u8).uint(*slot).uint(2u8).text(file);
-                w.uint(3u8).uint(*at_bytes).uint(4u8).uint(*len_bytes);
-            }
-            Message::Lost { slot, kind, text } => {
-                w.map(3).uint(1u8).uint(*slot);
-                w.uint(2u8).uint(kind.code() as u64);
-                w.uint(3u8).text(cut(text, MAX_TEXT_BYTES));
             }
             Message::List => {
                 w.map(0);
@@ -485,6 +367,22 @@ impl Message {
             }
             Message::Agent(message) => message.write(&mut w),
             Message::Store(message) => message.write(&mut w),
+            Message::Durable { .. }
+            | Message::NotDurable { .. }
+            | Message::Vote { .. }
+            | Message::Record { .. }
+            | Message::Recorded { .. }
+            | Message::Committed { .. }
+            | Message::Aborted { .. } => write_about_checkpoint(self, &mut w),
+            Message::Reserve { .. }
+            | Message::Granted { .. }
+            | Message::Credit { .. }
+            | Message::Finish { .. }
+            | Message::Held { .. }
+            | Message::LetGo { .. }
+            | Message::Data { .. }
+            | Message::Fetch { .. }
+            | Message::Lost { .. } => write_about_replica(self, &mut w),
         }
         w.finish()
     }
@@ -577,6 +475,136 @@ fn pair<'b, A, B>(
     Ok((r.need(a, "key 1")?, r.need(b, "key 2")?))
 }
 
+// tidy: long because it has one arm for each message about a checkpoint
+fn write_about_checkpoint(message: &Message, w: &mut Writer) {
+    match message {
+        Message::Durable {
+            step,
+            level,
+            container,
+        } => {
+            checkpoint(w, 3, *step, *level).uint(3u8);
+            container.write(w);
+        }
+        Message::NotDurable {
+            step,
+            level,
+            server,
+            kind,
+            text,
+        } => {
+            w.map(3 + u64::from(level.is_some()) + u64::from(server.is_some()));
+            w.uint(1u8).uint(*step);
+            if let Some(level) = level {
+                w.uint(2u8).uint(level.code());
+            }
+            if let Some(server) = server {
+                w.uint(3u8).uint(*server);
+            }
+            w.uint(4u8)
+                .uint(kind.code() as u64)
+                .uint(5u8)
+                .text(cut(text, MAX_TEXT_BYTES));
+        }
+        Message::Vote {
+            step,
+            level,
+            node,
+            containers,
+        } => {
+            checkpoint(w, 4, *step, *level).uint(3u8).uint(*node);
+            w.uint(4u8).array(containers.len());
+            for container in containers {
+                container.write(w);
+            }
+        }
+        Message::Record { step, level, bytes } => {
+            checkpoint(w, 3, *step, *level).uint(3u8).bytes(bytes);
+        }
+        Message::Recorded {
+            step,
+            level,
+            node,
+            failed,
+        } => {
+            let pairs = if failed.is_some() { 5 } else { 3 };
+            checkpoint(w, pairs, *step, *level).uint(3u8).uint(*node);
+            if let Some(error) = failed {
+                w.uint(4u8)
+                    .uint(error.code())
+                    .uint(5u8)
+                    .text(cut(error.message(), MAX_TEXT_BYTES));
+            }
+        }
+        Message::Committed { step, level } => {
+            checkpoint(w, 2, *step, *level);
+        }
+        Message::Aborted { step, level, error } => {
+            checkpoint(w, 4, *step, *level);
+            w.uint(4u8)
+                .uint(error.code())
+                .uint(5u8)
+                .text(cut(error.message(), MAX_TEXT_BYTES));
+        }
+        _ => {}
+    }
+}
+
+fn write_about_replica(message: &Message, w: &mut Writer) {
+    match message {
+        Message::Reserve {
+            slot,
+            file,
+            len_bytes,
+        } => {
+            w.map(3).uint(1u8).uint(*slot);
+            w.uint(2u8).text(file).uint(3u8).uint(*len_bytes);
+        }
+        Message::Granted {
+            slot,
+            credit_bytes: bytes,
+        }
+        | Message::Credit { slot, bytes } => {
+            w.map(2).uint(1u8).uint(*slot).uint(2u8).uint(*bytes);
+        }
+        Message::Finish {
+            slot,
+            len_bytes,
+            crc,
+        } => {
+            w.map(3).uint(1u8).uint(*slot);
+            w.uint(2u8).uint(*len_bytes).uint(3u8).uint(*crc);
+        }
+        Message::Held { slot } | Message::LetGo { slot } => {
+            w.map(1).uint(1u8).uint(*slot);
+        }
+        Message::Data {
+            slot,
+            at_bytes,
+            bytes,
+        } => {
+            w.map(3).uint(1u8).uint(*slot);
+            w.uint(2u8).uint(*at_bytes).uint(3u8).bytes(bytes);
+        }
+        Message::Fetch {
+            slot,
+            file,
+            at_bytes,
+            len_bytes,
+        } => {
+            w.map(4).uint(1u8).uint(*slot).uint(2u8).text(file);
+            w.uint(3u8).uint(*at_bytes).uint(4u8).uint(*len_bytes);
+        }
+        Message::Lost { slot, kind, text } => {
+            w.map(3).uint(1u8).uint(*slot);
+            w.uint(2u8).uint(kind.code() as u64);
+            w.uint(3u8).text(cut(text, MAX_TEXT_BYTES));
+        }
+        _ => {}
+    }
+}
+
+// tidy: long because it has one arm for each message about a checkpoint
 fn read_about_checkpoint(message: u8, r: &mut Reader<'_>) -> Result<Message> {
     let (mut step, mut level, mut number, mut container) = (None, None, None, None);
     let (mut containers, mut record, mut kind, mut text) = (None, None, None, None);

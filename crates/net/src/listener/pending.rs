@@ -119,8 +119,18 @@ impl Pending {
             self.say(&answer);
             return Progress::Dropped;
         }
+        self.answer(array(&heard[HELLO.len()..]), known, refusals)
+    }
+
+    /// Answers a caller's challenge with a proof and a challenge of the listener's own.
+    fn answer(
+        &mut self,
+        caller: [u8; NONCE_BYTES],
+        known: &Known<'_>,
+        refusals: &mut Refusals,
+    ) -> Progress {
         let challenges = Challenges {
-            caller: array(&heard[HELLO.len()..]),
+            caller,
             listener: random_bytes(),
         };
         // A caller with another key is answered all the same: it will say that this is not the listener it meant.

@@ -22,6 +22,7 @@ const IN_FLIGHT_MIN: u64 = 4;
 ///
 /// # Errors
 /// Invalid: as for [`super::simulate`].
+// tidy: long because it is one derivation, from streams to the time of the burst
 pub fn closed_form(parameters: &Parameters, burst: &Burst) -> Result<Option<f64>> {
     parameters.check()?;
     burst.check(parameters)?;

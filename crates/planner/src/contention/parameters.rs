@@ -207,6 +207,7 @@ impl Parameters {
     ///
     /// # Errors
     /// Invalid, with the name of the field, what was expected and what was found.
+    // tidy: long because it is one list of fields and their ranges
     pub fn check(&self) -> Result<()> {
         let Parameters {
             network,

@@ -126,13 +126,12 @@ impl Place {
             (None, Some(server_uid)) => Proof::User(AsUser::new(server_uid, encrypt)),
             (Some(source), None) => {
                 let secret = source.read();
-                let secret = secret.map_err(|error| error.at(format!("{SCHEME}{at}")))?;
-                let bytes = *secret.bytes();
+                let bytes = *secret
+                    .map_err(|error| error.at(format!("{SCHEME}{at}")))?
+                    .bytes();
                 Proof::Key(Key { bytes, encrypt })
             }
-            (Some(_), Some(_)) => {
-                return Err(refused("it says both a key and munge"));
-            }
+            (Some(_), Some(_)) => return Err(refused("it says both a key and munge")),
             (None, None) => {
                 return Err(refused("it does not say where the key comes from")
                     .next(format!("add ?key=file:PATH, or set {KEY_VARIABLE}")));

@@ -204,7 +204,7 @@ impl Session {
         let Opened::Written {
             incoming,
             first_bytes,
-            came_bytes,
+            ..
         } = &mut self.opened
         else {
             let error = Error::invalid("bytes came, and no file is being written");
@@ -217,37 +217,29 @@ impl Session {
         }
         let job = self.job;
         let pooled = (len as u64 > *first_bytes).then_some(job);
-        let mut memory = if pooled.is_some() {
-            let begins = match len as u64 <= PIECE_BYTES {
-                true => self.shared.begins(self.id, job),
-                false => Begins::Unwanted,
-            };
-            match begins {
-                Begins::Now => {}
-                Begins::Unwanted if off(Switch::StoreCredit) => {}
-                Begins::Waits => return self.wait_for_turn(),
-                Begins::Unwanted => {
-                    let error = Error::invalid(format!("{len} bytes came that were not wanted"));
-                    return Err(self.conn.give_up(error));
-                }
-            }
-            let memory = self.shared.intake().take(job, FRAME_TIMEOUT);
-            memory.ok_or_else(|| {
-                self.shared.pull(|pull, now| pull.freed(now, job));
-                let error = "no memory was free for too long: the disk does not take what comes";
-                self.conn.give_up(Error::unavailable(error))
-            })?
-        } else {
-            if len == 0 {
-                let error = Error::invalid("a piece without bytes came");
-                return Err(self.conn.give_up(error));
-            }
-            *first_bytes -= len as u64;
-            // What went wrong is told to whoever asks.
-            let _ = incoming.wait_for(SMALL_MAX);
-            small_piece(len)
+        let from_first = match pooled {
+            Some(_) => 0,
+            None => len as u64,
         };
-        *came_bytes += len as u64;
+        if pooled.is_none() && len == 0 {
+            let error = Error::invalid("a piece without bytes came");
+            return Err(self.conn.give_up(error));
+        }
+        *first_bytes -= from_first;
+        let mut memory = match pooled {
+            Some(job) => match self.pooled_memory(job, len)? {
+                Some(memory) => memory,
+                None => return self.wait_for_turn(),
+            },
+            None => {
+                // What went wrong is told to a caller that asks.
+                let _ = incoming.wait_for(SMALL_MAX);
+                small_piece(len)
+            }
+        };
+        if let Opened::Written { came_bytes, .. } = &mut self.opened {
+            *came_bytes += len as u64;
+        }
         let received = self.conn.receive_bulk(&mut memory[..len], PIECE_TIMEOUT);
         let kept = received.map(|at| {
             let end = at.saturating_add(len as u64);
@@ -276,6 +268,30 @@ impl Session {
             self.shared.pull(|pull, now| pull.arrived(now, self.id));
         }
         kept.map(drop)
+    }
+
+    /// Memory for a piece that was granted; `None`: it waits for the stream's next turn.
+    fn pooled_memory(&mut self, job: u64, len: usize) -> Result<Option<Buffer>> {
+        let begins = match len as u64 <= PIECE_BYTES {
+            true => self.shared.begins(self.id, job),
+            false => Begins::Unwanted,
+        };
+        match begins {
+            Begins::Now => {}
+            Begins::Unwanted if off(Switch::StoreCredit) => {}
+            Begins::Waits => return Ok(None),
+            Begins::Unwanted => {
+                let error = Error::invalid(format!("{len} bytes came that were not wanted"));
+                return Err(self.conn.give_up(error));
+            }
+        }
+        let memory = self.shared.intake().take(job, FRAME_TIMEOUT);
+        let memory = memory.ok_or_else(|| {
+            self.shared.pull(|pull, now| pull.freed(now, job));
+            let error = "no memory was free for too long: the disk does not take what comes";
+            self.conn.give_up(Error::unavailable(error))
+        })?;
+        Ok(Some(memory))
     }
 
     /// What comes is written by who received it, before anything else of this connection is.

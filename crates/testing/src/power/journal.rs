@@ -247,6 +247,7 @@ impl State {
     }
 
     /// The effect in terms of this log; `None` for what lies elsewhere or was made past the journal.
+    // tidy: long because it has one arm for each effect
     fn translate(&mut self, effect: &Effect, covers: usize) -> Option<Op> {
         Some(match *effect {
             Effect::Created { dir, name, file } => {
