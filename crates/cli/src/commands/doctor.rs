@@ -112,61 +112,69 @@ pub fn run(args: &DoctorArgs) -> Result<Outcome, Failure> {
     }
     mpi(&mut report);
 
-    let of = |mark: Mark| report.items.iter().filter(|item| item.mark == mark).count() as u64;
-    let (notes, problems) = (of(Mark::Note), of(Mark::Problem));
-    let mut table = table(&["", "what", "item", "found"]);
-    let mut advice = String::new();
-    for item in &report.items {
-        let tone = match item.mark {
-            Mark::Ok => Tone::Good,
-            Mark::Note => Tone::Note,
-            Mark::Problem => Tone::Bad,
-        };
-        table.add_row([
-            cell(item.mark.name(), tone),
-            plain(&item.group),
-            plain(&item.name),
-            plain(&item.found),
-        ]);
-        if !item.advice.is_empty() {
-            // Not in the table: a command that is broken into the lines of a cell cannot be copied.
-            advice += &format!("{}: {}: {}\n", item.group, item.name, item.advice);
+    Ok(report.outcome())
+}
+
+impl Report {
+    fn outcome(&self) -> Outcome {
+        let of = |mark: Mark| self.items.iter().filter(|item| item.mark == mark).count() as u64;
+        let (notes, problems) = (of(Mark::Note), of(Mark::Problem));
+        let (table, advice) = self.table_and_advice();
+        let text = format!(
+            "{table}{advice}\n{}, {}, {} ok\n",
+            count(problems, "problem"),
+            count(notes, "note"),
+            of(Mark::Ok)
+        );
+        let document = json!({
+            "host": orcheck_io::machine::host_name(),
+            "problems": problems,
+            "notes": notes,
+            "items": self.items.iter().map(|item| json!({
+                "group": item.group,
+                "item": item.name,
+                "verdict": item.mark.name(),
+                "found": item.found,
+                "advice": if item.advice.is_empty() { Value::Null } else { json!(item.advice) },
+            })).collect::<Vec<Value>>(),
+        });
+        Outcome {
+            code: match problems {
+                0 => exit::OK,
+                _ => exit::FAILURE,
+            },
+            text,
+            document,
+            warnings: Vec::new(),
         }
     }
-    if !advice.is_empty() {
-        advice = format!("\nWhat to do:\n{advice}");
+
+    fn table_and_advice(&self) -> (String, String) {
+        let mut table = table(&["", "what", "item", "found"]);
+        let mut advice = String::new();
+        for item in &self.items {
+            let tone = match item.mark {
+                Mark::Ok => Tone::Good,
+                Mark::Note => Tone::Note,
+                Mark::Problem => Tone::Bad,
+            };
+            table.add_row([
+                cell(item.mark.name(), tone),
+                plain(&item.group),
+                plain(&item.name),
+                plain(&item.found),
+            ]);
+            if !item.advice.is_empty() {
+                // Not in the table: a command that is broken into the lines of a cell cannot be copied.
+                advice += &format!("{}: {}: {}\n", item.group, item.name, item.advice);
+            }
+        }
+        if !advice.is_empty() {
+            advice = format!("\nWhat to do:\n{advice}");
+        }
+        draw_together(&mut table);
+        (table_text(&table), advice)
     }
-    draw_together(&mut table);
-    let text = format!(
-        "{}{advice}\n{}, {}, {} ok\n",
-        table_text(&table),
-        count(problems, "problem"),
-        count(notes, "note"),
-        of(Mark::Ok)
-    );
-    let document = json!({
-        "host": orcheck_io::machine::host_name(),
-        "problems": problems,
-        "notes": notes,
-        "items": report.items.iter().map(|item| json!({
-            "group": item.group,
-            "item": item.name,
-            "verdict": item.mark.name(),
-            "found": item.found,
-            "advice": if item.advice.is_empty() { Value::Null } else { json!(item.advice) },
-        })).collect::<Vec<Value>>(),
-    });
-    let code = if problems == 0 {
-        exit::OK
-    } else {
-        exit::FAILURE
-    };
-    Ok(Outcome {
-        code,
-        text,
-        document,
-        warnings: Vec::new(),
-    })
 }
 
 fn kernel(report: &mut Report) {
@@ -335,6 +343,10 @@ fn memory(report: &mut Report) {
             );
         }
     }
+    huge_pages(report, group);
+}
+
+fn huge_pages(report: &mut Report, group: &str) {
     let text = |path: &str| read_text(Path::new(path), 1 << 16).unwrap_or_default();
     let chosen = |list: &str| -> String {
         list.split_once('[')

@@ -40,19 +40,17 @@ pub fn run(args: &DrainArgs) -> Result<Outcome, Failure> {
     let clock = SystemClock::new();
     let until = clock.now() + timeout;
     let mut agents: Vec<Value> = Vec::new();
-    let mut warnings = Vec::new();
     let mut text = String::new();
-    let (mut there, mut not_safe) = (0u64, 0u64);
+    let (mut there, mut not_safe) = (0u64, 0);
     let seen = list(&clock)?;
-    warnings.extend(seen.strangers());
+    let mut warnings: Vec<String> = seen.strangers().into_iter().collect();
     for at in seen.own {
-        let own = match status(&at, ANSWER_LIMIT) {
-            Ok(told) => told.into_iter().next().unwrap_or_default(),
-            Err(error) => {
-                warnings.push(format!("{at} is silent: {}", error.message()));
-                continue;
-            }
-        };
+        let own = status(&at, ANSWER_LIMIT).map(|told| told.into_iter().next());
+        let own = own.unwrap_or_else(|error| {
+            warnings.push(format!("{at} is silent: {}", error.message()));
+            None
+        });
+        let own = own.unwrap_or_default();
         if own.get("job") != Some(&args.job) {
             continue;
         }
@@ -71,8 +69,8 @@ pub fn run(args: &DrainArgs) -> Result<Outcome, Failure> {
         };
         for session in &sessions {
             text += &format!("node {node}, {}\n", describe(session));
-            not_safe += u64::from(is_not_safe(session));
         }
+        not_safe += sessions.iter().filter(|one| is_not_safe(one)).count();
         if !ended {
             there += 1;
             text += &format!("node {node}: the agent is still there\n");
@@ -89,12 +87,10 @@ pub fn run(args: &DrainArgs) -> Result<Outcome, Failure> {
             count(ended, "agent")
         ),
     };
-    let code = if there > 0 {
-        exit::TIMEOUT
-    } else if not_safe > 0 {
-        exit::PARTIAL
-    } else {
-        exit::OK
+    let code = match (there, not_safe) {
+        (0, 0) => exit::OK,
+        (0, _) => exit::PARTIAL,
+        _ => exit::TIMEOUT,
     };
     Ok(Outcome {
         code,

@@ -13,6 +13,7 @@
 use std::time::Duration;
 
 use orcheck_engine::directory::halt::{Run, When, later_requests, requests, withdraw};
+use orcheck_engine::encoding::Trust;
 use orcheck_format::{Epoch, Error, Level};
 use orcheck_io::clock::{Clock, LocalTime, SystemClock, moment};
 use orcheck_io::machine::{host_name, process_id};
@@ -40,42 +41,22 @@ pub fn run(args: &HaltArgs, talk: bool) -> Result<Outcome, Failure> {
     let job = Job::open_trusting(&args.place, &trust)?;
     let dirs = job.catalog.places();
     let name = job.name.as_str();
-    let outcome = |code, text: String, mut document: Value, warnings| {
-        document["job"] = json!(name);
-        document["notes"] = json!(warnings);
-        Outcome {
-            code,
-            text,
-            document,
-            warnings,
-        }
-    };
     if args.remove {
-        let gone = withdraw(dirs)?;
-        let text = match &gone[..] {
-            [] => format!("nothing is asked of job {name}\n"),
-            _ => format!("job {name} is not asked to halt any more\n"),
-        };
-        return Ok(outcome(
-            exit::OK,
-            text,
-            json!({ "withdrawn": gone }),
-            job.notes(),
-        ));
+        return Ok(remove(&job)?);
     }
     let newest = Run::newest(dirs, &trust)?;
     if args.list {
-        return Ok(list(&job, newest.as_ref(), &outcome)?);
+        return Ok(list(&job, newest.as_ref())?);
     }
+    let clock = SystemClock::new();
     let later = match (&args.at, args.after) {
-        (Some(text), _) => Some(When::At(time_of(text, SystemClock::new().unix_ms())?)),
+        (Some(text), _) => Some(When::At(time_of(text, clock.unix_ms())?)),
         (None, after) => after.map(When::After),
     };
-    let Some(mut asked) = newest else {
-        return Err(Error::not_found(format!("job {name} was never run here"))
+    let asked = newest.ok_or_else(|| {
+        Error::not_found(format!("job {name} was never run here"))
             .next("give a directory that the job was given")
-            .into());
-    };
+    })?;
     if !asked.lives && !args.force {
         return Err(Error::not_found(format!(
             "no run of job {name} is there: the newest, epoch {}, {}, has ended",
@@ -85,7 +66,6 @@ pub fn run(args: &HaltArgs, talk: bool) -> Result<Outcome, Failure> {
         .next("start the job again to have something to halt; add --force only where this machine does not see locks of others")
         .into());
     }
-    let clock = SystemClock::new();
     // Somebody else reads it later: without an age.
     let at = LocalTime::of_unix_ms(clock.unix_ms());
     let at = at.map_or_else(|| "an unknown time".to_owned(), |at| at.to_string());
@@ -95,32 +75,15 @@ pub fn run(args: &HaltArgs, talk: bool) -> Result<Outcome, Failure> {
         host_name()
     );
     if let Some(when) = later {
-        let earlier = later_requests(dirs)?;
-        let warnings = asked.ask_later(when, &text)?;
-        let (said, document) = described(when, clock.unix_ms());
-        let earlier = (earlier.iter())
-            .find(|(epoch, _)| *epoch == asked.claim.epoch.counter)
-            .and_then(|(_, earlier)| *earlier)
-            .filter(|earlier| *earlier != when)
-            .map_or(String::new(), |earlier| {
-                format!(", no longer {}", described(earlier, clock.unix_ms()).0)
-            });
-        let text = format!(
-            "asked job {name} (epoch {}, {}) to halt {said}{earlier}\n",
-            asked.claim.epoch,
-            asked.describe()
-        );
-        let mut document = json!({ "ended": false, "later": document });
-        document["epoch"] = json!(asked.claim.epoch.to_string());
-        return Ok(outcome(exit::OK, text, document, warnings));
+        return Ok(ask_later(&job, &asked, when, &text)?);
     }
     let before = newest_commit(&job);
-    let mut warnings = asked.ask(&text)?;
+    let warnings = asked.ask(&text)?;
     let run = format!("epoch {}, {}", asked.claim.epoch, asked.describe());
     if args.no_wait || !asked.lives {
         let text = format!("asked job {name} ({run}) to halt after its next checkpoint\n");
         let document = json!({ "epoch": asked.claim.epoch.to_string(), "ended": false });
-        return Ok(outcome(exit::OK, text, document, warnings));
+        return Ok(outcome(&job, exit::OK, text, document, warnings));
     }
     if talk {
         eprintln!(
@@ -128,25 +91,113 @@ pub fn run(args: &HaltArgs, talk: bool) -> Result<Outcome, Failure> {
             timeout.as_secs_f64()
         );
     }
-    let until = clock.now() + timeout;
-    while let Some(now) = Run::newest(dirs, &trust)?.filter(|now| now.lives) {
-        if now.claim.epoch != asked.claim.epoch {
-            warnings.extend(now.ask(&text)?);
-            asked = now;
-        }
-        if clock.now() >= until {
-            return Err(Failure::with(
-                exit::TIMEOUT,
-                Error::unavailable(format!(
-                    "job {name} still runs {} s after it was asked to halt; the request stays",
-                    timeout.as_secs_f64()
-                ))
-                .next("wait on, or take it back with --remove; a program hears it in orc_due and orc_checkpoint, with every_steps alone only at the next checkpoint"),
-            ));
-        }
-        clock.sleep(POLL);
-    }
+    let wait = Wait { text, timeout };
+    let (asked, warnings) = wait.until_ended(&job, &trust, asked, warnings)?;
     let after = newest_commit(&Job::open_trusting(&args.place, &trust)?);
+    Ok(halted(&job, &asked, (before, after), warnings))
+}
+
+fn outcome(
+    job: &Job,
+    code: u8,
+    text: String,
+    mut document: Value,
+    warnings: Vec<String>,
+) -> Outcome {
+    document["job"] = json!(job.name.as_str());
+    document["notes"] = json!(warnings);
+    Outcome {
+        code,
+        text,
+        document,
+        warnings,
+    }
+}
+
+fn remove(job: &Job) -> Result<Outcome, Error> {
+    let gone = withdraw(job.catalog.places())?;
+    let name = job.name.as_str();
+    let text = match &gone[..] {
+        [] => format!("nothing is asked of job {name}\n"),
+        _ => format!("job {name} is not asked to halt any more\n"),
+    };
+    let document = json!({ "withdrawn": gone });
+    Ok(outcome(job, exit::OK, text, document, job.notes()))
+}
+
+fn ask_later(job: &Job, asked: &Run, when: When, text: &str) -> Result<Outcome, Error> {
+    let earlier = later_requests(job.catalog.places())?;
+    let warnings = asked.ask_later(when, text)?;
+    let now = SystemClock::new().unix_ms();
+    let (said, document) = described(when, now);
+    let earlier = (earlier.iter())
+        .find(|(epoch, _)| *epoch == asked.claim.epoch.counter)
+        .and_then(|(_, earlier)| *earlier)
+        .filter(|earlier| *earlier != when)
+        .map_or(String::new(), |earlier| {
+            format!(", no longer {}", described(earlier, now).0)
+        });
+    let text = format!(
+        "asked job {} (epoch {}, {}) to halt {said}{earlier}\n",
+        job.name.as_str(),
+        asked.claim.epoch,
+        asked.describe()
+    );
+    let mut document = json!({ "ended": false, "later": document });
+    document["epoch"] = json!(asked.claim.epoch.to_string());
+    Ok(outcome(job, exit::OK, text, document, warnings))
+}
+
+/// A wait for a run that was asked to halt with this text.
+struct Wait {
+    text: String,
+    timeout: Duration,
+}
+
+impl Wait {
+    /// Asks runs that take its place as well. The last one that was asked, and all warnings.
+    fn until_ended(
+        &self,
+        job: &Job,
+        trust: &Trust,
+        mut asked: Run,
+        mut warnings: Vec<String>,
+    ) -> Result<(Run, Vec<String>), Failure> {
+        let clock = SystemClock::new();
+        let until = clock.now() + self.timeout;
+        let newest = || Run::newest(job.catalog.places(), trust);
+        while let Some(now) = newest()?.filter(|now| now.lives) {
+            if now.claim.epoch != asked.claim.epoch {
+                warnings.extend(now.ask(&self.text)?);
+                asked = now;
+            }
+            if clock.now() >= until {
+                return Err(Failure::with(
+                    exit::TIMEOUT,
+                    Error::unavailable(format!(
+                        "job {} still runs {} s after it was asked to halt; the request stays",
+                        job.name.as_str(),
+                        self.timeout.as_secs_f64()
+                    ))
+                    .next("wait on, or take it back with --remove; a program hears it in orc_due and orc_checkpoint, with every_steps alone only at the next checkpoint"),
+                ));
+            }
+            clock.sleep(POLL);
+        }
+        Ok((asked, warnings))
+    }
+}
+
+/// A job's newest checkpoint.
+type Newest = Option<(u64, Epoch, Level)>;
+
+fn halted(
+    job: &Job,
+    asked: &Run,
+    (before, after): (Newest, Newest),
+    warnings: Vec<String>,
+) -> Outcome {
+    let name = job.name.as_str();
     let taken = after > before;
     let (text, code) = match &after {
         Some((step, _, level)) if taken => {
@@ -168,21 +219,17 @@ pub fn run(args: &HaltArgs, talk: bool) -> Result<Outcome, Failure> {
         "new_checkpoint": taken,
         "newest_step": after.map(|(step, ..)| step),
     });
-    Ok(outcome(code, text, document, warnings))
+    outcome(job, code, text, document, warnings)
 }
 
-fn newest_commit(job: &Job) -> Option<(u64, Epoch, Level)> {
+fn newest_commit(job: &Job) -> Newest {
     let commits = job.catalog.commits().iter();
     let keys = commits.map(|commit| (commit.record.step, commit.record.epoch, commit.record.level));
     keys.max()
 }
 
 /// What is asked of the job, and whether it runs.
-fn list(
-    job: &Job,
-    newest: Option<&Run>,
-    outcome: &dyn Fn(u8, String, Value, Vec<String>) -> Outcome,
-) -> Result<Outcome, Error> {
+fn list(job: &Job, newest: Option<&Run>) -> Result<Outcome, Error> {
     let name = job.name.as_str();
     let found = requests(job.catalog.places())?;
     let mut text = match newest {
@@ -227,7 +274,7 @@ fn list(
         "requests": found.iter().map(|(epoch, text)| json!({ "epoch": epoch, "text": text })).collect::<Vec<_>>(),
         "later": later_documents,
     });
-    Ok(outcome(exit::OK, text, document, job.notes()))
+    Ok(outcome(job, exit::OK, text, document, job.notes()))
 }
 
 /// When a run is to halt later, for people and for programs.
@@ -284,15 +331,7 @@ fn time_of(text: &str, now: u64) -> Result<u64, Error> {
         if at > now {
             return Ok(at);
         }
-        // Noon tomorrow is tomorrow, however long today is.
-        let noon = LocalTime {
-            hour: 12,
-            minute: 0,
-            second: 0,
-            ..today
-        };
-        let tomorrow = noon.unix_ms().ok_or_else(wrong)? + 86_400_000;
-        let tomorrow = LocalTime::of_unix_ms(tomorrow).ok_or_else(wrong)?;
+        let tomorrow = day_after(today).ok_or_else(wrong)?;
         let at = LocalTime {
             hour,
             minute,
@@ -319,6 +358,17 @@ fn time_of(text: &str, now: u64) -> Result<u64, Error> {
         );
     }
     Ok(at)
+}
+
+fn day_after(today: LocalTime) -> Option<LocalTime> {
+    // Noon tomorrow is tomorrow, however long today is.
+    let noon = LocalTime {
+        hour: 12,
+        minute: 0,
+        second: 0,
+        ..today
+    };
+    LocalTime::of_unix_ms(noon.unix_ms()? + 86_400_000)
 }
 
 #[cfg(test)]

@@ -302,6 +302,39 @@ fn state_of_unread(unread: &Unread) -> (&'static str, String) {
     }
 }
 
+/// A checkpoint: step, epoch counter, and the beginning of its run id.
+type Checkpoint = (u64, u64, [u8; 4]);
+
+/// The checkpoint and the container to which a file with bytes of one belongs.
+fn container_of(name: &FileName) -> Option<(Checkpoint, String)> {
+    let (FileName::Container {
+        step,
+        epoch,
+        run,
+        node,
+        writer,
+    }
+    | FileName::Stripe {
+        step,
+        epoch,
+        run,
+        node,
+        writer,
+        ..
+    }) = *name
+    else {
+        return None;
+    };
+    let container = FileName::Container {
+        step,
+        epoch,
+        run,
+        node,
+        writer,
+    };
+    Some(((step, epoch, run), container.to_string()))
+}
+
 /// Checkpoints of which there are containers but no commit record.
 fn uncommitted(job: &Job) -> Vec<Row> {
     let commits = job.catalog.commits().iter();
@@ -320,38 +353,12 @@ fn uncommitted(job: &Job) -> Vec<Row> {
     let mut unread: Vec<&Unread> = job.catalog.unread().iter().collect();
     unread.sort_by_key(|one| one.why.kind() == ErrorKind::Unavailable);
     let unread: BTreeMap<_, _> = unread.iter().map(|one| (one.checkpoint(), one)).collect();
-    let mut rows: BTreeMap<(u64, u64, [u8; 4]), Row> = BTreeMap::new();
+    let mut rows: BTreeMap<Checkpoint, Row> = BTreeMap::new();
     for (_, entry, name) in job.catalog.files() {
-        let (step, epoch, run, container, is_stripe) = match name {
-            Some(FileName::Container {
-                step, epoch, run, ..
-            }) => (*step, *epoch, *run, entry.name.clone(), false),
-            Some(FileName::Stripe {
-                step,
-                epoch,
-                run,
-                node,
-                writer,
-                ..
-            }) => {
-                let (step, epoch, run, node, writer) = (*step, *epoch, *run, *node, *writer);
-                (
-                    step,
-                    epoch,
-                    run,
-                    FileName::Container {
-                        step,
-                        epoch,
-                        run,
-                        node,
-                        writer,
-                    }
-                    .to_string(),
-                    true,
-                )
-            }
-            _ => continue,
+        let Some(((step, epoch, run), container)) = name.as_ref().and_then(container_of) else {
+            continue;
         };
+        let is_stripe = container != entry.name;
         if known.contains(container.as_str()) {
             continue;
         }

@@ -525,69 +525,7 @@ fn compare(
     found: &mut Found,
 ) -> Result<()> {
     for (key, (_, region)) in &first.regions {
-        let (rank, name) = key;
-        found.regions += 1;
-        found.bytes += region.len_bytes;
-        let mine = first.read(key)?.unwrap_or_default();
-        let mut differ = |text: String, elements: u64| {
-            found.differences.push(Difference {
-                rank: *rank,
-                region: name.clone(),
-                text,
-                elements,
-            });
-        };
-        let Some(other) = resumed.read(key)? else {
-            differ("is missing after the restart".into(), 0);
-            continue;
-        };
-        if mine.len() != other.len() {
-            let text = format!(
-                "has {} bytes undisturbed and {} after the restart",
-                mine.len(),
-                other.len()
-            );
-            differ(text, 0);
-            continue;
-        }
-        let third = again.map(|again| again.read(key)).transpose()?.flatten();
-        let one = region.dtype.size_bytes() as usize;
-        let (mut first_at, mut elements, mut noisy) = (None, 0u64, 0u64);
-        for (at, (x, y)) in mine.chunks(one).zip(other.chunks(one)).enumerate() {
-            let noise = third.as_ref().is_some_and(|third| {
-                let z = third.get(at * one..at * one + x.len());
-                !z.is_some_and(|z| same(region.dtype, x, z, tolerance))
-            });
-            if noise {
-                noisy += 1;
-            } else if !same(region.dtype, x, y, tolerance) {
-                first_at.get_or_insert(at);
-                elements += 1;
-            } else if x != y {
-                found.near += 1;
-            }
-        }
-        if let Some(at) = first_at {
-            let value = |bytes: &[u8]| shown(region.dtype, &bytes[at * one..][..one]);
-            // Breaks if: it is left out; who stores structures would look for a variable that is not there.
-            let padding = match region.dtype {
-                Dtype::Bytes => PADDING,
-                _ => "",
-            };
-            let text = format!(
-                "differs in {}, first element {at}: {} undisturbed, {} after the restart{padding}",
-                count(elements, "element"),
-                value(&mine),
-                value(&other)
-            );
-            differ(text, elements);
-        }
-        if noisy > 0 {
-            let of = mine.len() / one;
-            found.left_out.push(format!(
-                "{noisy} of {of} elements of region {name} of rank {rank}, which differ between two undisturbed runs"
-            ));
-        }
+        compare_region((first, resumed), key, region, (again, tolerance), found)?;
     }
     for (rank, name) in resumed.regions.keys() {
         if !first.regions.contains_key(&(*rank, name.clone())) {
@@ -598,6 +536,76 @@ fn compare(
                 elements: 0,
             });
         }
+    }
+    Ok(())
+}
+
+fn compare_region(
+    (first, resumed): (&Checkpoint, &Checkpoint),
+    key: &(u32, String),
+    region: &RegionRecord,
+    (again, tolerance): (Option<&Checkpoint>, f64),
+    found: &mut Found,
+) -> Result<()> {
+    let (rank, name) = key;
+    found.regions += 1;
+    found.bytes += region.len_bytes;
+    let mine = first.read(key)?.unwrap_or_default();
+    let mut differ = |text: String, elements: u64| {
+        found.differences.push(Difference {
+            rank: *rank,
+            region: name.clone(),
+            text,
+            elements,
+        });
+    };
+    let Some(other) = resumed.read(key)? else {
+        differ("is missing after the restart".into(), 0);
+        return Ok(());
+    };
+    if mine.len() != other.len() {
+        let (before, after) = (mine.len(), other.len());
+        let text = format!("has {before} bytes undisturbed and {after} after the restart");
+        differ(text, 0);
+        return Ok(());
+    }
+    let third = again.map(|again| again.read(key)).transpose()?.flatten();
+    let one = region.dtype.size_bytes() as usize;
+    let (mut first_at, mut elements, mut noisy) = (None, 0u64, 0u64);
+    for (at, (x, y)) in mine.chunks(one).zip(other.chunks(one)).enumerate() {
+        let noise = third.as_ref().is_some_and(|third| {
+            let z = third.get(at * one..at * one + x.len());
+            !z.is_some_and(|z| same(region.dtype, x, z, tolerance))
+        });
+        if noise {
+            noisy += 1;
+        } else if !same(region.dtype, x, y, tolerance) {
+            first_at.get_or_insert(at);
+            elements += 1;
+        } else if x != y {
+            found.near += 1;
+        }
+    }
+    if let Some(at) = first_at {
+        let value = |bytes: &[u8]| shown(region.dtype, &bytes[at * one..][..one]);
+        // Breaks if: it is left out; who stores structures would look for a variable that is not there.
+        let padding = match region.dtype {
+            Dtype::Bytes => PADDING,
+            _ => "",
+        };
+        let text = format!(
+            "differs in {}, first element {at}: {} undisturbed, {} after the restart{padding}",
+            count(elements, "element"),
+            value(&mine),
+            value(&other)
+        );
+        differ(text, elements);
+    }
+    if noisy > 0 {
+        let of = mine.len() / one;
+        found.left_out.push(format!(
+                "{noisy} of {of} elements of region {name} of rank {rank}, which differ between two undisturbed runs"
+            ));
     }
     Ok(())
 }

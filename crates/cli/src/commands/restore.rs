@@ -15,9 +15,11 @@
 use std::io::Write;
 use std::sync::Arc;
 
+use indicatif::ProgressBar;
+use orcheck_engine::directory::Commit;
 use orcheck_engine::encoding::Trust;
 use orcheck_engine::restart::reader::{Reader, beside_a_good_copy, holder_of};
-use orcheck_format::disk::RegionRecord;
+use orcheck_format::disk::{ContainerRef, RegionRecord};
 use orcheck_format::{Crc64, Error, ErrorKind, Result};
 use orcheck_io::disk::{Create, Dir};
 use serde_json::{Value, json};
@@ -90,20 +92,8 @@ fn one(
     let unread = |error| job.unread(commit, &container.file, error);
     let opened = Reader::open_trusting(&job.places_of(commit), record, container, proven);
     let reader = opened.map_err(unread)?;
-    let region = reader.region(rank, name).ok_or_else(|| {
-        let names: Vec<&str> = reader
-            .manifest()
-            .ranks
-            .iter()
-            .filter(|one| one.rank == rank)
-            .flat_map(|one| one.regions.iter().map(|region| region.name.as_str()))
-            .collect();
-        Error::not_found(format!(
-            "rank {rank} has no region {name:?} in step {}; it has: {}",
-            record.step,
-            names.join(", ")
-        ))
-    })?;
+    let region = reader.region(rank, name);
+    let region = region.ok_or_else(|| no_region(&reader, (record.step, rank), name))?;
     let mut warnings = job.notes();
     warnings.extend(reader.take_notes());
     if args.out.as_os_str() == "-" {
@@ -114,10 +104,9 @@ fn one(
                     .into(),
             );
         }
-        to_stdout(&reader, rank, region, &mut |damage| {
-            warnings.push(beside_a_good_copy(damage.message()))
-        })
-        .map_err(|unwritten| unwritten.told(unread))?;
+        let mut damaged = |damage: &Error| warnings.push(beside_a_good_copy(damage.message()));
+        let written = to_stdout(&reader, rank, region, &mut damaged);
+        written.map_err(|unwritten| unwritten.told(unread))?;
         return Ok(Outcome {
             code: exit::OK,
             text: String::new(),
@@ -159,6 +148,34 @@ fn one(
     })
 }
 
+fn no_region(reader: &Reader, (step, rank): (u64, u32), name: &str) -> Error {
+    let ranks = reader.manifest().ranks.iter();
+    let regions = ranks
+        .filter(|one| one.rank == rank)
+        .flat_map(|one| &one.regions);
+    let names: Vec<&str> = regions.map(|region| region.name.as_str()).collect();
+    Error::not_found(format!(
+        "rank {rank} has no region {name:?} in step {step}; it has: {}",
+        names.join(", ")
+    ))
+}
+
+/// Regions of a checkpoint on their way into files below one directory.
+struct Extraction<'a> {
+    args: &'a RestoreArgs,
+    job: &'a Job,
+    commit: &'a Commit,
+    trust: &'a Arc<Trust>,
+    dir: Arc<dyn Dir>,
+    places: Vec<Arc<dyn Dir>>,
+    bar: ProgressBar,
+    entries: Vec<Value>,
+    failures: Vec<Failure>,
+    warnings: Vec<String>,
+    files: u64,
+    bytes: u64,
+}
+
 fn all(
     args: &RestoreArgs,
     job: &Job,
@@ -170,60 +187,74 @@ fn all(
     if let Some(rank) = args.rank {
         holder_of(record, rank)?;
     }
-    let dir = output_dir(args)?;
-    let places = job.places_of(commit);
-    let mut warnings = job.notes();
-    let mut entries = Vec::new();
-    let mut failures: Vec<Failure> = Vec::new();
-    let (mut files, mut bytes) = (0u64, 0u64);
     let bar = progress_bar(!json_wanted);
-    bar.set_length(
-        record
-            .containers
-            .iter()
-            .map(|container| container.len_bytes)
-            .sum(),
-    );
+    let total = record
+        .containers
+        .iter()
+        .map(|container| container.len_bytes);
+    bar.set_length(total.sum());
+    let mut extraction = Extraction {
+        args,
+        job,
+        commit,
+        trust,
+        dir: output_dir(args)?,
+        places: job.places_of(commit),
+        bar,
+        entries: Vec::new(),
+        failures: Vec::new(),
+        warnings: job.notes(),
+        files: 0,
+        bytes: 0,
+    };
     for container in &record.containers {
-        if args.rank.is_some_and(|rank| !container.holds(rank)) {
-            continue;
+        if args.rank.is_none_or(|rank| container.holds(rank)) {
+            extraction.container(container)?;
         }
-        let proven = (trust, commit.proof);
+    }
+    extraction.bar.finish_and_clear();
+    extraction.outcome()
+}
+
+impl Extraction<'_> {
+    fn container(&mut self, container: &ContainerRef) -> std::result::Result<(), Failure> {
+        let (job, commit) = (self.job, self.commit);
+        let places = self.places.clone();
+        let open = || {
+            let proven = (self.trust, commit.proof);
+            Reader::open_trusting(&places, &commit.record, container, proven)
+        };
         let unread = |error| job.unread(commit, &container.file, error);
-        let reader = match Reader::open_trusting(&places, record, container, proven) {
+        let reader = match open() {
             Ok(reader) => reader,
             // Without the key nothing can be restored.
             Err(error) if error.kind() == ErrorKind::Invalid => return Err(error.into()),
             Err(error) => {
                 let failure = unread(error);
                 let said = failure.error.what();
-                entries.push(json!({ "container": container.file, "error": said }));
-                failures.push(failure);
-                continue;
+                self.entries
+                    .push(json!({ "container": container.file, "error": said }));
+                self.failures.push(failure);
+                return Ok(());
             }
         };
-        warnings.extend(reader.take_notes());
-        let opens = || {
-            let opened = Reader::open_trusting(&places, record, container, proven);
-            !opened.is_err_and(|error| error.kind() == ErrorKind::Unavailable)
-        };
+        self.warnings.extend(reader.take_notes());
+        let opens = || !open().is_err_and(|error| error.kind() == ErrorKind::Unavailable);
         let mut gone = None;
-        for rank in reader
-            .manifest()
-            .ranks
-            .iter()
-            .filter(|one| args.rank.is_none_or(|rank| rank == one.rank))
-        {
+        for rank in &reader.manifest().ranks {
+            if self.args.rank.is_some_and(|wanted| wanted != rank.rank) {
+                continue;
+            }
             let rank_name = format!("rank-{:06}", rank.rank);
-            let rank_dir = dir.child(&rank_name, true)?;
+            let rank_dir = self.dir.child(&rank_name, true)?;
             for region in &rank.regions {
                 let file = format!("{}.bin", plain_name(&region.name));
-                let shown = format!("{rank_name}/{file}");
+                let (bar, warnings) = (&self.bar, &mut self.warnings);
                 let mut write = || {
                     write_region(
                         rank_dir.as_ref(),
                         &file,
-                        args.force,
+                        self.args.force,
                         &reader,
                         rank.rank,
                         region,
@@ -234,82 +265,90 @@ fn all(
                 let written = unless_gone(&mut gone, &mut write, opens);
                 let mut entry = match written {
                     Ok(crc) => {
-                        files += 1;
-                        bytes += region.len_bytes;
-                        region_entry(region, &shown, crc)
+                        self.files += 1;
+                        self.bytes += region.len_bytes;
+                        region_entry(region, &format!("{rank_name}/{file}"), crc)
                     }
-                    // Only what concerns this one region leaves anything to go on for.
+                    // Only what concerns this one region leaves anything to continue for.
                     Err(Unwritten::NotRead(error))
                         if concerns_it_alone(&error) && stop::requested().is_none() =>
                     {
                         let failure = unread(error);
                         let mut entry = show::region_document(region);
                         entry["error"] = json!(failure.error.what());
-                        failures.push(failure);
+                        self.failures.push(failure);
                         entry
                     }
                     Err(unwritten) => return Err(unwritten.told(unread)),
                 };
                 entry["rank"] = json!(rank.rank);
-                entries.push(entry);
+                self.entries.push(entry);
             }
         }
+        Ok(())
     }
-    bar.finish_and_clear();
-    if files == 0 && !failures.is_empty() {
-        return Err(failures.swap_remove(0));
-    }
-    let mut document = json!({
-        "schema": crate::output::SCHEMA,
-        "job": record.job.as_str(),
-        "step": record.step,
-        "epoch": record.epoch.to_string(),
-        "level": record.level.to_string(),
-        "world_size": record.world_size,
-        "regions": entries,
-        "complete": failures.is_empty(),
-    });
-    let index = format!("{document:#}\n");
-    write_file(dir.as_ref(), "index.json", args.force, &mut |sink| {
-        sink(0, index.as_bytes())
-    })?;
-    warnings.extend(failures.iter().map(|failure| failure.error.what()));
-    document["out"] = json!(args.out.display().to_string());
-    document["notes"] = json!(warnings);
-    let mut text = format!(
-        "restored {} of step {}: {} to {}{}\n",
-        count(files, "region"),
-        record.step,
-        size(bytes),
-        args.out.display(),
-        if failures.is_empty() {
-            String::new()
-        } else {
-            format!("; {} failed", failures.len())
+
+    fn outcome(mut self) -> std::result::Result<Outcome, Failure> {
+        if self.files == 0 && !self.failures.is_empty() {
+            return Err(self.failures.swap_remove(0));
         }
-    );
-    let out_of_sight = failures.iter().find(|failure| is_out_of_sight(failure));
-    let next = match (out_of_sight, failures.is_empty()) {
-        (Some(failure), _) => failure.error.next_step(),
-        (None, false) => Some("see with `orcheck verify --all` whether an older step is good"),
-        (None, true) => None,
-    };
-    if let Some(next) = next {
-        text.push_str(&format!("Next: {next}\n"));
-        document["next"] = json!(next);
+        let (record, args) = (&self.commit.record, self.args);
+        let complete = self.failures.is_empty();
+        let mut document = json!({
+            "schema": crate::output::SCHEMA,
+            "job": record.job.as_str(),
+            "step": record.step,
+            "epoch": record.epoch.to_string(),
+            "level": record.level.to_string(),
+            "world_size": record.world_size,
+            "regions": self.entries,
+            "complete": complete,
+        });
+        let index = format!("{document:#}\n");
+        write_file(self.dir.as_ref(), "index.json", args.force, &mut |sink| {
+            sink(0, index.as_bytes())
+        })?;
+        let failed = self.failures.iter().map(|failure| failure.error.what());
+        self.warnings.extend(failed);
+        document["out"] = json!(args.out.display().to_string());
+        document["notes"] = json!(self.warnings);
+        let mut text = format!(
+            "restored {} of step {}: {} to {}{}\n",
+            count(self.files, "region"),
+            record.step,
+            size(self.bytes),
+            args.out.display(),
+            match self.failures.len() {
+                0 => String::new(),
+                failed => format!("; {failed} failed"),
+            }
+        );
+        let out_of_sight = self
+            .failures
+            .iter()
+            .find(|failure| is_out_of_sight(failure));
+        let next = match out_of_sight {
+            Some(failure) => failure.error.next_step(),
+            None if complete => None,
+            None => Some("see with `orcheck verify --all` whether an older step is good"),
+        };
+        if let Some(next) = next {
+            text.push_str(&format!("Next: {next}\n"));
+            document["next"] = json!(next);
+        }
+        let code = match complete {
+            true => exit::OK,
+            // Breaks if: it is partial; what is on a server that is down would count as damage.
+            false if self.failures.iter().all(is_out_of_sight) => exit::UNREACHABLE,
+            false => exit::PARTIAL,
+        };
+        Ok(Outcome {
+            code,
+            text,
+            document,
+            warnings: self.warnings,
+        })
     }
-    let code = match failures.is_empty() {
-        true => exit::OK,
-        // Breaks if: it is partial; what is on a server that is down would count as damage.
-        false if failures.iter().all(is_out_of_sight) => exit::UNREACHABLE,
-        false => exit::PARTIAL,
-    };
-    Ok(Outcome {
-        code,
-        text,
-        document,
-        warnings,
-    })
 }
 
 fn region_entry(region: &RegionRecord, file: &str, crc: u64) -> Value {

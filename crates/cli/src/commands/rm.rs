@@ -116,13 +116,7 @@ pub fn carry_out(
         "job": job.name.as_str(),
         "dry_run": dry_run,
         "size_bytes": bytes,
-        "removed": removals.iter().map(|removal| json!({
-            "step": removal.step,
-            "epoch": removal.epoch.to_string(),
-            "levels": levels(&removal.levels),
-            "files": removal.files,
-            "size_bytes": removal.bytes,
-        })).collect::<Vec<Value>>(),
+        "removed": removals.iter().map(document_of).collect::<Vec<Value>>(),
         "stay": stay.iter().map(|(step, epoch, why)| json!({
             "step": step,
             "epoch": epoch.to_string(),
@@ -141,6 +135,16 @@ pub fn carry_out(
         text,
         document,
         warnings: job.notes(),
+    })
+}
+
+fn document_of(removal: &Removal) -> Value {
+    json!({
+        "step": removal.step,
+        "epoch": removal.epoch.to_string(),
+        "levels": levels(&removal.levels),
+        "files": removal.files,
+        "size_bytes": removal.bytes,
     })
 }
 

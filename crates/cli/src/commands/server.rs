@@ -21,7 +21,7 @@ use orcheck_io::machine::raise_open_files;
 use orcheck_io::user::read_text;
 use orcheck_net::Address;
 use orcheck_staging::open_dir;
-use orcheck_staging::server::{Config, Order, Server, expect_identity};
+use orcheck_staging::server::{Config, Counts, Order, Server, Tenant, expect_identity};
 use serde_json::json;
 
 use crate::args::{ServerArgs, ServerOrder};
@@ -37,19 +37,7 @@ pub fn run(args: &ServerArgs) -> std::result::Result<Outcome, Failure> {
     let wanted = tenants::wanted(args)?;
     let limit = time("--stop-limit", args.stop_limit)?;
     let every = time("--scrub-every", args.scrub_every)?;
-    let config = Config {
-        address: Address::Tcp(args.listen),
-        dir: args.dir.clone(),
-        tenants: wanted.tenants,
-        pieces: args.memory_mib / PIECE_MIB,
-        at_once: args.at_once as usize,
-        order: match args.order {
-            ServerOrder::Pull => Order::Pulled,
-            ServerOrder::Arrival => Order::Arrival { cached: false },
-            ServerOrder::ArrivalCached => Order::Arrival { cached: true },
-        },
-        ordinary_share: args.ordinary_share,
-    };
+    let config = config(args, wanted.tenants);
     let remembered = args.identity.as_deref().map(remembered).transpose()?;
     if let Some(Some(expected)) = remembered {
         expect_identity(&args.dir, expected)
@@ -94,9 +82,12 @@ pub fn run(args: &ServerArgs) -> std::result::Result<Outcome, Failure> {
     stop::wait_for(thread, &*clock, limit, meanwhile, stop_all, &late).map_err(|error| {
         error.next("nothing that was acknowledged is lost; look at the disk and the kernel's log")
     })?;
-    let ended = stopper.counts();
     let counts = scrubbed.map(|scrubbed| scrubbed.counts());
-    Ok(Outcome {
+    Ok(outcome(&at, &stopper.counts(), counts))
+}
+
+fn outcome(at: &str, ended: &Counts, scrubbed: Option<scrub::Counts>) -> Outcome {
+    Outcome {
         code: stop::requested().unwrap_or(exit::OK),
         text: String::new(),
         document: json!({
@@ -107,7 +98,7 @@ pub fn run(args: &ServerArgs) -> std::result::Result<Outcome, Failure> {
                 "quota_bytes": one.quota_bytes,
                 "used_bytes": one.used_bytes,
             })).collect::<Vec<_>>(),
-            "scrub": counts.map(|counts| json!({
+            "scrub": scrubbed.map(|counts| json!({
                 "passes": counts.passes,
                 "containers": counts.containers,
                 "read_bytes": counts.read_bytes,
@@ -116,7 +107,23 @@ pub fn run(args: &ServerArgs) -> std::result::Result<Outcome, Failure> {
             })),
         }),
         warnings: Vec::new(),
-    })
+    }
+}
+
+fn config(args: &ServerArgs, tenants: Vec<Tenant>) -> Config {
+    Config {
+        address: Address::Tcp(args.listen),
+        dir: args.dir.clone(),
+        tenants,
+        pieces: args.memory_mib / PIECE_MIB,
+        at_once: args.at_once as usize,
+        order: match args.order {
+            ServerOrder::Pull => Order::Pulled,
+            ServerOrder::Arrival => Order::Arrival { cached: false },
+            ServerOrder::ArrivalCached => Order::Arrival { cached: true },
+        },
+        ordinary_share: args.ordinary_share,
+    }
 }
 
 fn say(line: &str) {

@@ -4,19 +4,23 @@
 //! and the exit code is 3. No key is needed: names and lengths are not encrypted. With one, it is said whether it fits.
 //! Of text and JSON only what is asked for is made: a large job has millions of regions.
 
-use orcheck_engine::restart::reader::Reader;
+use orcheck_engine::directory::Commit;
+use orcheck_engine::encoding::Trust;
+use orcheck_engine::restart::reader::{Reader, holder_of};
 use orcheck_format::ErrorKind;
-use orcheck_format::disk::{RegionKind, RegionRecord};
+use orcheck_format::disk::{ContainerRef, RankRecord, RegionKind, RegionRecord};
 use orcheck_io::clock::{Clock, SystemClock};
+use orcheck_io::disk::Dir;
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 use crate::args::ShowArgs;
 use crate::exit;
 use crate::job::is_out_of_sight;
 use crate::job::{Job, trust};
 use crate::output::{
-    Cell, Failure, Outcome, Tone, cell, count, draw_together, moment, plain, right, shape, size,
-    table, table_text,
+    Cell, Failure, Outcome, Table, Tone, cell, count, draw_together, moment, plain, right, shape,
+    size, table, table_text,
 };
 
 /// Shows the checkpoint.
@@ -24,208 +28,276 @@ pub fn run(args: &ShowArgs, as_json: bool) -> Result<Outcome, Failure> {
     let trust = trust(&args.unlock)?;
     let job = Job::open_trusting(&args.which.place(&args.place), &trust)?;
     let commit = job.pick(&args.which)?;
-    let record = &commit.record;
     for &rank in &args.ranks {
-        orcheck_engine::restart::reader::holder_of(record, rank)?;
+        holder_of(&commit.record, rank)?;
     }
-    let wanted = |rank: u32| args.ranks.is_empty() || args.ranks.contains(&rank);
+    let mut view = View::new(&job, commit, &args.ranks, as_json);
+    for container in &commit.record.containers {
+        view.add_container(container, &trust)?;
+    }
+    Ok(view.outcome())
+}
 
-    let mut warnings = job.notes();
-    let mut containers = Vec::new();
-    let mut ranks = Vec::new();
-    let mut container_table = table(&[
-        "container",
-        "node",
-        "writer",
-        "ranks",
-        "size",
-        "state",
-        "copies",
-        "place",
-    ]);
-    let mut region_table = table(&[
-        "rank",
-        "region",
-        "kind",
-        "type",
-        "shape",
-        "of global",
-        "at",
-        "size",
-        "in older",
-        "flags",
-    ]);
-    let places = job.places_of(commit);
-    let (mut failed, mut out_of_sight) = (0u64, 0u64);
-    for container in &record.containers {
-        let held: u64 = container
-            .ranks
-            .iter()
-            .map(|(_, count)| u64::from(*count))
-            .sum();
-        let found = job.find_file(commit, &container.file);
-        let place = found.map(|place| job.place_path(place));
-        let here = job.places_with(commit, &container.file);
-        let name_of = |node: &u32| record.nodes.get(*node as usize).cloned();
-        let node = record
-            .nodes
-            .get(container.node as usize)
-            .cloned()
-            .unwrap_or_default();
-        let proven = (&trust, commit.proof);
+/// What is shown of one checkpoint, as text or as JSON.
+struct View<'a> {
+    job: &'a Job,
+    commit: &'a Commit,
+    places: Vec<Arc<dyn Dir>>,
+    /// Those that are shown; none: all.
+    ranks_wanted: &'a [u32],
+    as_json: bool,
+    container_table: Table,
+    region_table: Table,
+    containers: Vec<Value>,
+    ranks: Vec<Value>,
+    warnings: Vec<String>,
+    /// Containers that cannot be read, and how many of them only because their place is not there.
+    failed: u64,
+    out_of_sight: u64,
+}
+
+impl<'a> View<'a> {
+    fn new(job: &'a Job, commit: &'a Commit, ranks_wanted: &'a [u32], as_json: bool) -> Self {
+        let container_table = table(&[
+            "container",
+            "node",
+            "writer",
+            "ranks",
+            "size",
+            "state",
+            "copies",
+            "place",
+        ]);
+        let region_table = table(&[
+            "rank",
+            "region",
+            "kind",
+            "type",
+            "shape",
+            "of global",
+            "at",
+            "size",
+            "in older",
+            "flags",
+        ]);
+        Self {
+            job,
+            commit,
+            places: job.places_of(commit),
+            ranks_wanted,
+            as_json,
+            container_table,
+            region_table,
+            containers: Vec::new(),
+            ranks: Vec::new(),
+            warnings: job.notes(),
+            failed: 0,
+            out_of_sight: 0,
+        }
+    }
+
+    fn add_container(
+        &mut self,
+        container: &ContainerRef,
+        trust: &Arc<Trust>,
+    ) -> Result<(), Failure> {
+        let (job, commit) = (self.job, self.commit);
+        let record = &commit.record;
         let opened = match trust.has_key() {
-            true => Reader::open_trusting(&places, record, container, proven),
-            false => Reader::open(&places, record, container),
+            true => {
+                let proven = (trust, commit.proof);
+                Reader::open_trusting(&self.places, record, container, proven)
+            }
+            false => Reader::open(&self.places, record, container),
         };
         if let Some(error) = (opened.as_ref().err()).filter(|e| e.kind() == ErrorKind::Invalid) {
             return Err(error.clone().into());
         }
         let opened = opened.map_err(|error| job.unread(commit, &container.file, error));
-        let error = (opened.as_ref().err()).map(|failure| failure.error.to_string());
-        if !as_json {
-            container_table.add_row([
-                plain(&container.file),
-                plain(&node),
-                right(container.writer),
-                right(held),
-                right(size(container.len_bytes)),
-                match &error {
-                    None if opened.as_ref().is_ok_and(Reader::is_locked) => {
-                        cell("encrypted", Tone::Note)
-                    }
-                    None => cell("readable", Tone::Good),
-                    Some(_) if opened.as_ref().is_err_and(is_out_of_sight) => {
-                        cell("unreachable", Tone::Note)
-                    }
-                    Some(_) => cell("unreadable", Tone::Bad),
-                },
-                right(match container.holders.len() {
-                    0 => here.len().to_string(),
-                    holders => format!("{} of {}", here.len(), holders + 1),
-                }),
-                plain(place.clone().unwrap_or_else(|| "-".into())),
-            ]);
+        let mut document = Value::Null;
+        match self.as_json {
+            true => document = self.container_document(container, &opened),
+            false => {
+                let row = self.container_row(container, &opened);
+                self.container_table.add_row(row);
+            }
         }
-        let mut document = match as_json {
-            true => json!({
-                "file": container.file,
-                "place": place,
-                "copies": here.iter().map(|&place| job.place_path(place)).collect::<Vec<String>>(),
-                "holders": container.holders.iter().filter_map(name_of).collect::<Vec<String>>(),
-                "node": container.node,
-                "node_name": node,
-                "writer": container.writer,
-                "len_bytes": container.len_bytes,
-                "refers_to": container.refers_to,
-                "rank_ranges": container.ranks.iter().map(|(first, count)| json!({ "first": first, "count": count })).collect::<Vec<Value>>(),
-                "manifest_blake3": orcheck_format::hex(&container.manifest_digest),
-                "error": error,
-            }),
-            false => Value::Null,
-        };
         match opened {
             Err(failure) => {
-                failed += 1;
-                out_of_sight += u64::from(is_out_of_sight(&failure));
-                warnings.push(failure.error.to_string());
+                self.failed += 1;
+                self.out_of_sight += u64::from(is_out_of_sight(&failure));
+                self.warnings.push(failure.error.to_string());
             }
             Ok(reader) => {
                 let notes = reader.take_notes();
-                if as_json {
+                if self.as_json {
                     document["encrypted"] = json!(reader.is_encrypted());
                     document["stores"] = json!(reader.manifest().stores);
                     document["notes"] = json!(notes);
                 }
-                warnings.extend(notes);
-                for rank in reader
-                    .manifest()
-                    .ranks
-                    .iter()
-                    .filter(|rank| wanted(rank.rank))
-                {
-                    if !as_json {
-                        for region in &rank.regions {
-                            region_table.add_row(region_row(rank.rank, region));
-                        }
-                        continue;
+                self.warnings.extend(notes);
+                for rank in &reader.manifest().ranks {
+                    if self.ranks_wanted.is_empty() || self.ranks_wanted.contains(&rank.rank) {
+                        self.add_rank(container, rank);
                     }
-                    ranks.push(json!({
-                        "rank": rank.rank,
-                        "container": container.file,
-                        "stream_len_bytes": rank.stream_len_bytes,
-                        "regions": rank.regions.iter().map(region_document).collect::<Vec<Value>>(),
-                    }));
                 }
             }
         }
-        containers.extend(as_json.then_some(document));
+        self.containers.extend(self.as_json.then_some(document));
+        Ok(())
     }
 
-    draw_together(&mut container_table);
-    draw_together(&mut region_table);
-    let total: u64 = record
-        .containers
-        .iter()
-        .map(|container| container.len_bytes)
-        .sum();
-    let (text, document) = match as_json {
-        true => {
-            let document = json!({
-                "job": record.job.as_str(),
-                "step": record.step,
-                "epoch": record.epoch.to_string(),
-                "run": record.epoch.run.to_string(),
-                "level": record.level.to_string(),
-                "world_size": record.world_size,
-                "nodes": record.nodes,
-                "servers": record.servers,
-                "placement_generation": record.placement_generation,
-                "created_unix_ms": record.created_unix_ms,
-                "record_places": commit.copies.iter().map(|&place| job.place_path(place)).collect::<Vec<String>>(),
-                "containers": containers,
-                "ranks": ranks,
-                "notes": warnings,
-            });
-            (String::new(), document)
+    fn add_rank(&mut self, container: &ContainerRef, rank: &RankRecord) {
+        if !self.as_json {
+            for region in &rank.regions {
+                self.region_table.add_row(region_row(rank.rank, region));
+            }
+            return;
         }
-        false => {
-            let text = format!(
-                "job {}, step {}, epoch {}, level {}: {} on {}, {} in {}\n\
-         taken {}\n\
-         commit record: {} of it here, placement generation {}, servers {}\n\n{}\n{}",
-                record.job.as_str(),
-                record.step,
-                record.epoch,
-                record.level,
-                count(u64::from(record.world_size), "rank"),
-                count(record.nodes.len() as u64, "node"),
-                size(total),
-                count(record.containers.len() as u64, "container"),
-                moment(record.created_unix_ms, SystemClock::new().unix_ms()),
-                if commit.copies.len() == 1 {
-                    "1 copy".into()
-                } else {
-                    format!("{} copies", commit.copies.len())
-                },
-                record.placement_generation,
-                record.servers.join(", "),
-                table_text(&container_table),
-                table_text(&region_table)
-            );
-            (text, Value::Null)
+        let regions: Vec<Value> = rank.regions.iter().map(region_document).collect();
+        self.ranks.push(json!({
+            "rank": rank.rank,
+            "container": container.file,
+            "stream_len_bytes": rank.stream_len_bytes,
+            "regions": regions,
+        }));
+    }
+
+    fn node_name(&self, node: u32) -> Option<String> {
+        self.commit.record.nodes.get(node as usize).cloned()
+    }
+
+    /// Where a container lies.
+    fn place(&self, container: &ContainerRef) -> Option<String> {
+        let found = self.job.find_file(self.commit, &container.file);
+        found.map(|place| self.job.place_path(place))
+    }
+
+    fn container_row(
+        &self,
+        container: &ContainerRef,
+        opened: &Result<Reader, Failure>,
+    ) -> Vec<Cell> {
+        let counts = container.ranks.iter().map(|(_, count)| u64::from(*count));
+        let copies = self.job.places_with(self.commit, &container.file).len();
+        vec![
+            plain(&container.file),
+            plain(self.node_name(container.node).unwrap_or_default()),
+            right(container.writer),
+            right(counts.sum::<u64>()),
+            right(size(container.len_bytes)),
+            match opened {
+                Ok(reader) if reader.is_locked() => cell("encrypted", Tone::Note),
+                Ok(_) => cell("readable", Tone::Good),
+                Err(failure) if is_out_of_sight(failure) => cell("unreachable", Tone::Note),
+                Err(_) => cell("unreadable", Tone::Bad),
+            },
+            right(match container.holders.len() {
+                0 => copies.to_string(),
+                holders => format!("{copies} of {}", holders + 1),
+            }),
+            plain(self.place(container).unwrap_or_else(|| "-".into())),
+        ]
+    }
+
+    fn container_document(
+        &self,
+        container: &ContainerRef,
+        opened: &Result<Reader, Failure>,
+    ) -> Value {
+        let copies = self.job.places_with(self.commit, &container.file);
+        let copies = copies.iter().map(|&place| self.job.place_path(place));
+        let holders = container.holders.iter();
+        let holders = holders.filter_map(|&node| self.node_name(node));
+        let ranges = container.ranks.iter();
+        let ranges = ranges.map(|(first, count)| json!({ "first": first, "count": count }));
+        json!({
+            "file": container.file,
+            "place": self.place(container),
+            "copies": copies.collect::<Vec<String>>(),
+            "holders": holders.collect::<Vec<String>>(),
+            "node": container.node,
+            "node_name": self.node_name(container.node).unwrap_or_default(),
+            "writer": container.writer,
+            "len_bytes": container.len_bytes,
+            "refers_to": container.refers_to,
+            "rank_ranges": ranges.collect::<Vec<Value>>(),
+            "manifest_blake3": orcheck_format::hex(&container.manifest_digest),
+            "error": opened.as_ref().err().map(|failure| failure.error.to_string()),
+        })
+    }
+
+    fn outcome(mut self) -> Outcome {
+        let code = match self.failed {
+            0 => exit::OK,
+            failed if failed == self.out_of_sight => exit::UNREACHABLE,
+            _ => exit::PARTIAL,
+        };
+        let (text, document) = match self.as_json {
+            true => (String::new(), self.document()),
+            false => (self.text(), Value::Null),
+        };
+        Outcome {
+            code,
+            text,
+            document,
+            warnings: self.warnings,
         }
-    };
-    let code = match failed {
-        0 => exit::OK,
-        _ if failed == out_of_sight => exit::UNREACHABLE,
-        _ => exit::PARTIAL,
-    };
-    Ok(Outcome {
-        code,
-        text,
-        document,
-        warnings,
-    })
+    }
+
+    fn document(&mut self) -> Value {
+        let record = &self.commit.record;
+        let places = self.commit.copies.iter();
+        let places = places.map(|&place| self.job.place_path(place));
+        json!({
+            "job": record.job.as_str(),
+            "step": record.step,
+            "epoch": record.epoch.to_string(),
+            "run": record.epoch.run.to_string(),
+            "level": record.level.to_string(),
+            "world_size": record.world_size,
+            "nodes": record.nodes,
+            "servers": record.servers,
+            "placement_generation": record.placement_generation,
+            "created_unix_ms": record.created_unix_ms,
+            "record_places": places.collect::<Vec<String>>(),
+            "containers": std::mem::take(&mut self.containers),
+            "ranks": std::mem::take(&mut self.ranks),
+            "notes": self.warnings,
+        })
+    }
+
+    fn text(&mut self) -> String {
+        draw_together(&mut self.container_table);
+        draw_together(&mut self.region_table);
+        let record = &self.commit.record;
+        let total = record
+            .containers
+            .iter()
+            .map(|container| container.len_bytes);
+        format!(
+            "job {}, step {}, epoch {}, level {}: {} on {}, {} in {}\n\
+             taken {}\n\
+             commit record: {} of it here, placement generation {}, servers {}\n\n{}\n{}",
+            record.job.as_str(),
+            record.step,
+            record.epoch,
+            record.level,
+            count(u64::from(record.world_size), "rank"),
+            count(record.nodes.len() as u64, "node"),
+            size(total.sum()),
+            count(record.containers.len() as u64, "container"),
+            moment(record.created_unix_ms, SystemClock::new().unix_ms()),
+            match self.commit.copies.len() {
+                1 => "1 copy".into(),
+                copies => format!("{copies} copies"),
+            },
+            record.placement_generation,
+            record.servers.join(", "),
+            table_text(&self.container_table),
+            table_text(&self.region_table)
+        )
+    }
 }
 
 /// The word for a region's kind, in text and JSON.

@@ -108,16 +108,7 @@ impl Checked<'_> {
 pub fn run(args: &VerifyArgs, show_progress: bool) -> Result<Outcome, Failure> {
     let trust = &trust(&args.unlock)?;
     let job = Job::open_trusting(&args.which.place(&args.place), trust)?;
-    let commits: Vec<&Commit> = if args.all {
-        if let Some(step) = args.which.step() {
-            let error = Error::invalid(format!("--all and step {step} contradict each other"));
-            return Err(error.next("leave out one of the two").into());
-        }
-        job.pick(&Which::newest())?;
-        job.catalog.commits().iter().collect()
-    } else {
-        vec![job.pick(&args.which)?]
-    };
+    let commits = wanted(args, &job)?;
     let mut checked = Vec::new();
     for commit in commits {
         checked.push(Checked {
@@ -181,6 +172,18 @@ pub fn run(args: &VerifyArgs, show_progress: bool) -> Result<Outcome, Failure> {
         document,
         warnings,
     })
+}
+
+fn wanted<'a>(args: &VerifyArgs, job: &'a Job) -> Result<Vec<&'a Commit>, Failure> {
+    if !args.all {
+        return Ok(vec![job.pick(&args.which)?]);
+    }
+    if let Some(step) = args.which.step() {
+        let error = Error::invalid(format!("--all and step {step} contradict each other"));
+        return Err(error.next("leave out one of the two").into());
+    }
+    job.pick(&Which::newest())?;
+    Ok(job.catalog.commits().iter().collect())
 }
 
 /// The code of a checkpoint that cannot be restored when no older one is good: that of its gravest finding.
@@ -284,6 +287,32 @@ fn document(one: &Checked<'_>, older_good: Option<&CommitRecord>) -> Value {
     })
 }
 
+impl Checked<'_> {
+    /// A line for each finding.
+    fn findings(&self, older_good: Option<&CommitRecord>) -> String {
+        let mut findings = String::new();
+        for finding in self.verdict.findings() {
+            let weight = match finding.fatal {
+                true if self.is_out_of_sight() => "not known to be lost",
+                true => "data lost",
+                false => "no data lost",
+            };
+            findings += &format!(
+                "{} ({weight}): {}\n",
+                finding.kind.name().replace('_', " "),
+                self.told(finding, older_good)
+            );
+        }
+        let containers = self.verdict.containers.iter();
+        let more: u64 = containers.map(|container| container.more_findings).sum();
+        if more > 0 {
+            let step = self.commit.record.step;
+            findings += &format!("and {} more in step {step}\n", count(more, "finding"));
+        }
+        findings
+    }
+}
+
 fn text(job: &Job, checked: &[Checked<'_>], older_good: Option<&CommitRecord>) -> String {
     let mut table = table(&[
         "step",
@@ -313,33 +342,7 @@ fn text(job: &Job, checked: &[Checked<'_>], older_good: Option<&CommitRecord>) -
             right(size(one.verdict.checked_bytes())),
             cell(state, tone),
         ]);
-        for finding in one.verdict.findings() {
-            let weight = if finding.fatal && one.is_out_of_sight() {
-                "not known to be lost"
-            } else if finding.fatal {
-                "data lost"
-            } else {
-                "no data lost"
-            };
-            findings.push_str(&format!(
-                "{} ({weight}): {}\n",
-                finding.kind.name().replace('_', " "),
-                one.told(finding, older_good)
-            ));
-        }
-        let more: u64 = one
-            .verdict
-            .containers
-            .iter()
-            .map(|container| container.more_findings)
-            .sum();
-        if more > 0 {
-            findings.push_str(&format!(
-                "and {} more in step {}\n",
-                count(more, "finding"),
-                record.step
-            ));
-        }
+        findings += &one.findings(older_good);
     }
     draw_together(&mut table);
     let mut text = format!("job {}\n{}", job.name.as_str(), table_text(&table));

@@ -46,53 +46,49 @@ pub(super) fn examine(report: &mut Report, path: &Path, role: &str) {
         // Without where its key comes from.
         group = dir.path().display().to_string();
     }
-    let kind = if is_served(path) {
-        "staging I/O server".to_owned()
-    } else {
-        orcheck_io::machine::file_system_kind(path).unwrap_or_else(|error| error.to_string())
-    };
-    match (role, kind.as_str()) {
-        ("placed directory", "tmpfs" | "ramfs") => report.add(
-            &group,
-            "file system",
-            Mark::Note,
-            kind,
-            "in memory: nothing survives a reboot; use it for tests only",
-        ),
-        ("node directory", "nfs" | "lustre") => report.add(
-            &group,
-            "file system",
-            Mark::Note,
-            kind,
-            "a node directory should be on a disk of the node",
-        ),
-        _ => report.ok(&group, "file system", kind),
+    kind(report, &group, path, role);
+    space(report, &group, dir.as_ref());
+    if is_writable(report, &group, dir.as_ref()) {
+        small_file(report, &group, dir.as_ref());
     }
+}
+
+fn kind(report: &mut Report, group: &str, path: &Path, role: &str) {
+    let kind = match is_served(path) {
+        true => "staging I/O server".to_owned(),
+        false => {
+            orcheck_io::machine::file_system_kind(path).unwrap_or_else(|error| error.to_string())
+        }
+    };
+    let advice = match (role, kind.as_str()) {
+        ("placed directory", "tmpfs" | "ramfs") => {
+            "in memory: nothing survives a reboot; use it for tests only"
+        }
+        ("node directory", "nfs" | "lustre") => "a node directory should be on a disk of the node",
+        _ => return report.ok(group, "file system", kind),
+    };
+    report.add(group, "file system", Mark::Note, kind, advice);
+}
+
+fn space(report: &mut Report, group: &str, dir: &dyn Dir) {
+    let name = "free space";
     match dir.free_bytes() {
         Ok(free) => {
-            let mark = if free < LITTLE_SPACE_BYTES {
-                Mark::Note
-            } else {
-                Mark::Ok
+            let mark = match free < LITTLE_SPACE_BYTES {
+                true => Mark::Note,
+                false => Mark::Ok,
             };
-            report.add(
-                &group,
-                "free space",
-                mark,
-                size(free),
-                "make room: two checkpoints must fit, and a third while it is written",
-            );
+            let advice = "make room: two checkpoints must fit, and a third while it is written";
+            report.add(group, name, mark, size(free), advice);
         }
-        Err(error) => report.add(
-            &group,
-            "free space",
-            Mark::Note,
-            error,
-            "check the file system",
-        ),
+        Err(error) => report.add(group, name, Mark::Note, error, "check the file system"),
     }
+}
+
+fn is_writable(report: &mut Report, group: &str, dir: &dyn Dir) -> bool {
+    let name = "writable";
     match dir.read_only() {
-        Ok(false) => {}
+        Ok(false) => true,
         Ok(true) => {
             let (found, next) = match dir.permits_writing() {
                 Ok(()) => ("read-only", "mount it for writing"),
@@ -101,38 +97,33 @@ pub(super) fn examine(report: &mut Report, path: &Path, role: &str) {
                     "run it as the user to whom it belongs, or let its owner permit you to write",
                 ),
             };
-            return report.add(&group, "writable", Mark::Problem, found, next);
+            report.add(group, name, Mark::Problem, found, next);
+            false
         }
-        Err(error) => report.add(
-            &group,
-            "writable",
-            Mark::Note,
-            error,
-            "check the file system",
-        ),
+        Err(error) => {
+            report.add(group, name, Mark::Note, error, "check the file system");
+            true
+        }
     }
+}
+
+fn small_file(report: &mut Report, group: &str, dir: &dyn Dir) {
     let name = format!("orcheck-doctor-{}.tmp", hex(&random_bytes::<8>()));
     let renamed = format!("orcheck-doctor-{}.tmp", hex(&random_bytes::<8>()));
-    if let Err(error) = with_file(report, &group, dir.as_ref(), &name, &renamed) {
-        report.add(
-            &group,
-            "write and sync",
-            Mark::Problem,
-            error,
-            "Orcheck cannot store checkpoints here",
-        );
+    if let Err(error) = with_file(report, group, dir, &name, &renamed) {
+        let next = "Orcheck cannot store checkpoints here";
+        report.add(group, "write and sync", Mark::Problem, error, next);
     }
     // Whichever name the file has by now.
     let left = [dir.remove(&name), dir.remove(&renamed)];
+    let is_it = |name_there: &String| *name_there == name || *name_there == renamed;
     if left.iter().all(|removed| removed.is_err())
-        && dir.list().is_ok_and(|entries| {
-            entries
-                .iter()
-                .any(|entry| entry.name == name || entry.name == renamed)
-        })
+        && dir
+            .list()
+            .is_ok_and(|entries| entries.iter().any(|entry| is_it(&entry.name)))
     {
         report.add(
-            &group,
+            group,
             "removal",
             Mark::Problem,
             "the test file cannot be removed",

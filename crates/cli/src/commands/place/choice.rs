@@ -81,25 +81,28 @@ pub fn choose(
         }
     }
     if choices.iter().all(|choice| choice.left_out.is_some()) {
-        let list: Vec<String> = choices
-            .iter()
-            .map(|choice| {
-                format!(
-                    "{}: {}",
-                    choice.server.name,
-                    choice.left_out.as_deref().unwrap_or_default()
-                )
-            })
-            .collect();
-        let all_full = choices.iter().all(|choice| choice.server.down.is_none());
-        let what = format!("no server can be used ({})", list.join("; "));
-        return Err(if all_full {
-            Error::no_space(what).next("prune older checkpoints, or lower --min-free-percent")
-        } else {
-            Error::unavailable(what).next("see whether the servers run")
-        });
+        return Err(none_usable(&choices));
     }
     Ok(choices)
+}
+
+fn none_usable(choices: &[Choice]) -> Error {
+    let list: Vec<String> = choices
+        .iter()
+        .map(|choice| {
+            format!(
+                "{}: {}",
+                choice.server.name,
+                choice.left_out.as_deref().unwrap_or_default()
+            )
+        })
+        .collect();
+    let all_full = choices.iter().all(|choice| choice.server.down.is_none());
+    let what = format!("no server can be used ({})", list.join("; "));
+    match all_full {
+        true => Error::no_space(what).next("prune older checkpoints, or lower --min-free-percent"),
+        false => Error::unavailable(what).next("see whether the servers run"),
+    }
 }
 
 fn full(server: &Server, min_free_percent: f64) -> Option<String> {

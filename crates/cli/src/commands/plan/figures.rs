@@ -207,45 +207,8 @@ impl Figures {
     }
 
     fn check(&self) -> Result<()> {
-        for (name, least, most) in RANGES {
-            let Some(figure) = self.of.get(name) else {
-                continue;
-            };
-            if !(least..=most).contains(&figure.value) {
-                let expected = match (is_time(name), most.is_finite()) {
-                    (true, true) => format!("{} to {}", span(least), span(most)),
-                    (true, false) => format!("at least {}, or never", span(least)),
-                    (false, _) => format!("{least:?} to {most:?}"),
-                };
-                let (flag, value) = (flag(name), figure.value);
-                let error = Error::invalid(format!("{flag} {value:?}: expected {expected}"));
-                return Err(match figure.origin.as_str() {
-                    "given" => error,
-                    origin => error.at(origin),
-                });
-            }
-        }
-        let has = |name: &str| self.of.contains_key(name);
-        if has("rank_gb") && !has("ranks_per_node") {
-            return Err(Error::invalid(
-                "--rank-gb without --ranks-per-node: expected the number of ranks on each node",
-            ));
-        }
-        if has("together") && !has("together_mtbf") {
-            return Err(Error::invalid(
-                "--together without --together-mtbf: expected the mean time between failures of nodes that fail together",
-            ));
-        }
-        if self.value("disk_read_gb_s").is_some() && self.value("disk_write_gb_s").is_none() {
-            return Err(Error::invalid(
-                "--disk-read-gb-s without --disk-write-gb-s: expected the GB/s written to a node's disk",
-            ));
-        }
-        if self.value("together_mtbf").is_some() && self.value("together").is_none() {
-            return Err(Error::invalid(
-                "--together-mtbf without --together: expected the number of nodes that fail together",
-            ));
-        }
+        self.check_ranges()?;
+        self.check_pairs()?;
         let missing: Vec<String> = NEEDED
             .into_iter()
             .filter(|(name, _)| self.value(name).is_none())
@@ -278,6 +241,54 @@ impl Figures {
                     "--node-gb {node_gb}: expected at most {memory_gb}, the memory of a node"
                 )));
             }
+        }
+        Ok(())
+    }
+
+    fn check_ranges(&self) -> Result<()> {
+        for (name, least, most) in RANGES {
+            let Some(figure) = self.of.get(name) else {
+                continue;
+            };
+            if !(least..=most).contains(&figure.value) {
+                let expected = match (is_time(name), most.is_finite()) {
+                    (true, true) => format!("{} to {}", span(least), span(most)),
+                    (true, false) => format!("at least {}, or never", span(least)),
+                    (false, _) => format!("{least:?} to {most:?}"),
+                };
+                let (flag, value) = (flag(name), figure.value);
+                let error = Error::invalid(format!("{flag} {value:?}: expected {expected}"));
+                return Err(match figure.origin.as_str() {
+                    "given" => error,
+                    origin => error.at(origin),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Figures that say nothing without another one.
+    fn check_pairs(&self) -> Result<()> {
+        let has = |name: &str| self.of.contains_key(name);
+        if has("rank_gb") && !has("ranks_per_node") {
+            return Err(Error::invalid(
+                "--rank-gb without --ranks-per-node: expected the number of ranks on each node",
+            ));
+        }
+        if has("together") && !has("together_mtbf") {
+            return Err(Error::invalid(
+                "--together without --together-mtbf: expected the mean time between failures of nodes that fail together",
+            ));
+        }
+        if self.value("disk_read_gb_s").is_some() && self.value("disk_write_gb_s").is_none() {
+            return Err(Error::invalid(
+                "--disk-read-gb-s without --disk-write-gb-s: expected the GB/s written to a node's disk",
+            ));
+        }
+        if self.value("together_mtbf").is_some() && self.value("together").is_none() {
+            return Err(Error::invalid(
+                "--together-mtbf without --together: expected the number of nodes that fail together",
+            ));
         }
         Ok(())
     }

@@ -109,37 +109,10 @@ fn single(args: &IntervalArgs, checkpoint_s: f64) -> Result<(String, Value, Name
         ]);
         documents.push(json!({ "rule": name, "interval_s": interval_s, "efficiency": efficiency, "expected_s": expected_s, "failures": expected_s / mtbf_s }));
     }
-    let efficiency = single.efficiency(best_s);
-    let text = format!(
-        "Take a checkpoint after every {} of computing: {} of the time computes what counts, and {} of work take {} in the mean.\n\n\
-         A failure every {}, a checkpoint costs {}, a restart {}.\n\n{}",
-        span(best_s),
-        percent(efficiency),
-        span(args.job.work),
-        span(single.expected_s(args.job.work, best_s)),
-        span(mtbf_s),
-        span(single.checkpoint_s),
-        span(single.restart_s),
-        table_text(&shown)
-    );
-    let text = match best_s < args.job.work {
-        true => text,
-        false => {
-            // Begun anew with each failure, as one segment that ends with the work.
-            let whole = Single {
-                checkpoint_s: 0.0,
-                ..single
-            };
-            let without_s = whole.expected_s(args.job.work, args.job.work);
-            format!(
-                "The work is shorter than the interval: without a checkpoint it takes {} in the mean. For more of it:\n{text}",
-                span(without_s)
-            )
-        }
-    };
+    let text = recommendation(args, &single, &table_text(&shown));
     let document = json!({
         "mtbf_s": mtbf_s, "checkpoint_s": single.checkpoint_s, "restart_s": single.restart_s, "work_s": args.job.work,
-        "interval_s": best_s, "efficiency": efficiency, "rules": documents,
+        "interval_s": best_s, "efficiency": single.efficiency(best_s), "rules": documents,
     });
     let levels = Levels(vec![Level {
         checkpoint_s,
@@ -152,6 +125,37 @@ fn single(args: &IntervalArgs, checkpoint_s: f64) -> Result<(String, Value, Name
         every: vec![1],
     };
     Ok((text, document, ("checkpoints".to_owned(), levels, pattern)))
+}
+
+/// What to do, and what it comes to.
+fn recommendation(args: &IntervalArgs, single: &Single, rules: &str) -> String {
+    let best_s = single.best_s();
+    let efficiency = single.efficiency(best_s);
+    let text = format!(
+        "Take a checkpoint after every {} of computing: {} of the time computes what counts, and {} of work take {} in the mean.\n\n\
+         A failure every {}, a checkpoint costs {}, a restart {}.\n\n{}",
+        span(best_s),
+        percent(efficiency),
+        span(args.job.work),
+        span(single.expected_s(args.job.work, best_s)),
+        span(single.mtbf_s),
+        span(single.checkpoint_s),
+        span(single.restart_s),
+        rules
+    );
+    if best_s < args.job.work {
+        return text;
+    }
+    // Begun again with each failure, as one segment that ends with the work.
+    let whole = Single {
+        checkpoint_s: 0.0,
+        ..*single
+    };
+    let without_s = whole.expected_s(args.job.work, args.job.work);
+    format!(
+        "The work is shorter than the interval: without a checkpoint it takes {} in the mean. For more of it:\n{text}",
+        span(without_s)
+    )
 }
 
 /// # Errors

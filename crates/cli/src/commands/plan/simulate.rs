@@ -169,6 +169,7 @@ fn trace(path: &Path, names: &[String]) -> Result<Vec<(f64, usize)>> {
     Ok(failures)
 }
 
+// tidy: long because it is one report, from the figures to the text and the document
 fn summary(args: &SimulateArgs, names: &[String], job: &Job, lives: &[Life]) -> (String, Value) {
     let runs = lives.len() as f64;
     let mean = |of: &dyn Fn(&Life) -> f64| lives.iter().map(of).sum::<f64>() / runs;

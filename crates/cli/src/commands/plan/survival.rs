@@ -70,6 +70,7 @@ fn picture(args: &SurvivalArgs, path: &Path) -> Result<()> {
 }
 
 /// The document's table, entry by entry.
+// tidy: long because it is one report, from the figures to the text and the document
 fn table_1(args: &SurvivalArgs) -> Result<(String, Value)> {
     let mut heads = vec!["nodes".to_owned(), "replicas".to_owned()];
     heads.extend(TABLE_1_PERCENT.map(|percent| format!("{percent} %")));

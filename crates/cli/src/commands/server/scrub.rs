@@ -10,7 +10,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use orcheck_engine::upkeep::scrub::{Counts, Progress, Scrub};
+pub use orcheck_engine::upkeep::scrub::Counts;
+use orcheck_engine::upkeep::scrub::{Progress, Scrub};
 use orcheck_format::Result;
 use orcheck_io::clock::Clock;
 use orcheck_io::disk::Pace;

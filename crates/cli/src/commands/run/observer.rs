@@ -33,7 +33,7 @@ use crate::job::Search;
 use crate::output::count;
 
 /// Where jobs are, as far as anybody said.
-pub struct Told {
+pub struct Observer {
     dirs: Vec<PathBuf>,
     node_dirs: Vec<PathBuf>,
     job: Option<String>,
@@ -44,7 +44,7 @@ pub struct Told {
 
 /// What the last run told.
 #[derive(Default)]
-pub struct Heard {
+pub struct RunReport {
     /// A job that it opened.
     pub job: Option<String>,
     /// Why it opened a job without checkpoints, and no other.
@@ -71,7 +71,7 @@ pub struct Heard {
 /// Most warnings of a run that are shown.
 const SHOWN_MOST: usize = 8;
 
-impl Heard {
+impl RunReport {
     /// What the library said, for a person: each warning, and of the losses their number and the last one.
     pub fn said(&self) -> Vec<String> {
         let new = self
@@ -103,7 +103,7 @@ type Committed = (String, u64, Epoch, Level);
 
 /// What is in the directories of the jobs.
 #[derive(Default)]
-pub struct Seen {
+pub struct JobState {
     /// Everything committed so far.
     commits: BTreeSet<Committed>,
     /// The highest epoch of each job that was claimed.
@@ -123,12 +123,12 @@ pub struct HaltAt {
     unix_ms: u64,
 }
 
-impl Told {
+impl Observer {
     /// What the command line says.
     ///
     /// # Errors
     /// Invalid for a path that the program cannot be given.
-    pub fn new(place: &Where) -> Result<Told> {
+    pub fn new(place: &Where) -> Result<Observer> {
         for path in &place.dirs {
             if path.to_str().is_none_or(|text| text.contains(',')) {
                 return Err(Error::invalid(format!(
@@ -139,7 +139,7 @@ impl Told {
             }
         }
         let whole = |paths: &[PathBuf]| paths.iter().map(|path| whole(path)).collect();
-        Ok(Told {
+        Ok(Observer {
             dirs: whole(&place.dirs),
             node_dirs: whole(&place.node_dirs),
             job: place.job.clone(),
@@ -173,9 +173,9 @@ impl Told {
     }
 
     /// Takes in what the last run told.
-    pub fn hear(&mut self) -> Heard {
+    pub fn hear(&mut self) -> RunReport {
         let text = self.mailbox.as_mut().map(|mailbox| mailbox.take());
-        let mut heard = Heard::default();
+        let mut heard = RunReport::default();
         let mut stopped = BTreeSet::new();
         for note in report::read(&text.and_then(Result::ok).unwrap_or_default()) {
             if let Some(text) = note.warning {
@@ -233,8 +233,8 @@ impl Told {
     }
 
     /// What the directories tell, where they are known and can be read.
-    pub fn look(&self) -> Option<Seen> {
-        let mut seen = Seen::default();
+    pub fn look(&self) -> Option<JobState> {
+        let mut seen = JobState::default();
         if self.opened.is_empty() {
             let place = Where {
                 dirs: self.dirs.clone(),
@@ -292,7 +292,7 @@ impl Told {
     }
 }
 
-impl Seen {
+impl JobState {
     /// Adds what the directories hold of the job, or of all jobs where it is not named; false when they cannot be read.
     fn add_any(&mut self, place: &Where) -> bool {
         let Ok(mut search) = Search::of(place, &Trust::default()) else {
@@ -405,7 +405,7 @@ impl Seen {
     /// Whether some job has a newer step than it had: before, or before its first epoch of this run where nobody looked at it then.
     pub fn is_newer_than(
         &self,
-        before: Option<&Seen>,
+        before: Option<&JobState>,
         first_epochs: &BTreeMap<String, u64>,
     ) -> bool {
         let is_old = |commit: &Committed| {
