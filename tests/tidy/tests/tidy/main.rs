@@ -104,8 +104,9 @@ fn a_planted_circle_of_rooms_is_found() {
 }
 
 type Rule = fn(&File) -> Vec<String>;
-const RULES: [Rule; 8] = [
+const RULES: [Rule; 9] = [
     long_file,
+    long_function,
     banned_name,
     banned_mark,
     sleeping_test,
@@ -131,6 +132,16 @@ fn every_rule_finds_a_planted_violation() {
             File::new(
                 "a.c",
                 format!("// {}: long because\n{}", "tidy", "x\n".repeat(1500)),
+            ),
+        ),
+        (
+            long_function,
+            File::new(
+                "crates/a/src/b.rs",
+                format!(
+                    "    /// Doc.\n    pub(crate) fn f(\n{}    }}\n",
+                    "x\n".repeat(70)
+                ),
             ),
         ),
         (banned_name, File::new("crates/io/src/utils.rs", "")),
@@ -243,6 +254,25 @@ fn what_only_looks_like_a_violation_passes() {
             File::new(
                 "a.c",
                 format!("// {}: long because\n{}", "tidy", "x\n".repeat(900)),
+            ),
+        ),
+        (
+            long_function,
+            File::new(
+                "crates/a/src/b.rs",
+                format!(
+                    "// {}: long because\n#[inline]\nfn f() {{\n{}}}\n#[test]\nfn g() {{\n{}}}\n",
+                    "tidy",
+                    "x\n".repeat(80),
+                    "x\n".repeat(80)
+                ),
+            ),
+        ),
+        (
+            long_function,
+            File::new(
+                "crates/a/src/b.rs",
+                format!("fn f() {{\n{}}}\n\nfn g() {{}}\n", "x\n".repeat(68)),
             ),
         ),
         (banned_name, File::new("crates/io/src/model.rs", "")),

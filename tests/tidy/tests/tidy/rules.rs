@@ -6,6 +6,8 @@ use std::path::Path;
 /// Lines that a source file has at most; beyond it the file must say why, see [`long_file`].
 pub const LINES_MAX: usize = 800;
 pub const LINES_HARD_MAX: usize = 1500;
+/// Lines that a function has at most, or it says why it has more, see [`long_function`].
+pub const FUNCTION_LINES_MAX: usize = 70;
 /// Written by a program, read by compilers: their length is not ours to choose.
 pub const GENERATED: [&str; 1] = ["crates/capi/include/orcheck.h"];
 
@@ -21,7 +23,7 @@ pub const UNSAFE_CRATES: [&str; 6] = [
 /// The one file that makes a checkpoint visible.
 pub const COMMIT_FILE: &str = "crates/engine/src/commit/record.rs";
 /// The pure state machine that decides that a checkpoint may become visible.
-pub const PROTOCOL_FILE: &str = "crates/engine/src/commit/protocol.rs";
+pub const PROTOCOL_FILE: &str = "crates/engine/src/commit/protocol/lead.rs";
 
 pub fn long_file(file: &File) -> Vec<String> {
     let lines = file.text.lines().count();
@@ -38,6 +40,47 @@ pub fn long_file(file: &File) -> Vec<String> {
          would hurt, say \"{reason} ...\" in its first 40 lines (then {LINES_HARD_MAX} hold)",
         file.path
     )]
+}
+
+/// Functions of crates, as rustfmt lays them out: from the line with `fn` to the brace at the same
+/// depth. Tests are exempt: they are stories, read from top to bottom.
+pub fn long_function(file: &File) -> Vec<String> {
+    if !file.in_crate_src() {
+        return vec![];
+    }
+    let reason = format!("// {}: long because", "tidy");
+    let lines: Vec<&str> = file.text.lines().collect();
+    let mut found = vec![];
+    for (at, line) in lines.iter().enumerate() {
+        let code = line.trim_start();
+        let depth = &line[..line.len() - code.len()];
+        let is_qualifier = |word: &str| {
+            word.starts_with("pub")
+                || ["const", "async", "unsafe", "extern", "\"C\""].contains(&word)
+        };
+        let before = code.split_once("fn ").map(|(before, _)| before);
+        if !before.is_some_and(|before| before.split_whitespace().all(is_qualifier)) {
+            continue;
+        }
+        let end = lines[at..]
+            .iter()
+            .position(|line| line.strip_prefix(depth) == Some("}"));
+        let len = end.map_or(1, |end| end + 1);
+        // Attributes, documentation and the reason stand right above.
+        let above = || lines[..at].iter().rev().map(|line| line.trim_start());
+        let mut above = above().take_while(|line| line.starts_with("//") || line.starts_with('#'));
+        let is_exempt = above.any(|line| line.starts_with(&reason) || line == "#[test]");
+        if len > FUNCTION_LINES_MAX && !is_exempt {
+            found.push(file.at(
+                at,
+                format!(
+                    "a function of {len} lines, expected at most {FUNCTION_LINES_MAX}. Give its \
+                     parts names; if that would hurt, say \"{reason} ...\" right above it"
+                ),
+            ));
+        }
+    }
+    found
 }
 
 pub fn banned_name(file: &File) -> Vec<String> {
