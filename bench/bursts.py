@@ -80,9 +80,9 @@ class Bed(Held):
         return line
 
     def burst(self, mode, order, nodes, per_node, size, disks=None, count=1, like=None):
-        """One burst of so many bytes a rank in a mode of the library to servers of an order, and what the disks and the processors
-        did meanwhile: with empty caches, and of ranks that have computed for a while. count: so many checkpoints instead, one after
-        the other, on a machine that is as it is. like: chunks and dirty memory are those of a burst of so many bytes a rank."""
+        """One burst of this many bytes a rank in a mode of the library to servers of an order, and what the disks and the processors
+        did meanwhile: with empty caches, and of ranks that have computed for a while. count: this many checkpoints instead, one after
+        the other, on a machine that is as it is. like: chunks and dirty memory are those of a burst of this many bytes a rank."""
         like = like or size
         chunk = chunk_of(like)
         pool = max((-(-size // chunk) + 2) * per_node, 4) * chunk  # the library takes no less
@@ -156,5 +156,5 @@ def open_files(pid):
 
 
 def chunk_of(size):
-    """A chunk of staging memory for images of so many bytes: 4 MiB at most."""
+    """A chunk of staging memory for images of this many bytes: 4 MiB at most."""
     return next(1 << shift for shift in range(22, 15, -1) if 1 << shift <= max(size, 1 << 16))

@@ -115,7 +115,7 @@ def processes(nodes, lost):
 
 
 def lose_a_node():
-    """One of four nodes loses its rank, its agent and its disk; the other three go on with four ranks."""
+    """One of four nodes loses its rank, its agent and its disk; the other three continue with four ranks."""
     nodes, every = ["n0", "n1", "n2", "n3"], 100
     steps, lost = 10 * every, "n2"
     whole = on_nodes(nodes, steps, every, f"{WORK}/whole")
@@ -154,7 +154,7 @@ def lose_a_node():
             print(f"     {line.rstrip()}")
     if job.wait() != 0 or resumed_s is None:
         fail("the job did not resume on three nodes:\n" + "".join(lines))
-    print(f"     recovery: {resumed_s:.1f} s from the loss until the solver went on, {len(nodes)} ranks on three nodes")
+    print(f"     recovery: {resumed_s:.1f} s from the loss until the solver continued, {len(nodes)} ranks on three nodes")
     good = same(f"{WORK}/whole", f"{WORK}/moved")
     print(f"   final state                         {'identical' if good else 'DIFFERENT'}")
     return good

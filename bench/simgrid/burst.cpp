@@ -161,7 +161,7 @@ static double simulate(const Case& c, char* program) {
         disk->write(request->bytes);
         left -= request->bytes;
         last = sg4::Engine::get_clock() + c.latency;
-        // The answer is on its way while the disk goes on.
+        // The answer is on its way while the disk continues.
         auto window = request->stream->window;
         if (c.latency > 0) {
           sg4::Actor::create("answer", sg4::this_actor::get_host(), [window, &c] {

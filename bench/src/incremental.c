@@ -5,7 +5,7 @@
  * The state is one region flagged ORC_CPU_WRITES_ONLY. Two sessions, one after the other:
  *
  *   contiguous   a tenth of the pages is written in one piece, somewhere else every round
- *   random       a tenth of the pages is written, drawn anew every round
+ *   random       a tenth of the pages is written, drawn again every round
  *
  * and in each round, in an order that alternates:
  *
@@ -47,7 +47,7 @@ static uint64_t drawn(uint64_t *state) { /* splitmix64 */
     return z ^ z >> 31;
 }
 
-/* Which pages are written: a run from somewhere, or so many drawn ones in ascending order. */
+/* Which pages are written: a run from somewhere, or this many drawn ones in ascending order. */
 static void draw(int round, bool random) {
     uint64_t state = (uint64_t)round << 32 | (uint64_t)rank;
     if (!random) {

@@ -22,7 +22,7 @@ static char *state;
 static size_t size;
 static MPI_Comm world = MPI_COMM_WORLD; /* FTI gives another one */
 
-/* ---- adapters: begin, take a checkpoint (returns when the program may go on), wait until it is safe, end ---- */
+/* ---- adapters: begin, take a checkpoint (returns when the program may continue), wait until it is safe, end ---- */
 typedef struct {
     const char *name;
     void (*begin)(const char *dir, const char *conf);

@@ -114,7 +114,7 @@ static double from_first_to_last_s(double begin_s, double end_s) {
     return last - first;
 }
 
-/* A barrier that sleeps, then one that does not: all have come, and all go on together. */
+/* A barrier that sleeps, then one that does not: all have come, and all continue together. */
 static void all_here(void) {
     MPI_Request request;
     int done = 0;
@@ -148,7 +148,7 @@ static bool others_busy(void) {
     return busy;
 }
 
-/* Waits until nothing of what was measured before goes on: after a commit, files of an older step
+/* Waits until nothing of what was measured before continues: after a commit, files of an older step
  * are removed, which on some file systems takes as long as writing them. */
 static void settle(void) {
     together();

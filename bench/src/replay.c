@@ -15,7 +15,7 @@
  *             comes; then a sync of all
  *   orcheck   one region from a codec that hands over the same pieces with as many copies; orc_checkpoint, orc_wait
  *
- * continue_s: from the first rank that begins to the last that goes on computing: its writes have been taken, by the
+ * continue_s: from the first rank that begins to the last that continues computing: its writes have been taken, by the
  * page cache of its node or of the servers, or orc_checkpoint has returned. safe_s: until all is synced, or
  * committed at level global. One run gives both, so `local` is "buffered without fsync" and "with fsync".
  *
@@ -130,7 +130,7 @@ static double to_local(bool direct) {
     return taken_s;
 }
 
-/* Where a byte of this rank's file lies: the server, the offset in its part, and how far that goes on. */
+/* Where a byte of this rank's file lies: the server, the offset in its part, and how far that continues. */
 static int stripe(size_t at, size_t *offset, size_t *len) {
     const size_t number = at / STRIPE, within = at % STRIPE;
     if (*len > STRIPE - within) *len = STRIPE - within;
@@ -227,7 +227,7 @@ static int image_size(void *unused, size_t *len) {
 
 static int image_pack(void *unused, size_t at, void *into, size_t len) {
     (void)unused;
-    static size_t piece; /* positions grow, and begin anew */
+    static size_t piece; /* positions grow, and begin again */
     if (at < begins[piece]) piece = 0;
     while (begins[piece] + lengths[piece] <= at && piece + 1 < pieces) piece++;
     for (char *to = into; len > 0; piece++) {
@@ -271,7 +271,7 @@ static void disks(const char *where, FILE *report) {
     closedir(all);
 }
 
-/* Nothing is dirty on the file systems of this rank's files, and nothing goes on in this process. */
+/* Nothing is dirty on the file systems of this rank's files, and nothing continues in this process. */
 static void quiet(const char *disks_dir) {
     for (int still = 0; still < 5; still = others_busy() ? 0 : still + 1)
         nanosleep(&(struct timespec){.tv_nsec = 5 * 1000 * 1000}, NULL);

@@ -8,7 +8,7 @@
  * a checkpoint at its beginning (synchronous, asynchronous, lent, in turn), and before and after it
  * one without ("none"). A window is half as long again as a flush, so what it takes longer than its
  * two neighbours is the whole cost. In addition, --runs times, whole runs with --counts checkpoints
- * and without: so long that flushes, and the removal of older files, do not meet. --timelines: so many runs of each
+ * and without: so long that flushes, and the removal of older files, do not meet. --timelines: this many runs of each
  * mode with two checkpoints, and without, in which the time of every step is noted. --depth: cells in z, if the box
  * is no cube. */
 #define _GNU_SOURCE
@@ -73,7 +73,7 @@ static void drain(void) {
     settle();
 }
 
-/* Computes steps with so many checkpoints, evenly spaced from the first step on. */
+/* Computes steps with this many checkpoints, evenly spaced from the first step on. */
 static void measure(const char *kind, int round, int mode, int count, int steps) {
     double stage_s = 0, call_s = 0;
     const int lead = stamps ? steps / (2 * (count + 1)) : 0; /* a timeline shows what it was like before, too */
@@ -111,7 +111,7 @@ static void measure(const char *kind, int round, int mode, int count, int steps)
     fputc('}', report);
 }
 
-/* How long a checkpoint takes until it is safe, and until nothing of it goes on; and a step. */
+/* How long a checkpoint takes until it is safe, and until nothing of it continues; and a step. */
 static void look(double *safe_s, double *quiet_s, double *step_s) {
     *safe_s = 0.1, *quiet_s = 0.1, *step_s = 1e9;
     for (int i = 0; i < 24; i++) {

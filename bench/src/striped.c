@@ -47,7 +47,7 @@ static int answer(int client, const void *from, size_t len) {
     return send(client, from, len, MSG_NOSIGNAL) == (ssize_t)len ? 0 : -1;
 }
 
-/* 0 if the client goes on. */
+/* 0 if the client continues. */
 static int serve(int client, int *file, char *path, char *buffer) {
     Request request;
     if (take(client, &request, sizeof request) || request.length_bytes > MOST_BYTES) return -1;

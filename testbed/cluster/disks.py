@@ -191,7 +191,7 @@ class Disks(Held):
         set_to(os.path.join(self.work, "raw", name, "stats"), command)
 
     def limit_dirty(self, bytes_each):
-        """At most so many dirty bytes in the page cache for each disk; None: as the machine has it. Returns what the
+        """At most this many dirty bytes in the page cache for each disk; None: as the machine has it. Returns what the
         kernel made of it, by name.
 
         Per device (/sys/class/bdi/*/max_bytes with strict_limit; Linux 6.2): other disks keep what they have. The

@@ -13,7 +13,7 @@ import disk as model
 KINDS = {
     "kill": "SIGKILL before the n-th call of a save",
     "error": "one call of a save fails, or is short",
-    "fsync": "one fsync fails; the run goes on as it likes; then a power cut",
+    "fsync": "one fsync fails; the run continues as it likes; then a power cut",
     "power": "power cut: what no fsync covers is dropped, in part or all",
     "flip": "bits, bytes or bursts of up to 64 bytes of the newest save changed",
     "block": "a 4 KiB block of it zeroed, swapped, misplaced or from the save before",

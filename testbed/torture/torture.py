@@ -8,7 +8,7 @@ at the level of system calls, repeats it under faults, and judges what is restor
   CLEAR_FAIL   refused, with a word, where nothing else was promised (damage; nothing acknowledged yet)
   FELL_BACK    damage: an older step, bit for bit, with a warning
   LOST_WORK    what was acknowledged is gone, or an older step came back without a word
-  HARD_FAIL    ended by a signal, failed without a word, or the next run cannot go on
+  HARD_FAIL    ended by a signal, failed without a word, or the next run cannot continue
   SILENT_WRONG restored, and not the bytes of one step
   HANG         no end within the deadline
   LEAK         files or processes left behind
@@ -39,7 +39,7 @@ def arguments(argv=None):
     parser.add_argument("--kinds", default=",".join(KINDS), help="kinds of faults: " + "; ".join(
         f"{name}: {what}" for name, what in KINDS.items()))
     parser.add_argument("--trials", type=int, default=int(os.environ.get("ORCHECK_TRIALS", 120)),
-                        help="at most so many trials of each kind and format (default $ORCHECK_TRIALS or 120)")
+                        help="at most this many trials of each kind and format (default $ORCHECK_TRIALS or 120)")
     parser.add_argument("--minutes", type=float, default=8, help="time for everything, shared out evenly (default 8)")
     parser.add_argument("--seed", type=int, default=int(os.environ.get("ORCHECK_SEED", 1)))
     parser.add_argument("--trial", type=int, help="only this trial of each kind, and say what it came to")
@@ -135,7 +135,7 @@ def torture(args, say=print):
             subject = Subject(adapter, meddle, scratch, args.seed, args.state_kib * 1024, args.trials, args.timeout_s)
             try:
                 subject.reference()
-            except RuntimeError as error:  # it cannot even do it without a fault: the others go on
+            except RuntimeError as error:  # it cannot even do it without a fault: the others continue
                 missing[adapter.name] = str(error).strip()
                 continue
             versions[adapter.name] = {"about": adapter.about, **adapter.versions, "calls": subject.calls}

@@ -136,7 +136,7 @@ class Subject:
         return disk
 
     def bytes_after(self, attempted):
-        """What lies there after so many saves and the next run, without a fault."""
+        """What lies there after this many saves and the next run, without a fault."""
         place = Place(self.scratch)
         try:
             if attempted:
@@ -270,7 +270,7 @@ class Subject:
         return (*self.judge_restore(ended, place, STEPS, STEPS, damaged=True), ended.trace.struck or fault is None)
 
     def _crashed(self, place, acked):
-        """What lies there after a crash is restored, and the job goes on. acked: the newest acknowledged step."""
+        """What lies there after a crash is restored, and the job continues. acked: the newest acknowledged step."""
         attempted = min(acked + 1, STEPS)
         verdict, text = self.judge_restore(self.restore(place), place, acked, attempted, damaged=False)
         self.go_on(place, attempted, self.limits)

@@ -151,7 +151,7 @@ pub(crate) fn span(address: *mut c_void, len_bytes: u64) -> Result<Span> {
         address.cast::<u8>()
     };
     // SAFETY: the program promises that these bytes are its memory and stay so until the region is
-    // protected anew or unprotected; the header says so.
+    // protected again or unprotected; the header says so.
     Ok(unsafe { Span::new(address, len) })
 }
 

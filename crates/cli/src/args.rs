@@ -549,7 +549,7 @@ pub struct ServerArgs {
     /// request as it comes, straight to the disk; and 'arrival-cached': the same, through the page cache
     #[arg(long, value_enum, default_value_t = ServerOrder::Pull)]
     pub order: ServerOrder,
-    /// Read what lies in ROOT again and again to find damage, at so many MiB per second, and slower while callers are
+    /// Read what lies in ROOT again and again to find damage, at this many MiB per second, and slower while callers are
     /// served; 0: not at all
     #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
     pub scrub_mib_s: u32,
@@ -642,7 +642,7 @@ pub struct HaltArgs {
     /// Halt at this time and not before: 14:30, '2026-11-24 14:30' (both local), or in 90min. The command does not wait for it
     #[arg(long, value_name = "TIME", conflicts_with_all = ["after", "list", "remove"])]
     pub at: Option<String>,
-    /// Halt after so many further checkpoints; the command does not wait for them
+    /// Halt after this many further checkpoints; the command does not wait for them
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with_all = ["list", "remove"])]
     pub after: Option<u64>,
     /// Only ask

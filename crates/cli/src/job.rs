@@ -253,7 +253,7 @@ impl Job {
         }
         Failure::with(
             exit::NOTHING,
-            error.next("give all directories of the job, or start it afresh"),
+            error.next("give all directories of the job, or start it from nothing"),
         )
     }
 

@@ -180,7 +180,7 @@ impl Table {
         self.rows.push(cells.into_iter().collect());
     }
 
-    /// The text for a terminal of so many columns, or for a file.
+    /// The text for a terminal of this many columns, or for a file.
     fn text(&self, columns: Option<usize>) -> String {
         let (caps, gap) = match columns {
             Some(columns) => self.fit(columns),
@@ -277,7 +277,7 @@ impl Table {
     }
 }
 
-/// A name with at most so many characters: its beginning and its end, which tells names apart more often.
+/// A name with at most this many characters: its beginning and its end, which tells names apart more often.
 fn shortened(name: &str, most: usize) -> String {
     let count = name.chars().count();
     if count <= most || most < NAME_LEAST {

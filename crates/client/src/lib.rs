@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! open ─▶ protect … ─▶ find ─▶ (stored, allocate, protect) ─▶ restart
-//!      └▶ loop { due? ─▶ checkpoint ─▶ go on computing } ─▶ close
+//!      └▶ loop { due? ─▶ checkpoint ─▶ continue computing } ─▶ close
 //! ```
 //!
 //! Invariants:

@@ -117,9 +117,9 @@ pub struct Options {
     pub fan_out: u32,
     /// Whether what travels over TCP is encrypted.
     pub net_encrypt: bool,
-    /// Trigger: every so many steps; 0: off.
+    /// Trigger: every this many steps; 0: off.
     pub every_steps: u64,
-    /// Trigger: every so many seconds; 0: off.
+    /// Trigger: every this many seconds; 0: off.
     pub every_s: f64,
     /// Trigger: as often as this share of run time allows; 0: off.
     pub overhead_percent: f64,
@@ -214,7 +214,7 @@ impl Options {
         self.check_pool || self.peers > 0 || self.global.iter().any(|root| is_served(root))
     }
 
-    /// Mean time between failures of a job on so many nodes, where the interval follows from it, seconds.
+    /// Mean time between failures of a job on this many nodes, where the interval follows from it, seconds.
     #[must_use]
     pub fn mtbf_s_of(&self, nodes: usize) -> Option<f64> {
         let of_nodes_s = self.node_mtbf_s / nodes.max(1) as f64;

@@ -1,4 +1,4 @@
-//! The end of an agent within a run: all ranks go on with agents anew.
+//! The end of an agent within a run: all ranks continue with agents again.
 //!
 //! ```text
 //! somebody's agent ended ─▶ all let go of their session, and agents that live finish with it
@@ -11,7 +11,7 @@
 //! 1. All ranks go this way in the same call, or none: that an agent ended travels in the agreement of the checkpoint.
 //! 2. A step that was committed anywhere counts as committed; one that every rank still has whole is flushed again; any
 //!    other one is lost, and every rank is told.
-//! 3. The new epoch goes on from the newest committed step: nothing that was committed is superseded.
+//! 3. The new epoch continues from the newest committed step: nothing that was committed is superseded.
 //!
 //! Survives: an agent that is killed at any moment, also the lead's, also several. Not here: what stays in the pool
 //! (`engine::kept`), the agent's side (`engine::agent`: it meets a new session like any other), ranks that end.

@@ -1,4 +1,4 @@
-//! Which copies a run makes anew, and who does.
+//! Which copies a run makes again, and who does.
 #![allow(clippy::unwrap_used)]
 
 use orcheck_engine::replicas::mend::{Copy, plan};
@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Nodes of the run that goes on; behind them, others that answer.
+/// Nodes of the run that continues; behind them, others that answer.
 const MEMBERS: u32 = 4;
 const LEN_BYTES: u64 = 1000;
 const OLD: Epoch = Epoch {

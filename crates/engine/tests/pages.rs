@@ -44,7 +44,7 @@ fn round() -> impl Strategy<Value = Round> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    // Breaks if: the sum of a group of pages is not made anew when a page of it was copied, or is used although a page of
+    // Breaks if: the sum of a group of pages is not made again when a page of it was copied, or is used although a page of
     // it was stored just now.
     #[test]
     fn every_run_holds_the_bytes_of_its_part(

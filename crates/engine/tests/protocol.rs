@@ -184,7 +184,7 @@ fn fate() -> impl Strategy<Value = Fate> {
 }
 
 /// One job, drawn: nodes, writers of each, steps, what happens to each container, the order of delivery with its
-/// duplicates, and a node that is gone after so many deliveries.
+/// duplicates, and a node that is gone after this many deliveries.
 type Play = (
     u32,
     u32,

@@ -304,7 +304,7 @@ impl World {
     }
 }
 
-/// Nodes, fan-out, steps; whether each part is durable; the order of what happens; who dies after so many events.
+/// Nodes, fan-out, steps; whether each part is durable; the order of what happens; who dies after this many events.
 type Play = (u32, u32, u64, Vec<u8>, Vec<u16>, Option<(u32, usize)>);
 
 fn plays() -> impl Strategy<Value = Play> {

@@ -419,10 +419,10 @@ mod tests {
     fn a_message_has_one_next_step_the_last_that_was_given() {
         let inner =
             Error::corrupt("block 3 is damaged").next("use an older step (one that is good)");
-        let again = inner.clone().at("step 4").next("start afresh");
+        let again = inner.clone().at("step 4").next("start from nothing");
         assert_eq!(
             again.message(),
-            "step 4: block 3 is damaged. Next: start afresh"
+            "step 4: block 3 is damaged. Next: start from nothing"
         );
         let quoted = Error::not_found(format!("nothing here ({inner}), and 2 more"));
         assert_eq!(

@@ -1,9 +1,9 @@
 //! The interval of checkpoints of several levels, each of which survives more than the one below, and what they cost.
 //!
-//! How: every so many checkpoints one is of the next level too, in a pattern that repeats. What happens between two checkpoints is a
+//! How: every this many checkpoints one is of the next level too, in a pattern that repeats. What happens between two checkpoints is a
 //! state of a Markov chain, as in Moody et al. (SC 2010): a segment of computing and the checkpoint behind it end, or a failure
 //! strikes, which needs some level, and what was computed since the last checkpoint that has reached it is computed again,
-//! segment by segment. Here levels may be reached some time after the program goes on, as asynchronous ones are; so which
+//! segment by segment. Here levels may be reached some time after the program continues, as asynchronous ones are; so which
 //! checkpoint a failure goes back to depends on when it strikes within a segment. The expected times T_j of the segments follow
 //! from each other, once round the pattern; they are iterated until they stay.
 //!
@@ -12,7 +12,7 @@
 //! 2. What is recommended is no worse than its neighbours; it is found by climbing, not proven to be the best of all.
 //!
 //! Assumed: failures of each level come at random and independently; whoever failed, what is under way to a higher level arrives as
-//! if nothing had happened (the agents of Orcheck go on without the program), unless the failure goes back behind it.
+//! if nothing had happened (the agents of Orcheck continue without the program), unless the failure goes back behind it.
 //!
 //! Not here: failures that come in another way, a single run with its luck (`life.rs`).
 
@@ -28,7 +28,7 @@ const PATTERN_MAX: u32 = 1 << 13;
 /// The iteration ends when no time moves by more than this share of itself.
 const SETTLED: f64 = 1e-10;
 const ROUNDS_MAX: u32 = 10_000;
-/// Rounds in which it is asked anew when levels are reached; then times have nearly settled.
+/// Rounds in which it is asked again when levels are reached; then times have nearly settled.
 const STRETCHED_ROUNDS: u32 = 30;
 /// How closely the logarithm of the interval is searched while climbing, and at the end.
 const SEARCHED: (f64, f64) = (1e-3, 1e-6);
@@ -38,7 +38,7 @@ const SEARCHED: (f64, f64) = (1e-3, 1e-6);
 pub struct Level {
     /// What a checkpoint of this level, with the lower ones, costs the program, seconds.
     pub checkpoint_s: f64,
-    /// From when the program goes on until the checkpoint has reached this level, seconds.
+    /// From when the program continues until the checkpoint has reached this level, seconds.
     pub safe_after_s: f64,
     /// From a failure until the program computes again, read from this level, seconds.
     pub restart_s: f64,
@@ -51,7 +51,7 @@ pub struct Level {
 pub struct Pattern {
     /// Computing between two checkpoints, seconds.
     pub interval_s: f64,
-    /// For each level: every so many checkpoints one is of this level at least. 1 for the lowest; each is a multiple of the one before.
+    /// For each level: every this many checkpoints one is of this level at least. 1 for the lowest; each is a multiple of the one before.
     pub every: Vec<u32>,
 }
 
@@ -540,7 +540,7 @@ impl<'a> Chain<'a> {
     }
 }
 
-/// Time, seconds, of so many segments before `place`, the first of which begins with what was read (as in [`Segment`]).
+/// Time, seconds, of this many segments before `place`, the first of which begins with what was read (as in [`Segment`]).
 fn again_s(place: usize, back: usize, read: usize, now: &Times, before: &Times) -> f64 {
     match back.checked_sub(place) {
         None | Some(0) => {

@@ -99,7 +99,7 @@ impl Single {
     }
 
     /// How long so much computing takes in the mean, with checkpoints after every `interval_s` of it (Daly's model): a
-    /// segment and its checkpoint are begun anew after each failure, and restarts too.
+    /// segment and its checkpoint are begun again after each failure, and restarts too.
     #[must_use]
     pub fn expected_s(&self, work_s: f64, interval_s: f64) -> f64 {
         let m = self.mtbf_s;

@@ -13,7 +13,7 @@ fn level(checkpoint_s: f64, safe_after_s: f64, restart_s: f64, mtbf_s: f64) -> L
     }
 }
 
-// Breaks if: the chain counts a restart twice, or begins a segment anew without its checkpoint.
+// Breaks if: the chain counts a restart twice, or begins a segment again without its checkpoint.
 #[test]
 fn one_level_is_the_closed_form() {
     for (checkpoint_s, restart_s, mtbf_s) in [

@@ -1,6 +1,6 @@
 //! Where descriptors are made: above the standard streams, and not for forked children to keep alive.
 //!
-//! How: a program may run with its standard streams closed, and goes on printing. The kernel gives the lowest free
+//! How: a program may run with its standard streams closed, and continues printing. The kernel gives the lowest free
 //! number, so each descriptor that is made here and got one of 0 to 2 is moved above them at once. A descriptor whose
 //! being open tells others that this process lives (a lock, a connection, a listener) is a [`Living`]: a bit in a table
 //! that a forked child goes through before `fork` returns there, replacing each by one of `/dev/null`. Its number stays

@@ -9,7 +9,7 @@
 //! 1. The number of a step is counted per `Failpoints` value (clones share it), starts at 1 and has no gaps.
 //! 2. `at` is called before the effect: stopping at step n means that steps 1 … n−1 happened and n did not.
 //! 3. A retry of an interrupted or short transfer is a new step.
-//! 4. `done` is called after an effect on a disk took place, before its caller goes on, so that whatever follows
+//! 4. `done` is called after an effect on a disk took place, before its caller continues, so that whatever follows
 //!    from the effect is told later.
 //! 5. `has_read` is called before anybody else sees what was read.
 //!
@@ -43,7 +43,7 @@ pub enum Verdict {
     Go,
     /// The step does not happen; its caller sees this error number.
     Fail(i32),
-    /// A write or read moves at most this many bytes, then its caller goes on as after any short transfer.
+    /// A write or read moves at most this many bytes, then its caller continues as after any short transfer.
     /// 0 is the transfer that returns nothing. Steps that move no bytes happen as usual.
     Short(usize),
     /// A sync is left out and its caller told that it happened: for tests of the tests, which must notice the loss.
@@ -161,7 +161,7 @@ pub enum Outcome {
     Go,
     /// It fails with this error number.
     Fail(i32),
-    /// At most so many bytes move.
+    /// At most this many bytes move.
     Short(usize),
     /// It is reported as done and does not happen.
     Pretend,
@@ -183,7 +183,7 @@ impl Failpoints {
         })))
     }
 
-    /// Announces a step. `Ok(None)`: go on. `Ok(Some(n))`: move at most `n` bytes, then go on. An error when the
+    /// Announces a step. `Ok(None)`: continue. `Ok(Some(n))`: move at most `n` bytes, then continue. An error when the
     /// hook makes the step fail. Does not return when the hook kills.
     pub fn at(&self, site: &'static str, target: &str) -> Result<Option<usize>> {
         match self.outcome(site, target) {

@@ -63,7 +63,7 @@ impl Span {
     /// The part of `len` bytes that starts `at` bytes into it.
     ///
     /// # Panics
-    /// When that part reaches beyond the span: the caller's arithmetic is wrong, and going on would touch memory
+    /// When that part reaches beyond the span: the caller's arithmetic is wrong, and continuing would touch memory
     /// that nobody handed over.
     #[must_use]
     pub fn sub(self, at: usize, len: usize) -> Span {

@@ -91,7 +91,7 @@ impl Conn {
         }
     }
 
-    /// What another process needs to go on with this connection, which is at an end here.
+    /// What another process needs to continue with this connection, which is at an end here.
     #[must_use]
     pub fn detach(self) -> (OwnedFd, ConnState) {
         let state = ConnState {
@@ -107,7 +107,7 @@ impl Conn {
         (self.socket.give(), state)
     }
 
-    /// Goes on with a connection that another process detached. Descriptors that had come and were not received are lost.
+    /// Continues with a connection that another process detached. Descriptors that had come and were not received are lost.
     ///
     /// # Errors
     /// Internal when the library of ciphers refuses.
@@ -121,7 +121,7 @@ impl Conn {
         Ok(conn)
     }
 
-    /// Takes messages of at most so many bytes from now on; bytes in bulk have a bound of their own.
+    /// Takes messages of at most this many bytes from now on; bytes in bulk have a bound of their own.
     pub fn take_at_most(&mut self, longest: u32) {
         self.longest = longest;
     }

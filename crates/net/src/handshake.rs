@@ -3,7 +3,7 @@
 //! How: abstract Unix sockets inside a node, TCP between nodes. Both sides prove that they know the job's key by
 //! answering the other's random challenge, and derive one session key per direction from both challenges, so
 //! that nothing recorded on one connection means anything on another. The listener proves itself first. A
-//! listener keeps half-open connections aside and goes on with whichever speaks, so that a silent stranger keeps
+//! listener keeps half-open connections aside and continues with whichever speaks, so that a silent stranger keeps
 //! nobody waiting.
 //!
 //! Invariants

@@ -75,7 +75,7 @@ impl Listener {
         Listener::attach(socket, at)
     }
 
-    /// Goes on listening at the address for another process, which sent the descriptor.
+    /// Continues listening at the address for another process, which sent the descriptor.
     pub fn attach(socket: OwnedFd, at: Address) -> Result<Listener> {
         let what = |errno| rustix_error(errno, format_args!("listen at {at}"));
         let watched = descriptor::watched().map_err(what)?;
@@ -90,7 +90,7 @@ impl Listener {
         })
     }
 
-    /// What another process needs to go on listening. Peers that were shaking hands here are dropped.
+    /// What another process needs to continue listening. Peers that were shaking hands here are dropped.
     #[must_use]
     pub fn detach(self) -> (OwnedFd, Address) {
         (self.socket.give(), self.at)
@@ -302,7 +302,7 @@ mod tests {
         assert_eq!(pending.len(), PENDING_LIMIT);
     }
 
-    // Breaks if: `accept` goes on as long as somebody comes; its thread would do nothing else for so long.
+    // Breaks if: `accept` continues as long as somebody comes; its thread would do nothing else for so long.
     #[test]
     fn a_crowd_is_taken_in_little_by_little() {
         let listener = Listener::bind(&Address::Tcp(([127, 0, 0, 1], 0).into())).unwrap();

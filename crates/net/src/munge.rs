@@ -304,7 +304,7 @@ pub(super) fn open(
     let mut payload = Zeroizing::new(Vec::new());
     if !made.is_null() {
         let count = usize::try_from(len).unwrap_or(0);
-        // SAFETY: memory of malloc that holds so many bytes (also for a credential that is too old or repeated), which
+        // SAFETY: memory of malloc that holds this many bytes (also for a credential that is too old or repeated), which
         // nobody else has; it is overwritten before it is given back.
         unsafe {
             let bytes = std::slice::from_raw_parts_mut(made.cast::<u8>(), count);

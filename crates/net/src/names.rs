@@ -115,7 +115,7 @@ pub(super) fn peer(socket: &OwnedFd, at: &Address) -> Result<Peer> {
     })
 }
 
-/// The names on this machine that begin with `prefix` and go on in hexadecimal digits and hyphens, in order.
+/// The names on this machine that begin with `prefix` and continue in hexadecimal digits and hyphens, in order.
 ///
 /// # Errors
 /// When the kernel's list cannot be read.

@@ -218,7 +218,7 @@ fn a_credential_that_is_too_old_or_was_used_before_is_refused() {
         let _ = told.recv_timeout(Duration::from_millis(2500));
         (answers, answer_to(&at, &short))
     });
-    // Who repeats it does not know the key, and could not go on even with the first answer.
+    // Who repeats it does not know the key, and could not continue even with the first answer.
     assert_eq!(came, [] as [usize; 0]);
     // Breaks if: what munged says of it is not heeded.
     assert_eq!(answers, ([None, Some(17)], Some(15)));

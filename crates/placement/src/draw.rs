@@ -17,7 +17,7 @@ use crate::domains::Domains;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Epoch, Error, JobName, Result, count as counted};
 
-/// Draws before it is said that there are no holders: with domains that overlap in odd ways the first choice may leave
+/// Draws before it is reported that there are no holders: with domains that overlap in odd ways the first choice may leave
 /// nothing for the last.
 const DRAWS_MAX: u64 = 64;
 
@@ -37,7 +37,7 @@ impl Draw<'_> {
     /// `replicas` nodes may be lost.
     ///
     /// # Errors
-    /// Invalid when there are not so many nodes that do not fail together.
+    /// Invalid when there are not this many nodes that do not fail together.
     pub fn holders(&self, domains: &Domains, node: u32, replicas: u32) -> Result<Vec<u32>> {
         self.more(domains, &[node], replicas)
     }
@@ -45,7 +45,7 @@ impl Draw<'_> {
     /// `count` more nodes for a part that the nodes `held` have already, of which the first stands for its owner.
     ///
     /// # Errors
-    /// Invalid when there are not so many nodes that do not fail together.
+    /// Invalid when there are not this many nodes that do not fail together.
     pub fn more(&self, domains: &Domains, held: &[u32], count: u32) -> Result<Vec<u32>> {
         for attempt in 0..DRAWS_MAX {
             if let Some(holders) = self.once(domains, held, count, attempt) {

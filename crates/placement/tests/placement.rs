@@ -65,7 +65,7 @@ fn best_fullest(sizes: &[u64], servers: usize) -> u64 {
 }
 
 proptest! {
-    // Breaks if: `balanced` starts the turn anew for each node.
+    // Breaks if: `balanced` starts the turn again for each node.
     #[test]
     fn balanced_counts_differ_by_one_at_most(nodes in 1_usize..200, servers in 1_usize..40,
                                              lanes in prop::option::of(1_u32..9)) {

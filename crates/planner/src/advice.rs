@@ -3,7 +3,7 @@
 //! How: each way to keep checkpoints ([`Way`]) becomes levels: what a checkpoint costs the program, when it has reached each
 //! level, how long a restart from there takes, and how often something fails that needs it. [`Levels`] says how often to take
 //! checkpoints then, and what is left of the time. A checkpoint goes to all levels of its way, as those of Orcheck do. What no
-//! level survives begins the work anew, as one segment of Daly's model does ([`Single::expected_s`]).
+//! level survives begins the work again, as one segment of Daly's model does ([`Single::expected_s`]).
 //!
 //! | quantity | is |
 //! | --- | --- |
@@ -99,7 +99,7 @@ pub enum Way {
         /// Copies on other nodes.
         replicas: u32,
     },
-    /// Level `peers` alone: what that does not survive begins the work anew.
+    /// Level `peers` alone: what that does not survive begins the work again.
     PeersAlone {
         /// Copies on other nodes.
         replicas: u32,
@@ -117,7 +117,7 @@ pub struct Choice {
     pub names: Vec<&'static str>,
     /// How often, and what is left of the time where a level survives; the error of one with which the job never gets on.
     pub found: std::result::Result<Recommended, Error>,
-    /// Mean time between failures that begin the work anew, seconds; infinite: none do.
+    /// Mean time between failures that begin the work again, seconds; infinite: none do.
     pub anew_mtbf_s: f64,
     task: Task,
 }
@@ -150,7 +150,7 @@ impl Choice {
         self.anew(self.task.work_s, self.mtbf_s())
     }
 
-    /// The share of the time that is work where `undisturbed_s` begin anew with each failure.
+    /// The share of the time that is work where `undisturbed_s` begin again with each failure.
     fn anew(&self, undisturbed_s: f64, mtbf_s: f64) -> f64 {
         let segment = Single {
             checkpoint_s: 0.0,
@@ -284,7 +284,7 @@ impl Machine {
         (alone, apart.then_some(whole))
     }
 
-    /// Failures a second that replicas survive, of nodes and of what fails together, when lost replicas are made anew within `open_s`.
+    /// Failures a second that replicas survive, of nodes and of what fails together, when lost replicas are made again within `open_s`.
     fn survived(&self, task: &Task, replicas: u32, open_s: f64) -> Result<f64> {
         let [_, node, together, _] = self.rates(task);
         let (alone, apart) = self.setups(task, replicas);
@@ -391,7 +391,7 @@ impl Machine {
     }
 }
 
-/// The share of losses that replicas survive when `expected` more losses come in the mean before copies were made anew.
+/// The share of losses that replicas survive when `expected` more losses come in the mean before copies were made again.
 fn survived(setup: &Setup, expected: f64) -> Result<f64> {
     if expected > f64::from(FURTHER_LOSSES) / 2.0 {
         return Ok(0.0);

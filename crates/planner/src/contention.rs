@@ -24,9 +24,9 @@
 //! 5. Files lie one behind the other on the disk, each in one piece, in the order of their ranks: streams that take turns cost a
 //!    positioning each time, but a short one. This favours traditional and vertical: real file systems scatter.
 //! 6. Without a cache, requests reach the disk as they come (II-A: "serviced in a round-robin manner for the sake of fairness").
-//!    The disk takes the nearest of the first few that wait, and goes on without a positioning where the last one ended, also if
+//!    The disk takes the nearest of the first few that wait, and continues without a positioning where the last one ended, also if
 //!    it stood idle in between. A positioning waits for half a turn: the order does not look at the angle.
-//! 7. With a cache, requests are answered once they are in memory; those who find it full go on together, as fast as the disk writes;
+//! 7. With a cache, requests are answered once they are in memory; those who find it full continue together, as fast as the disk writes;
 //!    it merges what is adjacent and writes files in turn; one fsync ends the burst. Metadata, journals and lock traffic cost nothing but what `fixed` says. This favours the cached baseline.
 //! 8. Traditional and vertical write from the ranks' memory. Orchestrated pays for staging, as far as it is not hidden behind
 //!    the flush: a node copies one image at a time (III, Algorithm 1).
@@ -55,7 +55,7 @@ pub use parameters::{Calibration, Case, Client, Disk, Fixed, Network, Parameters
 
 /// Failpoints of a simulation, at most. A request costs [`REQUEST_STEPS`] and one for each pair of a node and a server that may be on
 /// the wire, each link and each command among which the disk chooses. Measured on one core of an AMD EPYC (release build): 0.2 to
-/// 0.7 µs a request with 32 × 8 ranks on 4 servers, 18 to 51 µs with 4,000 nodes. Bursts just below so many steps took 34 s
+/// 0.7 µs a request with 32 × 8 ranks on 4 servers, 18 to 51 µs with 4,000 nodes. Bursts just below this many steps took 34 s
 /// (traditional, 32 × 8 ranks on 4) and 80 s (orchestrated, 4,001 nodes on 250).
 const STEPS_MAX: u64 = 1 << 34;
 const REQUEST_STEPS: u64 = 64;

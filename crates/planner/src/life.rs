@@ -2,7 +2,7 @@
 //!
 //! What it does: says of one run what its time went into, and what happened when; and of many runs the mean and the spread.
 //! How: time goes from event to event: the end of a segment with its checkpoint, a checkpoint that reaches its level, a failure, the
-//! end of a restart. A failure needs some level; the job goes on from the newest checkpoint that had reached it.
+//! end of a restart. A failure needs some level; the job continues from the newest checkpoint that had reached it.
 //!
 //! Invariants:
 //! 1. The parts of a run's time add up to it: work, checkpoints that counted, restarts, and what was lost.
@@ -21,7 +21,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use statrs::function::gamma::gamma;
 
-/// A run that takes so many times its work is given up.
+/// A run that takes this many times its work is given up.
 const GIVEN_UP: f64 = 1e4;
 /// Most failures of a run; beyond, it is given up too.
 const FAILURES_MAX: u64 = 1_000_000;
@@ -86,7 +86,7 @@ pub struct Event {
     pub level: usize,
     /// Computing that was done when it struck, seconds from the begin of the work.
     pub reached_s: f64,
-    /// Computing that the job went on from.
+    /// Computing that the job continued from.
     pub back_to_s: f64,
     /// When it computed again.
     pub again_s: f64,
@@ -212,12 +212,12 @@ impl Job {
         }
     }
 
-    /// Computing that is done with so many segments.
+    /// Computing that is done with this many segments.
     fn computed_s(&self, segments: u64) -> f64 {
         (segments as f64 * self.pattern.interval_s).min(self.work_s)
     }
 
-    /// What the checkpoint behind so many segments costs.
+    /// What the checkpoint behind this many segments costs.
     fn cost_s(&self, segments: u64) -> f64 {
         let place = (segments % u64::from(self.pattern.period())) as u32;
         self.levels.0[self.pattern.level_of(place)].checkpoint_s

@@ -1,7 +1,7 @@
 //! Survival: how likely a job can be restarted after nodes were lost at the same time.
 //!
 //! What it does: gives the probability that every node's part of a checkpoint is still there, or can be computed from what is
-//! there, after so many failures chosen at random; exactly where there is a formula or a count, and otherwise by trials.
+//! there, after this many failures chosen at random; exactly where there is a formula or a count, and otherwise by trials.
 //! How: exact counts of losses in groups and rings are coefficients of powers of small polynomials (`count.rs`); trials draw
 //! what fails, and then whatever the redundancy draws (`trials.rs`).
 //!
@@ -55,12 +55,12 @@ pub const TABLE_1_PERCENT: [f64; 3] = [90.0, 99.0, 99.9];
 /// How others protect a node's part of a checkpoint; beside it, every node keeps its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Redundancy {
-    /// So many other nodes have it, drawn at random for each node.
+    /// This many other nodes have it, drawn at random for each node.
     Random {
         /// Copies besides the node's own.
         replicas: u32,
     },
-    /// The next so many nodes of a ring have it.
+    /// The next this many nodes of a ring have it.
     Partner {
         /// Copies besides the node's own.
         replicas: u32,
@@ -186,7 +186,7 @@ impl Setup {
         )))
     }
 
-    /// Probability that nothing is gone when so many units are lost; `None` where only trials tell.
+    /// Probability that nothing is gone when this many units are lost; `None` where only trials tell.
     ///
     /// # Errors
     /// As [`Self::check`]; Invalid for more lost units than there are.

@@ -124,7 +124,7 @@ fn a_program_that_writes_itself_is_the_textbook_case() {
     ));
 }
 
-// Breaks if: work that begins anew is told to take another time than runs take.
+// Breaks if: work that begins again is told to take another time than runs take.
 #[test]
 fn work_that_may_begin_anew_takes_as_long_as_runs_do() {
     let mut machine = machine();

@@ -33,7 +33,7 @@ fn ranks_of(benchmark: &str, column: usize) -> u32 {
     }
 }
 
-/// Nodes for so many ranks: as many of the 32 as they go evenly on, and that go evenly on 4 servers. For 36 and 196 ranks
+/// Nodes for this many ranks: as many of the 32 as they go evenly on, and that go evenly on 4 servers. For 36 and 196 ranks
 /// these are the document's 12 and 28 (IV-A); for others it names none.
 fn nodes_of(ranks: u32) -> u32 {
     let even = |nodes: &u32| ranks.is_multiple_of(*nodes) && nodes.is_multiple_of(4);

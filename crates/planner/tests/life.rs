@@ -30,7 +30,7 @@ fn mean(job: &Job, runs: u64, of: impl Fn(&Life) -> f64) -> f64 {
         / runs as f64
 }
 
-// Breaks if: a failure in a checkpoint or a restart is left out, or a segment goes on where it was.
+// Breaks if: a failure in a checkpoint or a restart is left out, or a segment continues where it was.
 #[test]
 fn one_level_takes_as_long_as_the_closed_form_says() {
     for (checkpoint_s, restart_s, mtbf_s) in [
@@ -187,7 +187,7 @@ fn a_run_that_never_gets_on_ends() {
     let job = job(vec![level(1.0, 0.0, 1.0, 2.0)], vec![1], 100.0, 200.0);
     let life = job.live(1, 1).unwrap();
     assert!(!life.done && life.total_s > 1e6);
-    // So many failures that no time passes between them.
+    // This many failures that no time passes between them.
     let dense = Job {
         failures: Failures::Trace(vec![(1e-9, 0)]),
         ..job
@@ -248,7 +248,7 @@ fn nonsense_is_refused() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    // Breaks if: time is counted twice or not at all, or a job goes on from where no checkpoint of its level was.
+    // Breaks if: time is counted twice or not at all, or a job continues from where no checkpoint of its level was.
     #[test]
     fn the_parts_add_up_and_every_failure_goes_back_to_a_checkpoint(
         number in any::<u64>(), interval_s in 1.0f64..50.0, segments in 1.0f64..60.0, mtbf_s in 200.0f64..1000.0,

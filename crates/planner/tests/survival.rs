@@ -75,7 +75,7 @@ fn holders(setup: &Setup, node: u32) -> (Vec<u32>, usize) {
     }
 }
 
-/// The share of all losses of so many units that leave everything, by trying each.
+/// The share of all losses of this many units that leave everything, by trying each.
 fn by_counting(setup: &Setup, lost: u32) -> f64 {
     let units = setup.units();
     let (mut all, mut survived) = (0u32, 0u32);
@@ -147,7 +147,7 @@ fn partners_and_groups_by_counting() {
     assert!(exact > 500, "{exact}");
 }
 
-/// Every loss of f of n nodes, when each of the lost ones draws its k holders anew: the formula by counting.
+/// Every loss of f of n nodes, when each of the lost ones draws its k holders again: the formula by counting.
 #[test]
 fn holders_at_random_by_counting() {
     for (nodes, replicas, lost) in [(5u32, 1u32, 2u32), (6, 2, 3), (7, 2, 5), (8, 3, 4)] {

@@ -12,7 +12,7 @@
 //!    and leaked (until the pool goes) when dropped, because another process may hold its number.
 //! 4. A chunk is handed out only after the kernel has put memory behind it, so that a lack of memory is an error
 //!    here and never a SIGBUS in the copy.
-//! 5. The mapping is not inherited by a forked child; a child attaches anew by the descriptor.
+//! 5. The mapping is not inherited by a forked child; a child attaches again by the descriptor.
 //!
 //! Faults survived: a process that dies at any point holding chunks (they stay taken: the engine, which knows
 //! what they were for, gives them back), dies while waiting, or scribbles over the head.

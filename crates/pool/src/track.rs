@@ -2,7 +2,7 @@
 //!
 //! How: the pages are write-protected asynchronously (`userfaultfd`, write protection that the kernel
 //! lifts by itself on the first write), and one call lists the pages whose protection is gone and
-//! protects them anew (`PAGEMAP_SCAN`). Both are probed at run time; what refuses is an error, and the
+//! protects them again (`PAGEMAP_SCAN`). Both are probed at run time; what refuses is an error, and the
 //! caller reads all of the memory instead.
 //!
 //! What is **not** seen: writes that go around this process's page tables, that is, DMA and the kernel
@@ -16,7 +16,7 @@
 //!    does the next one for pages that were unmapped or discarded meanwhile. The kernel documents the
 //!    latter nowhere, so it is tried once on a page of our own; where it does not hold, pages that are
 //!    not there are asked for as well, in a longer way through the kernel.
-//! 3. Memory that was mapped anew since is an error of the next scan, never a clean page.
+//! 3. Memory that was mapped again since is an error of the next scan, never a clean page.
 //! 4. Nobody else tracks the same pages: the kernel refuses a second tracker (its scans would take
 //!    writes away from the first).
 //! 5. Dropping a tracker lifts all protection and closes what it opened.

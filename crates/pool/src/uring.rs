@@ -1,4 +1,4 @@
-//! Writes of pool memory through io_uring, with its pages pinned once instead of anew for every write.
+//! Writes of pool memory through io_uring, with its pages pinned once instead of again for every write.
 //!
 //! How: a plain direct write looks up and pins each page that it sends, which takes a processor most of the time of
 //! the write, and the processor is the program's. Here pieces of the pool are registered with the kernel when they are
@@ -178,7 +178,7 @@ impl PinnedWrite for Uring {
 }
 
 impl Ready {
-    /// For so many pieces, of which as many are pinned as fit the budget.
+    /// For this many pieces, of which as many are pinned as fit the budget.
     fn new(pieces: usize, budget: u64) -> Option<Ready> {
         let ring = away_from_streams(|| IoUring::new(1)).ok()?;
         let timed = ring.params().is_feature_ext_arg();
@@ -264,7 +264,7 @@ impl Ready {
                 if !self.ring.submission().is_empty() {
                     return None;
                 }
-                // Breaks if: it is not waited for; the chunk would be filled anew under the write.
+                // Breaks if: it is not waited for; the chunk would be filled again under the write.
                 let waited = [libc::EINTR, libc::ETIME];
                 if !waited
                     .iter()

@@ -187,7 +187,7 @@ fn lengths_around_the_block_of_the_library_copy() {
     }
 }
 
-// Breaks if: the state of a kernel is lost after so many strides, or a length is cut to 32 bits of bits.
+// Breaks if: the state of a kernel is lost after this many strides, or a length is cut to 32 bits of bits.
 #[test]
 fn pieces_of_megabytes() {
     for (len, src, dst) in [

@@ -184,7 +184,7 @@ fn memory_that_was_mapped_anew_is_an_error() {
     assert_ne!(again, libc::MAP_FAILED);
     // Breaks if: PM_SCAN_CHECK_WPASYNC is left out; the new pages would never be seen again.
     assert!(tracker.scan().is_err());
-    // A tracker armed anew works.
+    // A tracker armed again works.
     drop(tracker);
     let mut tracker = arm(&memory).unwrap();
     assert_eq!(tracker.scan().unwrap(), [(0, 64)]);

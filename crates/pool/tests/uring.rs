@@ -126,7 +126,7 @@ fn in_child(work: impl FnOnce() -> i32) {
     assert_eq!(Child::run(work).wait(PATIENCE), Ended::Exited(0));
 }
 
-// Breaks if: `piece_of` names another chunk, a span across two chunks passes for one, or a chunk is pinned anew for each
+// Breaks if: `piece_of` names another chunk, a span across two chunks passes for one, or a chunk is pinned again for each
 // write.
 #[test]
 fn every_chunk_is_pinned_once() {
@@ -206,7 +206,7 @@ fn the_program_keeps_its_locked_memory() {
     }
 }
 
-// Breaks if: `Uring::write` takes a refusal of the ring for one of the disk, or goes on with a ring that holds a write
+// Breaks if: `Uring::write` takes a refusal of the ring for one of the disk, or continues with a ring that holds a write
 // which was not taken.
 #[test]
 fn calls_of_the_ring_that_fail_cost_nothing_but_time() {

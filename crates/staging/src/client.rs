@@ -313,7 +313,7 @@ impl Server {
         }
     }
 
-    /// The same for what is answered by so many numbers.
+    /// The same for what is answered by this many numbers.
     fn told<const N: usize>(&self, ask: Ask) -> Result<[u64; N]> {
         match self.ask(ask)? {
             Reply::Told(numbers) => self.numbers(numbers),

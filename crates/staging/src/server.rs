@@ -138,7 +138,7 @@ impl Shared {
         u64::try_from(self.clock.now().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Lets the order of streams go on, and tells those who may send.
+    /// Lets the order of streams continue, and tells those who may send.
     pub(crate) fn pull(&self, event: impl FnOnce(&mut Pull, Duration) -> Vec<Grant>) {
         let grants = event(&mut guard(&self.pull), self.clock.now());
         if grants.is_empty() {

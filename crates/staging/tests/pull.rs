@@ -188,7 +188,7 @@ fn a_stream_that_stops_delays_nobody_for_long() {
     assert_eq!(pull.tick(ms(49)), []);
     assert_eq!(pull.due(), Some(ms(50)));
     assert_eq!(pull.tick(ms(50)), [(3, 2)]);
-    // The third goes on alone, past both that say nothing.
+    // The third continues alone, past both that say nothing.
     for round in 0..20 {
         let now = ms(60 + 10 * round);
         assert_eq!(pull.begins(now, 3, 0), Begins::Now);

@@ -241,7 +241,7 @@ fn a_lock_opens_with_its_connection() {
 /// A disk whose writes of one file wait until they are let go.
 #[derive(Default)]
 struct SlowDisk {
-    /// Whether a write has come, and whether writes may go on.
+    /// Whether a write has come, and whether writes may continue.
     state: Mutex<(bool, bool)>,
     changed: Condvar,
 }
@@ -313,7 +313,7 @@ fn a_full_disk_is_told_before_anything_counts_as_durable() {
     let error = written.err().unwrap();
     assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
     assert!(file.sync().is_err() && file.write_at(&bytes[..4096], 0).is_err());
-    // Others go on.
+    // Others continue.
     write_small(&*dir, "small", b"text").unwrap();
 }
 
@@ -394,7 +394,7 @@ fn all_who_changed_names_are_told_when_a_disk_loses_names() {
     create(&second, "b");
     assert!(first.sync().unwrap_err().message().contains("EIO"));
     assert!(second.sync().unwrap_err().message().contains("lost names"));
-    // Who has been told goes on; so does another thread, for what it did itself.
+    // Who has been told continues; so does another thread, for what it did itself.
     create(&first, "c");
     let other = Arc::clone(&first);
     std::thread::spawn(move || create(&other, "d"))
@@ -517,7 +517,7 @@ fn readers_get_their_bytes_however_they_go_on() {
     let bytes = pattern(5 * PIECE + 12_345);
     std::fs::write(scratch.path().join("one/file"), &bytes).unwrap();
     const KIB: usize = 1 << 10;
-    // (offset, length) of reads, and how often each goes on where it ended.
+    // (offset, length) of reads, and how often each continues where it ended.
     let ways: [&[(usize, usize, usize)]; 6] = [
         &[(0, PIECE, 6)],
         &[(4096, 64 * KIB, 400)],

@@ -110,7 +110,7 @@ pub fn become_member(user: u32, group: u32) -> Result<(), i32> {
 
 extern "C" fn nothing(_: i32) {}
 
-/// Interrupts this process every so many microseconds by a signal whose handler does nothing and after which the
+/// Interrupts this process every this many microseconds by a signal whose handler does nothing and after which the
 /// kernel does not repeat the interrupted call by itself.
 ///
 /// # Errors

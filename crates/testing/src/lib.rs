@@ -172,7 +172,7 @@ impl FaultPlan {
         });
     }
 
-    /// Ends all faults; recording goes on.
+    /// Ends all faults; recording continues.
     pub fn heal(&self) {
         self.state().rules.clear();
     }

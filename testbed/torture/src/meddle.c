@@ -481,7 +481,7 @@ int main(int argc, char **argv) {
     }
     if (!watch[0] || i + 1 >= argc) die("usage: meddle --watch DIR [...] -- PROGRAM ...");
     start(argv + i + 1);
-    /* Until the program ends; a process of its own that goes on for two seconds more is left behind. */
+    /* Until the program ends; a process of its own that continues for two seconds more is left behind. */
     const struct timespec tick = {.tv_nsec = 5 * 1000 * 1000};
     for (int ticks = 0;;) {
         int status;

@@ -69,7 +69,7 @@ impl Ledger {
         self.line(&format!("epoch {counter}"));
     }
 
-    /// The run resumed from this state (`None`: it started afresh).
+    /// The run resumed from this state (`None`: it started from nothing).
     pub fn resumed(&self, from: Option<Origin>) {
         match from {
             Some(Origin { run, step }) => self.line(&format!("resumed {run} {step}")),

@@ -209,7 +209,7 @@ impl Workload {
         Ok(self.states(root, view, 1)?.first().copied())
     }
 
-    /// The newest states that all ranks can read, at most so many.
+    /// The newest states that all ranks can read, at most this many.
     pub fn states(&self, root: &Path, view: View, most: usize) -> Result<Vec<Origin>, String> {
         let name = JobName::new("job").unwrap();
         let places: Vec<Places> = match (0..self.nodes)

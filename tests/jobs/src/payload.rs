@@ -106,7 +106,7 @@ impl Payload {
         blank
     }
 
-    /// What a program does after `checkpoint`: goes on computing in the same memory, except in what it lent.
+    /// What a program does after `checkpoint`: continues computing in the same memory, except in what it lent.
     pub fn scribble(&mut self, lent: bool) {
         self.u.fill(0xee);
         self.small.fill(0xee);

@@ -28,7 +28,7 @@ pub enum Verdict {
     FellBack,
     /// An acknowledged checkpoint is gone.
     LostWork,
-    /// Nothing goes on without a person.
+    /// Nothing continues without a person.
     HardFail,
     /// Other bytes than those of one checkpoint.
     SilentWrong,

@@ -1,5 +1,5 @@
 /* Two ranks. What is wrong on one of them has the same status on both: a program would wait for ever in its next
- * collective call where one rank went on and the other did not. */
+ * collective call where one rank continued and the other did not. */
 #include "orcheck_mpi.h"
 
 #include "check.h"

@@ -1,4 +1,4 @@
-/* A linked list as a codec region: packed into a stream, built anew from it; failures are named.
+/* A linked list as a codec region: packed into a stream, built again from it; failures are named.
  * One rank, no MPI. */
 #include "check.h"
 #include "orcheck.h"

@@ -71,7 +71,7 @@ int main(int argc, char **argv) {
   OKAY(orc_route(s, "notes", path, sizeof path));
 
   REFUSED(orc_restart(s, &step), ORC_INVALID, "call find first");
-  REFUSED(orc_find(s, &step), ORC_NOT_FOUND, "start afresh");
+  REFUSED(orc_find(s, &step), ORC_NOT_FOUND, "start from nothing");
   CHECK(step == 0);
   REFUSED(orc_find_step(s, ORC_EXACTLY, 3, &step), ORC_NOT_FOUND, "step 3");
   REFUSED(orc_stored(s, "u", &a, &len), ORC_INVALID, "call find first");

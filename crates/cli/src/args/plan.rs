@@ -117,7 +117,7 @@ pub struct SurvivalArgs {
     /// Find the most losses that are survived with this probability; several with commas
     #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_values_t = [90.0, 99.0, 99.9], value_parser = percent, allow_hyphen_values = true)]
     pub percent: Vec<f64>,
-    /// Find how likely so many losses are survived instead; several with commas
+    /// Find how likely this many losses are survived instead; several with commas
     #[arg(
         long,
         value_name = "N",
@@ -127,7 +127,7 @@ pub struct SurvivalArgs {
         allow_hyphen_values = true
     )]
     pub lost: Vec<u32>,
-    /// Nodes that fail together, such as those at one switch: losses are of so many nodes each
+    /// Nodes that fail together, such as those at one switch: losses are of this many nodes each
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u32>(1, NODES_MAX.into()), allow_hyphen_values = true)]
     pub together: u32,
     /// What protects a node's part keeps away from those that fail together with it
@@ -228,7 +228,7 @@ pub struct SimulateArgs {
     /// Computing between two checkpoints; which of them are of which level stays as recommended, or says --pattern
     #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true)]
     pub interval: Option<f64>,
-    /// For each level: every so many checkpoints one is of it; 1 for the first, with commas
+    /// For each level: every this many checkpoints one is of it; 1 for the first, with commas
     #[arg(
         long,
         value_name = "N,…",

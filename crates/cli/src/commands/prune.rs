@@ -52,7 +52,7 @@ pub fn run(args: &PruneArgs) -> Result<Outcome, Failure> {
                     "epoch {} wrote it too, under the same counter as epoch {epoch}, and only one of the two is removed at a time",
                     removal.epoch
                 ));
-                // Breaks if: it is to be done again in any case; where the other one stays, that would go on for ever.
+                // Breaks if: it is to be done again in any case; where the other one stays, that would continue for ever.
                 let next = match going.contains(&(step, removal.epoch)) {
                     true => "run the same command again".to_owned(),
                     false => format!(

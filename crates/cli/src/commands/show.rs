@@ -1,7 +1,7 @@
 //! `orcheck show`: what one checkpoint holds.
 //!
 //! Reads the manifest of every container, no data. A container that cannot be opened is shown with the reason,
-//! and the exit code is 3. No key is needed: names and lengths are not encrypted. With one, it is said whether it fits.
+//! and the exit code is 3. No key is needed: names and lengths are not encrypted. With one, it is reported whether it fits.
 //! Of text and JSON only what is asked for is made: a large job has millions of regions.
 
 use orcheck_engine::directory::Commit;

@@ -240,13 +240,13 @@ fn what_makes_no_sense_is_refused() {
         "{}",
         done.stderr
     );
-    // Superseded by a run that began afresh there.
+    // Superseded by a run that began from nothing there.
     let held = Held::new(&[10]);
     claim(&held.scratch.dir("b/cavity"), epoch(2), Some(None));
     let fenced = held.copy(&[]);
     assert_eq!(fenced.code, 7, "{}", fenced.stderr);
     assert!(
-        fenced.stderr.contains("started afresh after it"),
+        fenced.stderr.contains("started from nothing after it"),
         "{}",
         fenced.stderr
     );

@@ -71,7 +71,7 @@ fn an_agent_whose_ranks_live_is_left_alone_and_named() {
     assert_eq!(drain(&job, "20").code, 0);
 }
 
-// Breaks if: what no directory took is not said; the batch script would go on as if all were well.
+// Breaks if: what no directory took is not said; the batch script would continue as if all were well.
 #[test]
 fn what_is_not_safe_is_named() {
     let scratch = Scratch::new();

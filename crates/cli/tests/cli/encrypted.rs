@@ -158,7 +158,7 @@ pub fn source(site: &Site, name: &str, text: &str) -> String {
     format!("file:{}", path.display())
 }
 
-// Breaks if: a command goes on without the key it needs, or with a wrong one, or shows it.
+// Breaks if: a command continues without the key it needs, or with a wrong one, or shows it.
 #[test]
 fn the_key_opens_it_and_nothing_else_does() {
     let site = Site::new();
@@ -190,7 +190,7 @@ fn the_key_opens_it_and_nothing_else_does() {
     assert!(std::fs::read(out).unwrap() == field());
     said += &answer.stdout;
 
-    // Without the key storage can be checked, and it is said that this is all.
+    // Without the key storage can be checked, and it is reported that this is all.
     let answer = site.ask(&["verify", "5", "--json"]);
     assert_eq!(answer.code, 0, "{}", answer.stderr);
     assert_eq!(answer.json()["checkpoints"][0]["locked_bytes"], 160_000);
@@ -485,7 +485,7 @@ fn a_list_of_jobs_says_which_are_not_authenticated_and_why_one_has_none() {
     assert_eq!(jobs["jobs"][1]["authenticated"], false, "{jobs}");
     assert!(jobs["jobs"][1]["why"].is_string(), "{jobs}");
 
-    // Breaks if: it is said not to be there.
+    // Breaks if: it is reported not to be there.
     for command in ["rm", "keep"] {
         let step = [command, "7", "--job", "lulesh"];
         let refused = answer(&[&step[..], &with].concat());

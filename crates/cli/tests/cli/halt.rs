@@ -115,7 +115,7 @@ fn a_run_that_does_not_hear_is_said_and_the_request_can_be_taken_back() {
     assert_eq!(removed.stdout, "job cavity is not asked to halt any more\n");
     let listed = answer(&["halt", "--list", "--dir", &root]).stdout;
     assert!(listed.contains(", runs\nnot asked to halt"), "{listed}");
-    // One that dies has ended too, and it is said that it took no checkpoint.
+    // One that dies has ended too, and it is reported that it took no checkpoint.
     let mut halting = Running::of(orcheck(&["halt", "--dir", &root]));
     let list = ["--json", "halt", "--list", "--dir", root.as_str()];
     while answer(&list).json()["requests"][0].is_null() {

@@ -84,7 +84,7 @@ impl Running {
         assert!(kill.status().unwrap().success());
     }
 
-    /// Lets it go on.
+    /// Lets it continue.
     pub fn go_on(&mut self) {
         let input = self.child.stdin.as_mut().unwrap();
         input.write_all(b"\n").unwrap();

@@ -228,7 +228,7 @@ fn an_encrypted_job_stays_encrypted_and_is_proven_with_its_key() {
             "{locked}"
         );
     }
-    // One of another job in the environment does no harm, and without one it is said what is missing.
+    // One of another job in the environment does no harm, and without one it is reported what is missing.
     let plain = prove(&scratch, &given, "solves");
     assert_eq!(plain.code, 0, "{}{}", plain.stdout, plain.stderr);
     let without = prove_with(&scratch, &["--every", "5"], "solves", &encrypted);

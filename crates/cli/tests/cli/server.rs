@@ -325,7 +325,7 @@ fn damage_that_lies_on_a_server_is_told_of_while_it_runs() {
     ] {
         assert!(line.contains(says), "{says}: {line}");
     }
-    // It goes on reading, and has nothing more to tell of that file.
+    // It continues reading, and has nothing more to tell of that file.
     let counts = told.recv_timeout(wait).unwrap();
     assert!(counts.ends_with("1 damaged file"), "{counts}");
     told.recv_timeout(wait).unwrap();

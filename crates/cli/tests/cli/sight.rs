@@ -207,7 +207,7 @@ fn restore_advises_no_older_step_where_none_is_good() {
     assert_eq!(said.matches("Next: ").count(), 1, "{said}");
 }
 
-// Breaks if: it is said not to be there, or to be damaged.
+// Breaks if: it is reported not to be there, or to be damaged.
 #[test]
 fn a_step_whose_record_nobody_may_read_is_not_said_to_be_absent() {
     let scratch = Scratch::new();

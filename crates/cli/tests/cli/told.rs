@@ -60,7 +60,7 @@ fn a_program_gets_directories_and_name_from_run() {
 fn run_learns_the_job_and_its_directories_from_the_program() {
     let scratch = Scratch::new();
     let root = scratch.dir("pfs").display().to_string();
-    // Without a checkpoint there is nothing to go on from: it is said, and the second run is the last.
+    // Without a checkpoint there is nothing to continue from: it is reported, and the second run is the last.
     let failed = supervised(&["--restarts", "9"], "fails", "cavity", &options(&root));
     assert_eq!(failed.code, 101);
     for words in [

@@ -9,7 +9,7 @@
 //! 4. Threads are waited for at most 10 s, all of them together. Where the session could not be drained that is what is left of
 //!    the program's timeout, or 2 s; one that hangs in a dead file system or server is left to the end of the process, and said.
 //!
-//! Not here: draining itself, which goes on by itself all the time.
+//! Not here: draining itself, which continues by itself all the time.
 
 use crate::collective::{agree, agree_min};
 use crate::options::Close;

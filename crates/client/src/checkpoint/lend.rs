@@ -1,7 +1,7 @@
 //! Memory lent to a checkpoint instead of copied, and memory of the pool itself.
 //!
 //! `lend` announces a region for the next checkpoint. Private memory is then copied by this rank's
-//! own CP-thread while the program goes on; memory from `alloc` is written from where it lies.
+//! own CP-thread while the program continues; memory from `alloc` is written from where it lies.
 //! `lent_done` says when the program may write to it again.
 //!
 //! Invariants:

@@ -66,7 +66,7 @@ pub fn agree_min<T>(
 const ROW_UNIT: usize = 7;
 
 /// A table of `count` rows of `row_bytes` bytes, the same on all ranks: row `i` is what the one rank said that has
-/// `mine = (i, …)`, at most so many bytes, followed by zeros. A row of nobody is zeros.
+/// `mine = (i, …)`, at most this many bytes, followed by zeros. A row of nobody is zeros.
 ///
 /// One reduction of about 8/7 of the table: no rank takes in more than the others, as the root of a gather would.
 ///

@@ -213,7 +213,7 @@ impl Disabled {
             self.job.as_str(),
             self.why
         ))
-        .next("start afresh"))
+        .next("start from nothing"))
     }
 
     pub(crate) fn stored(&self, _: &str) -> Result<Stored> {

@@ -3,7 +3,7 @@
 //! How: every node that takes part in a run at level `peers` keeps the list of its members. The next run takes the newest
 //! list that any of its nodes has. Of the nodes on it that are not in this run, each is asked by one node of this run
 //! what it holds; an agent that stays after its ranks answers. What such nodes hold counts like what members hold, but is
-//! copied to members as soon as the run goes on from it.
+//! copied to members as soon as the run continues from it.
 //!
 //! Invariants:
 //! 1. All ranks end with the same list of absent nodes, and know the same of what those hold.
@@ -27,7 +27,7 @@ use orcheck_net::Key;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A node that took part in none of so many runs is forgotten.
+/// A node that took part in none of this many runs is forgotten.
 const RUNS_KNOWN: u64 = 8;
 /// Longest wait for the answer of an absent node.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -223,7 +223,7 @@ pub(crate) fn find_absent(
 }
 
 /// What the user should know when the newest checkpoint that was found is of this epoch: of what was committed since,
-/// so many losses leave a record on some node that was asked.
+/// this many losses leave a record on some node that was asked.
 pub(crate) fn may_know_more(silent: &[(String, u64)], found: u64, losses: u8) -> Option<String> {
     let silent = silent.iter().filter(|(_, epoch)| *epoch >= found);
     let silent: Vec<&str> = silent.map(|(name, _)| name.as_str()).collect();

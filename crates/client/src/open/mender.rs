@@ -84,7 +84,7 @@ impl Mender {
                     shared.note(format!(
                         "a copy of step {step} could not be made again: {error}"
                     ));
-                    // Breaks if: what a stop cuts short counts as tried; the end of a session would be blamed that goes on.
+                    // Breaks if: what a stop cuts short counts as tried; the end of a session would be blamed that continues.
                     let tried = Some(error).filter(|_| !stop.load(Ordering::Acquire));
                     open.insert(copy.file.clone(), tried);
                 }

@@ -75,7 +75,7 @@ impl Reopen {
         } else {
             Err(Error::internal("the ranks of a node changed"))
         };
-        // Nobody goes on before all have looked.
+        // Nobody continues before all have looked.
         agree_min(collective, same, &mut values)?;
         self.newest = (-values[0] as u64).checked_sub(1);
         let leads_node = layout.leads_node(collective.rank());

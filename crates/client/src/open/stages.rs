@@ -222,7 +222,7 @@ impl Led {
     ) -> Result<Self> {
         let counter = found.counter;
         if let Some(again) = again {
-            // Breaks if: it goes on all the same; what another run committed meanwhile would be
+            // Breaks if: it continues all the same; what another run committed meanwhile would be
             // superseded.
             if counter != again.counter + 1 && !off(Switch::NobodyBetween) {
                 let text = format!(

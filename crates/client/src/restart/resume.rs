@@ -7,7 +7,7 @@
 //!    cannot be restored are an error, never a fresh start.
 //! 4. After an error region contents are undefined.
 //! 5. A step that was asked for by its number is never replaced by another one, and that it is not there starts nothing
-//!    afresh.
+//!    from nothing.
 //! 6. An older step that does not fit what is protected is no error of the program, which protected what was stored in
 //!    the newer one: it is told to ask again.
 //!
@@ -41,7 +41,7 @@ impl Session {
     /// The newest checkpoint that all ranks can open. Collective.
     ///
     /// # Errors
-    /// NotFound: there is none, start afresh. Corrupt (or what the files say): there are some, but
+    /// NotFound: there is none, start from nothing. Corrupt (or what the files say): there are some, but
     /// none can be restored. Unsupported: written by another number of ranks.
     pub fn find(&mut self) -> Result<u64> {
         self.find_step(Which::Newest)
@@ -352,7 +352,7 @@ impl Session {
                 return Err(error.next("choose another step"));
             }
             self.begin_afresh()?;
-            return Err(error.next("start afresh"));
+            return Err(error.next("start from nothing"));
         };
         Err(self.none_left(&damaged))
     }

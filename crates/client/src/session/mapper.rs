@@ -5,7 +5,7 @@
 //! protects; it never preempts the program, and shares a processor with it where there is none to spare.
 //!
 //! Invariants:
-//! 1. It ends by itself when all is mapped, and before the first checkpoint goes on; what it has not come to is mapped there.
+//! 1. It ends by itself when all is mapped, and before the first checkpoint continues; what it has not come to is mapped there.
 //! 2. Whatever it meets is left: memory that cannot be had is asked for again, with its error, when it is needed.
 //!
 //! Not here: which chunks are a rank's part (`engine::index`), mapping itself (`io::pool`).
@@ -40,7 +40,7 @@ impl Mapper {
         }
     }
 
-    /// Has so many chunks mapped, in the background.
+    /// Has this many chunks mapped, in the background.
     pub(crate) fn want(&mut self, chunks: u64) {
         let wanted = self.within(chunks);
         self.wanted.store(wanted, Ordering::Relaxed);
@@ -74,7 +74,7 @@ impl Mapper {
         self.mapped += left;
     }
 
-    /// As many of so many chunks as there are up to the end of the pool.
+    /// As many of this many chunks as there are up to the end of the pool.
     fn within(&self, chunks: u64) -> u32 {
         let most = self.pool.shape().chunk_count.saturating_sub(self.first);
         chunks.min(u64::from(most)) as u32
@@ -82,7 +82,7 @@ impl Mapper {
 
     fn join(&mut self) {
         if let Some(thread) = self.thread.take() {
-            // A panic there has been reported; the rest is mapped anew.
+            // A panic there has been reported; the rest is mapped again.
             self.mapped = thread.join().unwrap_or(self.mapped);
         }
     }

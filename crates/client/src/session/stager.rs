@@ -1,4 +1,4 @@
-//! The rank's own CP-thread: stages lent regions while the program goes on.
+//! The rank's own CP-thread: stages lent regions while the program continues.
 //!
 //! It reads as fast as memory allows, and on a node with as many ranks as cores it would take turns
 //! with ranks that are still inside the call, which then take milliseconds instead of microseconds.

@@ -4,7 +4,7 @@
 //! with a text; it changes nothing.
 //!
 //! Invariants:
-//! 1. A job that has checkpoints is never begun afresh by accident: `checkpoint` before `find` (or
+//! 1. A job that has checkpoints is never begun from nothing by accident: `checkpoint` before `find` (or
 //!    before `restart` of what was found) is refused unless `fresh` is set.
 //!
 //! Not here: taking a checkpoint (`checkpoint.rs`), lending (`lend.rs`), restart (`resume.rs`), the end (`drain.rs`), opening (`open.rs`).
@@ -357,7 +357,7 @@ impl Session {
     }
 
     /// What can wait until `step` is committed at `level` or at a configured level that survives more, in another
-    /// thread too, while the program goes on with the session. Local.
+    /// thread too, while the program continues with the session. Local.
     ///
     /// # Errors
     /// Unsupported for a level that no configured one covers; NotFound for a step that this session never took.

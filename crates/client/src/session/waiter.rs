@@ -1,4 +1,4 @@
-//! A wait for a checkpoint to be safe, apart from the session, with which the program goes on meanwhile.
+//! A wait for a checkpoint to be safe, apart from the session, with which the program continues meanwhile.
 //!
 //! Invariants:
 //! 1. A wait ends at its deadline, when the step is decided, or soon after the engine or the session ended.

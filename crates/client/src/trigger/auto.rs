@@ -43,7 +43,7 @@ pub struct Kept {
     pub interval_s: f64,
     /// What a checkpoint costs the program, seconds.
     pub cost_s: f64,
-    /// From when the program goes on until a checkpoint is safe at all levels, seconds.
+    /// From when the program continues until a checkpoint is safe at all levels, seconds.
     pub safe_after_s: f64,
 }
 
@@ -55,7 +55,7 @@ struct Flushing {
 }
 
 impl Auto {
-    /// A failure of the job every `mtbf_s` seconds in the mean; so many processors for the ranks of this node.
+    /// A failure of the job every `mtbf_s` seconds in the mean; this many processors for the ranks of this node.
     #[must_use]
     pub fn new(mtbf_s: f64, processors: usize) -> Self {
         Self {

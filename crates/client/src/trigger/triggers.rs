@@ -133,7 +133,7 @@ pub struct Trigger {
     /// The program is to stop after the checkpoint that the signal makes due.
     signal_stop: bool,
     clock: Arc<dyn Clock>,
-    /// Agreements happen every so many calls; calls since the last.
+    /// Agreements happen every this many calls; calls since the last.
     stride: i64,
     calls: i64,
     /// The step of the last question.
@@ -157,7 +157,7 @@ pub struct Trigger {
 }
 
 impl Trigger {
-    /// Triggers as configured, of a job on so many nodes, this one with so many processors for its ranks. Installs the signal's
+    /// Triggers as configured, of a job on this many nodes, this one with this many processors for its ranks. Installs the signal's
     /// handler if one is configured (it chains).
     ///
     /// # Errors

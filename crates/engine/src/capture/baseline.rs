@@ -131,7 +131,7 @@ struct State {
     undecided: BTreeSet<u64>,
     generation: Option<u64>,
     mostly_changed: bool,
-    /// Regions that are not tracked for so many checkpoints.
+    /// Regions that are not tracked for this many checkpoints.
     resting: BTreeMap<String, u32>,
     /// Regions that cannot be tracked where they are.
     refused: BTreeMap<String, usize>,
@@ -554,7 +554,7 @@ impl Capture {
 
 impl Drop for Capture {
     fn drop(&mut self) {
-        // What it armed ends with it, before anything is armed anew.
+        // What it armed ends with it, before anything is armed again.
         self.held.clear();
         let mut state = self.baseline.lock();
         if state.out == Some(self.step) {

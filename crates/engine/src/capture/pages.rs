@@ -1,4 +1,4 @@
-//! A tracked region, page by page: which pages are stored anew, and what the region is made of then.
+//! A tracked region, page by page: which pages are stored again, and what the region is made of then.
 //!
 //! How: the kernel says which pages were written ([`Tracker`]). For each page the table holds the CRC
 //! and the home of its bytes; pages nobody wrote are not read. Written pages are copied one by one
@@ -28,9 +28,9 @@ use orcheck_io::memory::Span;
 use orcheck_pool::{Tracker, page_bytes};
 use std::collections::BTreeSet;
 
-/// A region is captured whole when more than one of so many pages was written.
+/// A region is captured whole when more than one of this many pages was written.
 const WHOLE_FROM_SHARE: usize = 4;
-/// It rests after so many whole captures in a row.
+/// It rests after this many whole captures in a row.
 const REST_AFTER: u32 = 3;
 /// Pages to an extent, on average, at least.
 const RUNS_PER_PAGES: usize = 2;
@@ -54,7 +54,7 @@ pub struct Pages {
     head_bytes: usize,
     /// One entry per page, the parts at both ends included; empty while nothing is known.
     table: Vec<Page>,
-    /// The CRC of so many pages each, where they are whole and lie in one piece: nothing else of a group
+    /// The CRC of this many pages each, where they are whole and lie in one piece: nothing else of a group
     /// that nobody wrote is looked at.
     groups: Vec<Option<u64>>,
     count: usize,
@@ -63,7 +63,7 @@ pub struct Pages {
     /// Extents of the last capture.
     extents: usize,
     whole_in_a_row: u32,
-    /// The capture that goes on stores all of it.
+    /// The capture that continues stores all of it.
     whole: bool,
     shift: CrcShift,
     shift_group: CrcShift,
@@ -148,7 +148,7 @@ impl Pages {
         self.count
     }
 
-    /// Most extents that a region of so many bytes is cut into.
+    /// Most extents that a region of this many bytes is cut into.
     #[must_use]
     pub fn most_extents(len_bytes: usize) -> usize {
         (len_bytes / page_bytes() / RUNS_PER_PAGES).max(1024)

@@ -110,7 +110,7 @@ impl Staging {
     /// A snapshot of `regions` (extents still empty) read from `sources`, laid out by `plan`.
     /// `pipelined`: the pool does not hold all snapshots; the rank then holds `slot`, the node's
     /// stage slot, unless it was refused and only says so. `incremental`: against this baseline, and
-    /// with at most so many extents for each tracked region.
+    /// with at most this many extents for each tracked region.
     #[must_use]
     pub fn new(
         context: StageContext,
@@ -505,7 +505,7 @@ impl Staging {
                 })
             };
             let helpers: Vec<_> = (1..threads.min(jobs.len()))
-                // Fewer threads than asked for are slower, not wrong: this one goes on alone if it must.
+                // Fewer threads than asked for are slower, not wrong: this one continues alone if it must.
                 .map_while(|which| help(which).ok())
                 .collect();
             let mut result = work();

@@ -33,7 +33,7 @@ pub enum Entry {
         /// Length of the region.
         len_bytes: u64,
     },
-    /// Lent: copied into the pool by the rank's own CP-thread while the program goes on.
+    /// Lent: copied into the pool by the rank's own CP-thread while the program continues.
     Streamed {
         /// Length of the region.
         len_bytes: u64,
@@ -80,7 +80,7 @@ pub struct Plan {
     pub segments: Vec<Segment>,
     /// Length of the stream.
     pub stream_len_bytes: u64,
-    /// The first so many segments are copied while the program waits.
+    /// The first this many segments are copied while the program waits.
     pub foreground: usize,
 }
 

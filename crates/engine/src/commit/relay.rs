@@ -39,7 +39,7 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Of so many nodes, with at most `fan_out` right below each.
+    /// Of this many nodes, with at most `fan_out` right below each.
     #[must_use]
     pub fn new(nodes: u32, fan_out: u32) -> Self {
         let fan_out = fan_out.max(1);

@@ -264,7 +264,10 @@ fn fenced_by(
     resumed
         .range(counter.saturating_add(1)..)
         .find_map(|(_, later)| match later.step {
-            None => Some(format!("epoch {} started afresh after it", later.epoch)),
+            None => Some(format!(
+                "epoch {} started from nothing after it",
+                later.epoch
+            )),
             Some(step) if commit.step > step => {
                 Some(format!("epoch {} resumed from step {step}", later.epoch))
             }

@@ -101,7 +101,7 @@ pub fn checkpoint_of(catalog: &Catalog, step: u64) -> Result<&CommitRecord> {
     if let Some(commit) = all_commits(catalog).find(of_step) {
         return Ok(&commit.record);
     }
-    // Breaks if: it is said not to be there; a user would look for it elsewhere instead of giving the key.
+    // Breaks if: it is reported not to be there; a user would look for it elsewhere instead of giving the key.
     // Breaks if: a damaged copy is asked first; one that somebody else may read is whole.
     let of_step = catalog.unread().iter().filter(|one| one.step == step);
     if let Some(unread) = of_step.max_by_key(|one| one.why.kind() == ErrorKind::Unavailable) {

@@ -54,7 +54,7 @@ fn later_name_of(epoch: u64) -> String {
 pub enum When {
     /// At this time, milliseconds since 1970.
     At(u64),
-    /// After so many further checkpoints, at least one; counted by the run from when it sees the request.
+    /// After this many further checkpoints, at least one; counted by the run from when it sees the request.
     After(u64),
 }
 

@@ -17,7 +17,7 @@
 //! 2. A gate is held only while a snapshot that has begun is being written, never between two: a
 //!    rank that waits for its stage slot cannot be waiting for this gate's holder.
 //! 3. The first error of a container is reported, once, and ends that container only; the other
-//!    level goes on.
+//!    level continues.
 //! 4. `Durable` is reported after fsync of the files and their directories.
 //! 5. Bytes that the processor reads on their way, or that are checked by option, are what the rank staged
 //!    (`writer/pieces.rs`).

@@ -10,7 +10,7 @@ pub enum HaltRequest {
     None,
     /// To take a checkpoint and end.
     Now,
-    /// To end after so many further checkpoints.
+    /// To end after this many further checkpoints.
     After(u64),
 }
 

@@ -3,7 +3,7 @@
 //! How: it listens for other nodes, each of which proves that it knows the job's key. Their containers are written into
 //! this node's own directory, beside its own ones and under the names that they have everywhere; prune treats them alike.
 //! A peer that asks for bytes gets a thread of its own, so that one who does not take them keeps nobody waiting; of those
-//! there are so many at once, and the next ones wait for their turn.
+//! there are this many at once, and the next ones wait for their turn.
 //!
 //! Invariants:
 //! 1. All decisions about what is taken in are in `protect.rs`; here bytes are moved.

@@ -2,7 +2,7 @@
 //!
 //! How: all nodes know who holds what, so each finds out by itself which copies it has to make: of a container that too few
 //! nodes hold, the first of them brings it to new holders. What only nodes hold that have no rank of this run, which may
-//! leave at any time, one node fetches first. That goes on in the background while the job computes.
+//! leave at any time, one node fetches first. That continues in the background while the job computes.
 //!
 //! Invariants:
 //! 1. Every missing copy is made by exactly one node.
@@ -54,7 +54,7 @@ fn needed(record: &CommitRecord) -> BTreeSet<String> {
     files
 }
 
-/// The copies that this node has to make, in a run of so many `members`; what is behind them in `holdings` are other nodes.
+/// The copies that this node has to make, in a run of this many `members`; what is behind them in `holdings` are other nodes.
 /// With them, the files of which there is no node for a copy, and why.
 #[must_use]
 pub fn plan(

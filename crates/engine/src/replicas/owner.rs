@@ -1,7 +1,7 @@
 //! The owner's side of replication: a directory whose containers appear on other nodes too.
 //!
 //! How: [`Replicas::wrap`] puts a [`Dir`] around the node's own one. A container that is created there is written to the
-//! own directory and sent to its holders at once; when it is made durable, it is so everywhere. Who holds it is drawn anew
+//! own directory and sent to its holders at once; when it is made durable, it is so everywhere. Who holds it is drawn again
 //! for each step. Connections to holders are made when first needed, and again after one was lost.
 //!
 //! Invariants:

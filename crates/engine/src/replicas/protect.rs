@@ -331,7 +331,7 @@ pub enum KeeperEvent {
     Failed(Place, Error),
     /// The connection of an owner is gone.
     Gone(u32),
-    /// Replicas that are complete here take so many bytes.
+    /// Replicas that are complete here take this many bytes.
     Holding(u64),
 }
 
@@ -340,7 +340,7 @@ pub enum KeeperEvent {
 pub enum KeeperAction {
     /// Tell an owner.
     To(u32, Message),
-    /// Create a file with room for so many bytes.
+    /// Create a file with room for this many bytes.
     Create(Place, String, u64),
     /// Write the bytes that came: from, how many.
     Write(Place, u64, u64),

@@ -393,7 +393,7 @@ impl RemoteFile {
         if asked.pieces.is_empty() {
             asked.ask(link, &self.name, at, first)?;
         }
-        // Long reads go on: small ones are metadata, whose next one is elsewhere.
+        // Long reads continue: small ones are metadata, whose next one is elsewhere.
         while in_order && asked.pieces.len() < AHEAD {
             let Some(last) = asked.pieces.back() else {
                 break;

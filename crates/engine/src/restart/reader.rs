@@ -395,7 +395,7 @@ impl Reader {
         })
     }
 
-    /// Proves each wanted extent of the region, and goes on after a damaged one. Of an encrypted
+    /// Proves each wanted extent of the region, and continues after a damaged one. Of an encrypted
     /// extent without the key only the stored bytes are proven; their number is returned.
     pub(crate) fn check_region(
         &self,

@@ -2,7 +2,7 @@
 //!
 //! How: each container is opened as a restore would open it, then every extent is read and its checksum
 //! compared; then the file is walked from its header through rank headers and rank records to the trailer, the
-//! records are compared with the manifest, and the padding must be zero. Verification goes on after a finding. Where
+//! records are compared with the manifest, and the padding must be zero. Verification continues after a finding. Where
 //! several places hold a container, as they do at level `peers`, every copy is read, and what is damaged in one of them
 //! is no loss while another one has it.
 //!

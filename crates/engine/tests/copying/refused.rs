@@ -59,7 +59,7 @@ fn what_a_newer_run_superseded_is_not_copied() {
     );
     let site = Site::new();
     claim(&there(&site), epoch(2), Some(None));
-    refused(&site, ErrorKind::Fenced, &["started afresh after it"]);
+    refused(&site, ErrorKind::Fenced, &["started from nothing after it"]);
     // Another run at the same counter.
     let site = Site::new();
     let mut other = epoch(1);
@@ -383,7 +383,7 @@ fn a_run_that_is_just_ending_is_waited_for() {
     order(false).unwrap();
 }
 
-// Breaks if: it is said that the directories of nodes are missing, which are all there.
+// Breaks if: it is reported that the directories of nodes are missing, which are all there.
 #[test]
 fn a_step_that_its_run_lets_go_of_meanwhile_is_called_that() {
     let site = Site::new();

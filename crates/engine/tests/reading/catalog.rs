@@ -104,7 +104,7 @@ fn the_resume_rule() {
     // Epoch 3 fell back to step 10.
     claim(&dirs[0], epoch(3), Some(Some(10)));
     assert_eq!(steps(&scan(&scratch, &["a"]).unwrap()), [(10, 1)]);
-    // Epoch 4 started afresh.
+    // Epoch 4 started from nothing.
     claim(&dirs[0], epoch(4), Some(None));
     let catalog = scan(&scratch, &["a"]).unwrap();
     assert!(catalog.commits().is_empty());

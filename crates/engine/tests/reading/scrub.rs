@@ -140,7 +140,7 @@ fn damage_is_told_of_once_and_found_anew_when_it_is_due_again() {
     }
     let counts = bench.scrub.progress().counts();
     assert_eq!((counts.damaged, counts.containers), (1, 20));
-    // One that was pruned and written anew is another one.
+    // One that was pruned and written again is another one.
     std::fs::remove_file(&first.paths[0]).unwrap();
     bench.clock.forward(DAY);
     assert_eq!(bench.pass(), []);
@@ -292,7 +292,7 @@ fn what_the_disk_does_not_give_is_told_once_and_asked_for_again() {
         let after = bench.scrub.progress().counts().containers;
         assert_eq!(after - before, u64::from(of_container), "{site} {target}");
     }
-    // What could not be looked at is not forgotten: whole containers are not read anew, damage is not told anew.
+    // What could not be looked at is not forgotten: whole containers are not read again, damage is not told again.
     assert_eq!(bench.scrub.progress().counts().damaged, 3);
 }
 

@@ -25,7 +25,7 @@ pub fn crc64_combine(a: u64, b: u64, len_b_bytes: u64) -> u64 {
 
 /// [`crc64_combine`] for a fixed length of `b`: eight table look-ups, a few nanoseconds.
 ///
-/// A CRC is linear: appending so many bytes maps each bit of the CRC before to a fixed word, and
+/// A CRC is linear: appending this many bytes maps each bit of the CRC before to a fixed word, and
 /// the words of the bits of one byte are summed up beforehand.
 pub struct CrcShift {
     tables: Box<[[u64; 256]; 8]>,

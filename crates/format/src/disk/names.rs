@@ -8,7 +8,7 @@
 //! | `s000000000042-e000007-1a2b3c4d-n0003-w00.orc` | container of step 42, epoch 7, node 3, writer 0 |
 //! | `s000000000042-e000007-1a2b3c4d-n0003-w00.stripe01` | stripe 1 of that container |
 //! | `s000000000042-e000007-1a2b3c4d-global.commit` | commit record (`process`, `node`, `peers2`, `global`) |
-//! | `epoch-000007.claim`, `epoch-000007.resumed` | who runs epoch 7, and from where it went on |
+//! | `epoch-000007.claim`, `epoch-000007.resumed` | who runs epoch 7, and from where it continued |
 //! | `epoch-000007.members` | where its nodes are reached by later runs |
 //! | `epoch-000007.halt` | the run of epoch 7 is asked to take a checkpoint and end |
 //! | `epoch-000007.halt-at` | the same, at a time or after some checkpoints |
@@ -75,7 +75,7 @@ pub enum FileName {
         /// The epoch's counter.
         epoch: u64,
     },
-    /// From which step an epoch went on.
+    /// From which step an epoch continued.
     Resumed {
         /// The epoch's counter.
         epoch: u64,

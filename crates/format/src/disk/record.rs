@@ -105,12 +105,12 @@ pub struct Claim {
     pub nodes: Vec<String>,
 }
 
-/// From which step an epoch went on; readers ignore later steps of older epochs.
+/// From which step an epoch continued; readers ignore later steps of older epochs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resumed {
     /// The job.
     pub job: JobName,
-    /// The epoch that went on.
+    /// The epoch that continued.
     pub epoch: Epoch,
     /// The step it restarted from; `None` is a fresh start.
     pub step: Option<u64>,

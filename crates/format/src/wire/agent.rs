@@ -147,7 +147,7 @@ pub enum AgentMessage {
     Link {
         /// Whom it leads to.
         to: Link,
-        /// What goes on with it.
+        /// What continues with it.
         state: ConnState,
     },
     /// Everything was handed over: begin. Answered by `Done` or `Refused`.

@@ -212,7 +212,7 @@ pub enum Message {
         /// The most bytes it will have.
         len_bytes: u64,
     },
-    /// A holder has set room aside, and may be sent so many bytes.
+    /// A holder has set room aside, and may be sent this many bytes.
     Granted {
         /// The owner's slot.
         slot: u32,
@@ -330,7 +330,7 @@ impl Message {
         self.encode_behind(Vec::new(), 0)
     }
 
-    /// The payload behind what is there, with room for so many bytes more behind it: what is long is copied once.
+    /// The payload behind what is there, with room for this many bytes more behind it: what is long is copied once.
     pub fn encode_behind(&self, mut bytes: Vec<u8>, more: usize) -> Vec<u8> {
         let long = match self {
             Message::Data { bytes, .. } | Message::Record { bytes, .. } => bytes.len(),

@@ -214,13 +214,13 @@ pub enum Ask {
     RemoveChild(StoreDir, String),
     /// Told: bytes that are free, and whether nothing can be written.
     Facts(StoreDir),
-    /// So many bytes of the file from an offset on, at most [`PIECE_BYTES`]; they come raw.
+    /// This many bytes of the file from an offset on, at most [`PIECE_BYTES`]; they come raw.
     Read(u64, u64),
-    /// So many bytes from an offset on are read soon. Not answered.
+    /// This many bytes from an offset on are read soon. Not answered.
     Need(u64, u64),
-    /// The caller has so many more bytes to send. Not answered; the server wants them when it has room.
+    /// The caller has this many more bytes to send. Not answered; the server wants them when it has room.
     Offer(u64),
-    /// Reserves space for so many bytes. Told: nothing.
+    /// Reserves space for this many bytes. Told: nothing.
     Allocate(u64),
     /// Sets the length. Told: nothing.
     Truncate(u64),
@@ -245,7 +245,7 @@ pub enum Reply {
     Names(Vec<(String, u64, bool)>),
     /// It is not done. Of what an error may be marked with only [`Detail::Denied`] is told, and not by version 0.1.0.
     Failed(Error),
-    /// So many pieces of the file that is being written may be sent, besides those from before.
+    /// This many pieces of the file that is being written may be sent, besides those from before.
     Want(u32),
     /// It is being done, and takes its time.
     Busy,

@@ -59,7 +59,7 @@ pub trait File: Send + Sync {
     }
     /// Reads exactly `buf.len()` bytes from `at`; a file that ends before is `Corrupt`.
     fn read_at(&self, buf: &mut [u8], at: u64) -> Result<()>;
-    /// Says that so many bytes from `at` on are read soon: reading them may begin. Nothing depends on it.
+    /// Says that this many bytes from `at` on are read soon: reading them may begin. Nothing depends on it.
     fn will_need(&self, at: u64, len: u64) {
         let _ = (at, len);
     }
@@ -303,7 +303,7 @@ impl OsFile {
                 Err(Errno::INTR) if interrupts < INTERRUPTS_LIMIT => interrupts += 1,
                 Err(errno) => return Err(rustix_error(errno, what())),
                 Ok(count) => {
-                    // A direct write that ended inside a block goes on from that block's start.
+                    // A direct write that ended inside a block continues from that block's start.
                     let block = self.alignment as usize;
                     let whole = if self.direct {
                         count / block * block

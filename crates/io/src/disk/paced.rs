@@ -44,7 +44,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// At most so many bytes per second (at least one); `others` is told how many have been read, or are about to be, and says
+    /// At most this many bytes per second (at least one); `others` is told how many have been read, or are about to be, and says
     /// whether somebody else is at work now.
     pub fn new(
         rate_bytes_per_s: u64,
@@ -91,7 +91,7 @@ impl Pace {
         false
     }
 
-    /// Waits until so many bytes may be read.
+    /// Waits until this many bytes may be read.
     fn take(&self, len_bytes: usize) -> Result<()> {
         let begin = self.clock.now();
         while (self.others)(self.read_bytes())

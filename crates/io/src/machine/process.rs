@@ -134,7 +134,7 @@ pub fn silence() {
     }
 }
 
-/// Starts this program anew with these arguments and waits until it says a line that begins with `ready`, at most
+/// Starts this program again with these arguments and waits until it says a line that begins with `ready`, at most
 /// `timeout`. Gives that line.
 ///
 /// # Errors

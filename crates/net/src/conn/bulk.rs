@@ -33,7 +33,7 @@ const STEP_BYTES: usize = 256 << 10;
 pub enum Received {
     /// A message.
     Message(Message),
-    /// So many bytes of a file are coming, as an unproven header says: take them with [`Conn::receive_bulk`].
+    /// This many bytes of a file are coming, as an unproven header says: take them with [`Conn::receive_bulk`].
     Bytes(usize),
 }
 

@@ -1,14 +1,14 @@
 //! The page cache of a server: takes requests in at once while there is room, and writes longer runs than it was given.
 //!
 //! How: as Linux does it (mm/page-writeback.c, fs/fs-writeback.c). Bytes of a file that came one after the other are one dirty run.
-//! Those who write go on unhindered up to halfway between `cache_background_bytes` and `cache_bytes` (the freerun ceiling); from there
-//! on all of them go on in turn, a step each, as fast as the disk writes. Writing back begins beyond `cache_background_bytes`
+//! Those who write continue unhindered up to halfway between `cache_background_bytes` and `cache_bytes` (the freerun ceiling); from there
+//! on all of them continue in turn, a step each, as fast as the disk writes. Writing back begins beyond `cache_background_bytes`
 //! that are not on their way, and then goes once round all the files that are dirty, up to `write_back_bytes` of each, as far as the
 //! kernel's queue takes them; once everything has arrived (the fsync) each file is written to its end before the next.
 //!
 //! Invariants
 //! 1. No more than `cache_bytes` are dirty, those on their way to the disk included.
-//! 2. While somebody waits for room, writing goes on.
+//! 2. While somebody waits for room, writing continues.
 //! 3. Requests of one stream are taken in one after the other.
 //!
 //! Not here: the disk (`disk.rs`); a journal, which costs the baseline nothing here.
@@ -98,7 +98,7 @@ impl Cache {
         self.take_in(taken);
     }
 
-    /// Lets those who wait go on, a little each in turn, as long as there is room.
+    /// Lets those who wait continue, a little each in turn, as long as there is room.
     fn take_in(&mut self, taken: &mut Vec<Request>) {
         while self.dirty_bytes < self.room_bytes
             && let Some(stream) = self.blocked.pop_front()
@@ -171,7 +171,7 @@ impl Cache {
         Some(request)
     }
 
-    /// A run is on the disk: those who wait go on; whose requests are in the cache now are added to `taken`.
+    /// A run is on the disk: those who wait continue; whose requests are in the cache now are added to `taken`.
     pub(super) fn written(&mut self, run: Request, taken: &mut Vec<Request>) {
         self.dirty_bytes -= run.len_bytes;
         self.on_way_bytes -= run.len_bytes;
@@ -201,7 +201,7 @@ mod tests {
         Cache::new(&server, 7, streams)
     }
 
-    // Breaks if: runs are not merged, the round does not go on, or writing back begins too early.
+    // Breaks if: runs are not merged, the round does not continue, or writing back begins too early.
     #[test]
     fn runs_are_merged_and_files_have_turns() {
         let (mut cache, mut taken) = (cache(2), Vec::new());
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(cache.next(true), None);
     }
 
-    // Breaks if: one who was slowed is slowed again for each small request, or goes on without end.
+    // Breaks if: one who was slowed is slowed again for each small request, or continues without end.
     #[test]
     fn small_requests_go_on_for_a_while() {
         let (mut cache, mut taken) = (cache(2), Vec::new());

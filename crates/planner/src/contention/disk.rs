@@ -199,7 +199,7 @@ mod tests {
         served
     }
 
-    // Breaks if: a positioning is charged to a request that goes on where the last one ended, or not to another one.
+    // Breaks if: a positioning is charged to a request that continues where the last one ended, or not to another one.
     #[test]
     fn what_goes_on_costs_its_transfer_and_what_does_not_a_positioning() {
         // From 0 to 0: shortest seek and half a turn. From 200 to 2700: a quarter of the span, half of the way to the longest.

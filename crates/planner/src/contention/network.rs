@@ -1,7 +1,7 @@
 //! The network: one link for each node and each server, shared fairly by what is on the wire.
 //!
 //! How: transfers between the same two ends are alike and form a *pair*. The rate of a transfer is max-min fair (the fullest link
-//! is shared evenly by those that pass it, then the next), computed anew only when the number of transfers of a pair has
+//! is shared evenly by those that pass it, then the next), computed again only when the number of transfers of a pair has
 //! changed. Within a pair all get the same rate, so one count of the bytes that each has got and a heap of the counts at which
 //! they end are enough: a transfer costs the logarithm of their number.
 //!
@@ -150,7 +150,7 @@ impl Wire {
         self.now_s + self.soonest_s
     }
 
-    /// Goes on to a time that is not after [`Wire::next_s`], and tells whose transfers have ended by then.
+    /// Continues to a time that is not after [`Wire::next_s`], and tells whose transfers have ended by then.
     pub(super) fn advance(&mut self, to_s: f64, ended: &mut Vec<u32>) {
         let passed_s = to_s - self.now_s;
         // What ends now would, by the rounding of times, be left with a little, and time would stand still.

@@ -114,7 +114,7 @@ pub struct Server {
     pub window: u32,
     /// Cached: dirty bytes that it holds at most.
     pub cache_bytes: u64,
-    /// Cached: writing back begins beyond so many dirty bytes, or at the fsync.
+    /// Cached: writing back begins beyond this many dirty bytes, or at the fsync.
     pub cache_background_bytes: u64,
     /// Cached: bytes of one file that are written before the next one has its turn.
     pub write_back_bytes: u64,

@@ -29,11 +29,11 @@ enum Happening {
     Arrived(Request),
     /// The disk of a server has written a request.
     Written(usize),
-    /// The node of a stream hears that so many bytes are in the server's cache, or on its disk.
+    /// The node of a stream hears that this many bytes are in the server's cache, or on its disk.
     Answered(u32, u64),
     /// Another image of a stream is in staging memory.
     Staged(u32),
-    /// Another rank of a stream begins, with so many bytes.
+    /// Another rank of a stream begins, with this many bytes.
     Begun(u32, u64),
 }
 

@@ -1,4 +1,4 @@
-//! Exact counts of what may be lost: groups that may lose so many each, and rings without so many in a row.
+//! Exact counts of what may be lost: groups that may lose this many each, and rings without this many in a row.
 //!
 //! How: of all ways to lose f of n, those that leave everything are a coefficient of a product of polynomials. Such numbers have
 //! thousands of digits; so every loss is weighted by f/n, as if each unit failed by itself with that probability, which makes
@@ -62,7 +62,7 @@ impl Polynomial {
         self
     }
 
-    /// Itself so many times, up to x to the `degree`.
+    /// Itself this many times, up to x to the `degree`.
     fn power(&self, mut times: u32, degree: usize) -> Self {
         let (mut result, mut square) = (Self::new(vec![1.0]), self.clone());
         while times > 0 {

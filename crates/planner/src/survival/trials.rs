@@ -19,7 +19,7 @@ use statrs::distribution::{Beta, Binomial, ContinuousCDF, DiscreteCDF};
 /// Trials of a block, at most; the last one of a run may have fewer.
 pub const BLOCK_TRIALS: u32 = 4096;
 
-/// A set-up of which so many units are lost, again and again.
+/// A set-up of which this many units are lost, again and again.
 #[derive(Debug, Clone)]
 pub struct Trials {
     setup: Setup,
@@ -44,7 +44,7 @@ impl Trials {
         Ok(Self { setup, lost, seed })
     }
 
-    /// Runs block number `block` of so many trials.
+    /// Runs block number `block` of this many trials.
     #[must_use]
     pub fn block(&self, block: u64, trials: u32) -> Found {
         let trials = trials.min(BLOCK_TRIALS);

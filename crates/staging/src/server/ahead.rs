@@ -9,7 +9,7 @@
 //! 2. Pieces come in the order of the plan, each with its memory, wanted or not.
 //! 3. The thread ends with the [`Ahead`] that started it.
 //!
-//! Survives: reads that fail (told to who asks for that very piece). Not here: who is likely to go on (`session/reading.rs`).
+//! Survives: reads that fail (told to who asks for that very piece). Not here: who is likely to continue (`session/reading.rs`).
 
 use crate::server::account::Held;
 use crate::server::intake::guard;

@@ -1,6 +1,6 @@
 //! From memory to the disk: pieces that came wait here until they are written, each once.
 //!
-//! How: a few threads write; each goes on with the file that was written last as long as its next piece is there, but not
+//! How: a few threads write; each continues with the file that was written last as long as its next piece is there, but not
 //! for ever, so that a disk that has to seek does so rarely. A file knows how many of its pieces are not written yet and
 //! what went wrong; whoever wants it durable waits for that first.
 //!
@@ -146,7 +146,7 @@ impl Incoming {
         self.wait_for(most)
     }
 
-    /// Waits until at most so many pieces of it are not written yet; tells what went wrong so far.
+    /// Waits until at most this many pieces of it are not written yet; tells what went wrong so far.
     pub(crate) fn wait_for(&self, most: usize) -> Result<()> {
         let state = guard(&self.state);
         let waits = |state: &mut Pending| state.pieces > most;

@@ -7,7 +7,7 @@
 //! 1. A sync is left out only when one that began after the last change of a name there has succeeded.
 //! 2. What is not known counts as changed. What is known is bounded by [`KNOWN_MAX`] directories.
 //!
-//! Survives: syncs that fail: the next caller syncs anew. That names may be lost is noted by what syncs, before that. Not here: changes
+//! Survives: syncs that fail: the next caller syncs again. That names may be lost is noted by what syncs, before that. Not here: changes
 //! by anybody who is not a caller of this server; they sync their own.
 
 use crate::server::intake::guard;

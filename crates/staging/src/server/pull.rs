@@ -36,7 +36,7 @@ pub struct Limits {
     pub idle: Duration,
     /// The same in the middle of a piece.
     pub stall: Duration,
-    /// A turn ends after so many bytes, counted in whole pieces, when another job waits.
+    /// A turn ends after this many bytes, counted in whole pieces, when another job waits.
     pub turn_bytes: u64,
     /// And after so long.
     pub turn: Duration,
@@ -118,7 +118,7 @@ impl Pull {
         }
     }
 
-    /// A stream of a job has at least so many bytes to send.
+    /// A stream of a job has at least this many bytes to send.
     pub fn offer(&mut self, now: Duration, id: u64, job: u64, bytes: u64) -> Vec<Grant> {
         let stream = self.streams.entry(id).or_insert(Stream {
             job,

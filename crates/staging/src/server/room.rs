@@ -5,7 +5,7 @@
 //! their share of that rate for all the time, and credited with what they did move; the server writes again when the account
 //! is level. Where others lose nothing by its writes, it does not pause. While there is no ordinary traffic it pauses from
 //! time to time for a moment, to see whether there is any now: it might get nothing at all beside the writes.
-//! Source: *Orchestrating checkpoints* (docs/sources.md), its section III: ordinary requests are told apart and go on unaffected.
+//! Source: *Orchestrating checkpoints* (docs/sources.md), its section III: ordinary requests are told apart and continue unaffected.
 //!
 //! Invariants:
 //! 1. Others get at least their share of the rate that they have alone, if the disk serves them so in the pauses.

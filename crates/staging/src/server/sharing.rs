@@ -102,7 +102,7 @@ impl Sharing {
         (to, seen)
     }
 
-    /// Writes so many bytes. What comes with it is to be waited for when the bytes are accounted for, and before others are
+    /// Writes this many bytes. What comes with it is to be waited for when the bytes are accounted for, and before others are
     /// written: meanwhile nobody writes.
     pub(crate) fn write<T>(&self, len: usize, write: impl FnOnce() -> T) -> (T, Option<After<'_>>) {
         if !guard(&self.room).is_shared() {

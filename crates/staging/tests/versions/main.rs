@@ -176,7 +176,7 @@ fn say(conn: &mut Conn, message: StoreMessage) {
     conn.send(&Message::Store(message), LIMIT).unwrap();
 }
 
-// Breaks if: a server or a library goes on with one whose words it does not know, or does not say whose release is too old.
+// Breaks if: a server or a library continues with one whose words it does not know, or does not say whose release is too old.
 #[test]
 fn what_is_too_new_or_too_old_is_refused_at_both_ends_with_both_versions() {
     let own = Versions::own().to_string();

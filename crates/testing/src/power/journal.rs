@@ -5,7 +5,7 @@
 //! images that a power cut may leave.
 //!
 //! Invariants
-//! 1. An effect is noted before its caller goes on: whatever the program did because of it is later in the log.
+//! 1. An effect is noted before its caller continues: whatever the program did because of it is later in the log.
 //! 2. A sync covers the effects that were noted before it began, never those noted meanwhile.
 //! 3. The end checks that the log, replayed, is what lies on the real disk: nothing went past the journal.
 //!

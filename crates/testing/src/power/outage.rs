@@ -95,7 +95,7 @@ impl<'l> Disk<'l> {
         self.at
     }
 
-    /// Goes on to after the next effect; false at the end.
+    /// Continues to after the next effect; false at the end.
     pub fn advance(&mut self) -> bool {
         let Some(noted) = self.log.noted.get(self.at) else {
             return false;

@@ -273,7 +273,7 @@ fn keep(image: &Image, told: &[u8], name: &str) {
     }
 }
 
-/// Every image that a power cut leaves holds what was acknowledged before, and the job goes on from it.
+/// Every image that a power cut leaves holds what was acknowledged before, and the job continues from it.
 // Breaks if: a sync of a container, of a record or of a directory is left out, see the next test; or prune pins nothing.
 pub fn comes_back(kind: &Kind, images: usize) -> bool {
     let Some((room, made)) = prepared(kind) else {

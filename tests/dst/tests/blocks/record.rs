@@ -40,7 +40,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Goes on from the image in `image`; `log` is made anew.
+    /// Continues from the image in `image`; `log` is made again.
     pub fn new(image: &Path, log: &Path, ledger: &Path) -> Self {
         let image = File::options().read(true).write(true).open(image).unwrap();
         Self {

@@ -4,7 +4,7 @@
 
 use crate::Random;
 
-/// Something that goes wrong after so many events.
+/// Something that goes wrong after this many events.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Fault {
     /// A node is gone, with its disk.
@@ -15,9 +15,9 @@ pub enum Fault {
     LeadCut(u64, u32),
     /// The next thing that a node's disk should do fails.
     DiskFails(u64, u32),
-    /// Nothing happens on a node for so many events.
+    /// Nothing happens on a node for this many events.
     Stalls(u64, u32, u64),
-    /// Nothing happens at a node's disk for so many events.
+    /// Nothing happens at a node's disk for this many events.
     Slow(u64, u32, u64),
     /// A node is gone, and its disk is there at the restart.
     Crashes(u64, u32),

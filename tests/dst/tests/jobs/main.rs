@@ -41,7 +41,7 @@ impl Random {
     }
 }
 
-/// Every subset of the nodes: any k of them may be lost; of more it is said what is missing, and an older step is used
+/// Every subset of the nodes: any k of them may be lost; of more it is reported what is missing, and an older step is used
 /// where there is one.
 // Breaks if: a restart does not ask all nodes that are left, or believes a record whose containers are gone.
 #[test]

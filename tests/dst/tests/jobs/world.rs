@@ -350,7 +350,7 @@ impl<'a> World<'a> {
                 .flatten()
                 .any(|one| one.stalled_until.max(one.slow_until) > self.happened)
         {
-            // Only who is stalled could do anything: time goes on.
+            // Only who is stalled could do anything: time continues.
             for one in self.nodes.iter_mut().flatten() {
                 one.stalled_until = 0;
                 one.slow_until = 0;

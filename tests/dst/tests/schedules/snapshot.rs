@@ -28,7 +28,7 @@ const SHAPE: IndexShape = IndexShape {
 };
 const CHUNK: u32 = 4096;
 const CHUNKS: u32 = 3;
-/// So many that the flush takes two together.
+/// This many that the flush takes two together.
 const CHUNKS_IN_RUNS: u32 = 16;
 const LEN_BYTES: u64 = 3 * 4096 + 100;
 const STEPS: u64 = 2;

@@ -309,7 +309,7 @@ fn an_incremental_checkpoint_is_whole_in_the_copy() {
         session.wait(5, Level::Global, LONG).unwrap();
         session.close(LONG).unwrap();
     });
-    // Without an older container the step cannot be copied, and it is said whose is missing.
+    // Without an older container the step cannot be copied, and it is reported whose is missing.
     let older = disk::names(&sources[1])
         .into_iter()
         .find(|name| name.starts_with("s000000000001") && name.ends_with(".orc"));
@@ -475,7 +475,7 @@ fn a_copy_and_a_run_in_the_same_directories_wait_for_each_other() {
         session.wait(1, Level::Global, LONG).unwrap();
         session.close(LONG).unwrap();
     });
-    // That run began afresh after the one that took it: what the nodes hold is over.
+    // That run began from nothing after the one that took it: what the nodes hold is over.
     let error = copy(root, &sources, &["pfs"], &nobody()).unwrap_err();
     assert_eq!(error.kind(), orcheck_format::ErrorKind::Fenced, "{error}");
 }

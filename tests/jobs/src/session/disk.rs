@@ -103,7 +103,7 @@ pub fn tree_bytes(dir: &Path) -> u64 {
     bytes.sum()
 }
 
-/// Fills the file system of a directory but for so many bytes, with a file that is returned.
+/// Fills the file system of a directory but for this many bytes, with a file that is returned.
 pub fn fill(dir: &Path, but_bytes: usize) -> PathBuf {
     let path = dir.join("ballast");
     let mut file = std::fs::File::create(&path).unwrap();

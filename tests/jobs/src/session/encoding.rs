@@ -415,7 +415,7 @@ fn unchanged_encoded_pieces_are_referred_to() {
     }
 }
 
-// Breaks if: a missing or wrong key counts as damage; the job would then fall back, or begin afresh.
+// Breaks if: a missing or wrong key counts as damage; the job would then fall back, or begin from nothing.
 fn without_the_right_key_nothing_is_restored_and_nothing_is_lost() {
     let scratch = Scratch::in_memory("encoding");
     let root = scratch.path();
@@ -563,7 +563,7 @@ fn read_all(dir: &Path, into: &mut Vec<Vec<u8>>) {
     }
 }
 
-/// Restarts from this step and goes on to the next one; why it does not, where it does not.
+/// Restarts from this step and continues to the next one; why it does not, where it does not.
 fn go_on(job: &Job, from: u64) -> Result<()> {
     let results = job.run(|session, rank| {
         let mut session = session?;

@@ -11,7 +11,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// How long to look for something that must not happen.
 pub const WINDOW: Duration = Duration::from_millis(60);
 
-/// A barrier for so many threads at which one that does not come fails the test.
+/// A barrier for this many threads at which one that does not come fails the test.
 pub struct Meeting {
     of: u32,
     /// All who came so far.
@@ -133,7 +133,7 @@ impl FailpointHook for Hold {
         if step.site == self.site && step.target.contains(&self.part) {
             state.arrived += 1;
             self.changed.notify_all();
-            // At the deadline the step goes on: the test fails by what it then finds.
+            // At the deadline the step continues: the test fails by what it then finds.
             let _ = self
                 .changed
                 .wait_timeout_while(state, PATIENCE, |state| !state.released)
@@ -265,7 +265,7 @@ impl FailpointHook for Snapshots {
                 self.changed.notify_all();
             }
             "flush.taken" => state.taken += 1,
-            // A stream is being written: the flush goes on only when nobody else comes.
+            // A stream is being written: the flush continues only when nobody else comes.
             "file.allocate" => {
                 let wanted = self.wanted;
                 let _ = self

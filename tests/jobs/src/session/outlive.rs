@@ -308,7 +308,7 @@ fn mended(session: &mut Session) -> u32 {
 }
 
 // Breaks if: agents stop giving out what their nodes hold when their ranks are gone, the next run does not find them, or
-// goes on from what only they hold without taking it over.
+// continues from what only they hold without taking it over.
 fn nodes_that_run_no_rank_any_more_are_read_from() {
     let scratch = Scratch::new("shelf");
     let first = peers_job(scratch.path(), &["a", "b", "c", "d", "f", "g"]);
@@ -652,7 +652,7 @@ fn what_was_whole_is_flushed_again() {
     job.run(|session, rank| restores(session, rank, 1));
 }
 
-// Breaks if: a run that was without an agent goes on from what it knows; what another one committed meanwhile, which nobody
+// Breaks if: a run that was without an agent continues from what it knows; what another one committed meanwhile, which nobody
 // could tell it, would be superseded and removed.
 fn a_run_ends_when_another_one_began_meanwhile() {
     let scratch = Scratch::new("meanwhile");

@@ -236,7 +236,7 @@ fn a_flush_that_hangs_refuses_the_waiting_checkpoint_on_all_ranks_and_costs_noth
                 "look for a stalled directory; raise timeout_s",
             ],
         );
-        // Both have given up before the flush goes on.
+        // Both have given up before the flush continues.
         both.wait();
         hold.release();
         session.wait(1, Level::Global, LONG).unwrap();

@@ -1,4 +1,4 @@
-//! Replicas on other nodes: nodes are lost with their directories, and the job goes on elsewhere. Each program runs it
+//! Replicas on other nodes: nodes are lost with their directories, and the job continues elsewhere. Each program runs it
 //! twice: the second time all that travels over TCP is encrypted.
 
 use crate::session::disk;
@@ -279,7 +279,7 @@ fn copies_that_were_lost_are_made_anew() {
             state.protect(&mut session).unwrap();
             assert_eq!(session.restart().unwrap(), 1);
             assert!(state.is(rank, 1, 20), "rank {rank} without {lost}");
-            // In the background: it is said when it is done. A file that is there may still be on its way.
+            // In the background: it is reported when it is done. A file that is there may still be on its way.
             let until = SystemClock.now() + LONG;
             while made.load(Ordering::SeqCst) < missing {
                 assert!(SystemClock.now() < until, "after the loss of {lost}");

@@ -140,7 +140,7 @@ fn a_new_first_node_does_not_make_the_others_start_afresh() {
         assert!(error.message().contains("step 1"), "{error}");
         assert!(error.message().contains("start = 'fresh'"), "{error}");
     });
-    // With a level that the node's loss does not touch, the job goes on, and says what it left.
+    // With a level that the node's loss does not touch, the job continues, and says what it left.
     let scratch = Scratch::new("newnode-global");
     let job = Job::new(scratch.path(), 2, 1, true).nodes(2);
     save(&job, &[(1, 40), (2, 40)]);

@@ -95,7 +95,7 @@ impl FailpointHook for Stray {
 }
 
 impl Stray {
-    /// From the next snapshots of so many ranks on.
+    /// From the next snapshots of this many ranks on.
     fn arm(&self, ranks: u32, needle: &[u8], at: u64) {
         *self.state.lock().unwrap() = Armed {
             bit: Some((needle.to_vec(), at)),

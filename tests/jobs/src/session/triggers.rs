@@ -744,7 +744,7 @@ fn the_end_that_a_batch_system_tells_is_no_trigger_that_somebody_chose() {
     }
 }
 
-// Breaks if: nobody says so, or it is said again and again; the job would silently end without a checkpoint.
+// Breaks if: nobody says so, or it is reported again and again; the job would silently end without a checkpoint.
 fn a_session_without_a_trigger_says_so_once_when_it_is_asked() {
     for (option, expected) in [
         ("keep = 2", 1),

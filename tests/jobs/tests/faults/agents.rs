@@ -328,20 +328,20 @@ pub fn hit(workload: Workload, root: &Path, victim: Victim, hook: &Arc<Named>) -
     Outcome::of(struck, result)
 }
 
-/// Whether a run with room for all went on although an agent ended.
+/// Whether a run with room for all continued although an agent ended.
 fn goes_on(workload: &Workload, story: &Story, ended_early: bool) -> Result<(), Failure> {
     let while_opening = |error: &String| error.starts_with("open ");
     if workload.name != AGENT_ROOM.name
         || !ended_early
         || story.run(1).errors.iter().any(while_opening)
-        // Safe at one level, and lost at the other: it is said, and nothing is gone.
+        // Safe at one level, and lost at the other: it is reported, and nothing is gone.
         || story.newest_acked(u64::MAX, None) == Some(CHECKPOINTS)
     {
         return Ok(());
     }
     Err((
         Verdict::LostWork,
-        format!("it did not go on; {}", told(story)),
+        format!("it did not continue; {}", told(story)),
     ))
 }
 
@@ -494,7 +494,7 @@ fn stands_still(
     let story = Story::read(root);
     let run = story.run(1);
     if length >= LOST_AFTER && !run.errors.is_empty() {
-        // Steps may be lost, with a word; what was safe before is there, and the next run goes on from it.
+        // Steps may be lost, with a word; what was safe before is there, and the next run continues from it.
         if run.closed {
             all_ended(agents)?;
         } else {

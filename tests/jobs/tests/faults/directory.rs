@@ -177,7 +177,7 @@ pub fn gone_at_every_step() {
     table.finish("a directory dies at each of its steps");
 }
 
-/// Renamed away: what open handles still reach is not where a restart looks, so one step is lost and the run goes on in
+/// Renamed away: what open handles still reach is not where a restart looks, so one step is lost and the run continues in
 /// the other one; with it back, nothing that it holds is taken for newer.
 fn renamed_away(workload: &Workload, at: u64) -> Result<Verdict, Failure> {
     let scratch = Scratch::in_memory("renamed");
@@ -198,7 +198,7 @@ fn renamed_away(workload: &Workload, at: u64) -> Result<Verdict, Failure> {
     Ok(Verdict::Pass)
 }
 
-/// Removed with all that was in it: the run goes on in the other one.
+/// Removed with all that was in it: the run continues in the other one.
 fn removed(workload: &Workload, at: u64) -> Result<Verdict, Failure> {
     let scratch = Scratch::in_memory("removed");
     let root = scratch.path();

@@ -215,7 +215,7 @@ fn judge(
 /// One error at every call of two checkpoints with their flush, commit and prune; in a quick run at a part of the calls of
 /// each kind.
 // Breaks if: `File::sync` passes a failed sync over, `Store::make_durable` drops the result of sync or close,
-// `make_visible` goes on after a directory that failed, `write_all` takes a short write for a whole one, or the last
+// `make_visible` continues after a directory that failed, `write_all` takes a short write for a whole one, or the last
 // directory that is left counts as lost after one error.
 pub fn one_error_at_every_call() {
     let mut table = Table::default();

@@ -1,4 +1,4 @@
-//! The process is killed before each of its numbered steps, and the next run must go on.
+//! The process is killed before each of its numbered steps, and the next run must continue.
 
 use crate::hooks::{Key, Named};
 use orcheck_io::failpoints::Verdict as Do;

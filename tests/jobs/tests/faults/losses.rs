@@ -23,7 +23,7 @@ const CHECKPOINTS: u64 = 4;
 /// About as many steps as a rank takes for two of them.
 const STEPS: u64 = 260;
 
-/// Where the job goes on.
+/// Where the job continues.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Home {
     /// Empty nodes have the names of those that were lost.
@@ -182,7 +182,7 @@ fn go_on(
         return Err((Verdict::LostWork, says(&text)));
     }
     if found.is_none() {
-        // Breaks if: a job whose checkpoints cannot be restored begins afresh, or is not told which container is nowhere.
+        // Breaks if: a job whose checkpoints cannot be restored begins from nothing, or is not told which container is nowhere.
         if run.errors.iter().any(|text| text.contains(".orc")) {
             return Ok(Verdict::ClearFail);
         }

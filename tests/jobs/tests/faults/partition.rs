@@ -2,7 +2,7 @@
 //!
 //! How: the trial's process is the switch. Each node is a process with a network and a host name of its own, from which its
 //! agent and its ranks come; a pair of links leads from it to the switch. The agent of one node stops at the bytes of a
-//! replica, tells to whom they go, and goes on when that node's link is down.
+//! replica, tells to whom they go, and continues when that node's link is down.
 //!
 //! Needs root and `ip`; without them it says so. Nothing is left: the networks are gone with their processes.
 

@@ -128,7 +128,7 @@ fn judge(
         check_records(workload, root)?;
     }
     match mine.resumed {
-        // It must say so: a program that hears "no checkpoint" begins anew.
+        // It must say so: a program that hears "no checkpoint" begins again.
         Some(None) => fail(Verdict::LostWork, "an error was taken for an empty job"),
         Some(Some(from)) if from.step == NEWEST && !noticed => Ok(Verdict::Pass),
         Some(Some(from)) if from.step == NEWEST => Ok(Verdict::ClearFail),

@@ -33,7 +33,7 @@ fn meet(life: &dyn Fn(u64) -> Life, count: u64) -> (Vec<Ended>, Vec<bool>) {
                 drop(mine.take());
                 let mut stream = &theirs;
                 let mut wait =
-                    || assert_eq!(stream.read(&mut [0]).unwrap_or(0), 1, "told to go on");
+                    || assert_eq!(stream.read(&mut [0]).unwrap_or(0), 1, "told to continue");
                 wait();
                 let talk = std::sync::Mutex::new(wait);
                 life(FIRST + number).live(&|moment| {
@@ -161,7 +161,7 @@ fn trial(workload: &Workload, seed: u64, take_over: bool) -> Result<Verdict, Fai
     }
     let resumed = last.resumed.flatten().map(|from| from.step);
     if before && resumed.is_none() {
-        return fail(Verdict::LostWork, "begun afresh".to_owned());
+        return fail(Verdict::LostWork, "begun from nothing".to_owned());
     }
     Ok(Verdict::Pass)
 }

@@ -1,5 +1,5 @@
 //! Level global on a staging I/O server, which is killed at each of its steps, or whose disk answers with an error at
-//! each of its calls: nothing acknowledged is lost, nobody hangs, and the run goes on when there is a server again.
+//! each of its calls: nothing acknowledged is lost, nobody hangs, and the run continues when there is a server again.
 //!
 //! What is on the disks is looked at without a server: it serves the directories that the other tests use.
 
@@ -153,7 +153,7 @@ impl Serving {
     }
 }
 
-/// Lives a run beside a server that is started anew, `again` ms later, whenever it was killed; how both ended, and
+/// Lives a run beside a server that is started again, `again` ms later, whenever it was killed; how both ended, and
 /// whether the server was killed.
 fn run(
     workload: Workload,
@@ -307,7 +307,7 @@ pub fn a_server_is_killed_at_each_of_its_steps() {
     ] {
         assert!(words.contains(step), "no server is killed at: {step}");
     }
-    table.finish("a server is killed at each of its steps, and started anew");
+    table.finish("a server is killed at each of its steps, and started again");
 }
 
 // Breaks if: a session answers that it is done although its disk said otherwise.

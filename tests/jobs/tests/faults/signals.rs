@@ -183,7 +183,7 @@ fn stopped(workload: &Workload, seed: u64) -> Result<Verdict, Failure> {
     heal(workload, root, 2).map(|_| Verdict::Pass)
 }
 
-/// SIGSTOP and SIGCONT of one rank of several: the others wait, and afterwards all goes on.
+/// SIGSTOP and SIGCONT of one rank of several: the others wait, and afterwards all continues.
 // Breaks if: a rank that is silent counts as gone.
 pub fn one_rank_stands_still_for_a_while() {
     let mut table = Table::default();

@@ -320,7 +320,7 @@ impl Stranger<'_> {
         Ok(())
     }
 
-    /// Keeps so many connections open, each of which begins with `bytes`.
+    /// Keeps this many connections open, each of which begins with `bytes`.
     fn crowd(&mut self, door: &Door, count: usize, bytes: &[u8]) -> std::io::Result<()> {
         let here = self.kept.iter().filter(|(at, _)| at == door).count();
         for _ in here..count {

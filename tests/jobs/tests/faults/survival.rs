@@ -93,7 +93,10 @@ fn one(workload: Workload, lost: u32, random: &mut Random) -> Result<bool, Failu
     }
     let found = run.resumed.flatten().map(|origin| origin.step);
     if found.is_none() && run.errors.is_empty() {
-        return Err((Verdict::LostWork, format!("began afresh; {}", told(&story))));
+        return Err((
+            Verdict::LostWork,
+            format!("began from nothing; {}", told(&story)),
+        ));
     }
     if found.is_some() != expected {
         let text = format!(

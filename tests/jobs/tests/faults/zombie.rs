@@ -1,4 +1,4 @@
-//! A run that was thought dead goes on: stopped at each of its steps, superseded by a new run, and let go again.
+//! A run that was thought dead continues: stopped at each of its steps, superseded by a new run, and let go again.
 
 use crate::hooks::{Key, Named};
 use crate::kill_steps::record;

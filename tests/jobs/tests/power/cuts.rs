@@ -3,7 +3,7 @@
 //! How: each workload is lived once over a journal of its effects. For every moment between two effects the images
 //! that a power cut may leave are made (`orcheck_testing::power::outage` says which), and a restart looks at each. What
 //! must be found is what had been acknowledged at that moment. Some images are written to a real file system, where
-//! the next run has to come up, go on and leave nothing behind.
+//! the next run has to come up, continue and leave nothing behind.
 //!
 //! `ORCHECK_SEED` chooses among the states; in a campaign 50 times `ORCHECK_TRIALS` are tried over all workloads.
 
@@ -49,7 +49,7 @@ enum Past {
     Run,
     /// A run that was killed before its nth step of this kind.
     Killed(&'static str, u64),
-    /// A run during which power was lost, after so many thousandths of its effects.
+    /// A run during which power was lost, after this many thousandths of its effects.
     Cut(usize),
     /// Nothing, but the recorded run fails with EIO at its nth step of this kind.
     Failing(&'static str, u64),

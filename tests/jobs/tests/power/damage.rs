@@ -53,7 +53,7 @@ enum Harm {
     Flip(usize),
     /// The file ends at this byte of the structure.
     Cut(usize),
-    /// So many bytes from this one of the structure are others.
+    /// This many bytes from this one of the structure are others.
     Burst(usize, usize, u8),
     /// The block around this byte is zero.
     Zero(usize),
@@ -421,7 +421,7 @@ fn random_of(seed: u64, number: usize) -> Random {
 }
 
 /// Two to nine damages at once, to anything of both checkpoints.
-// Breaks if: what cannot be read looks like what was never there; the job would then begin afresh.
+// Breaks if: what cannot be read looks like what was never there; the job would then begin from nothing.
 fn several(workload: &Workload, image: &Image, spots: &[Spot], mut random: Random) -> Outcome {
     let mut changed = image.clone();
     let mut files = Vec::new();

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 /// What a restart found.
 #[derive(Debug, Clone, Default)]
 pub struct Found {
-    /// The state that came back; `None`: the job begins afresh.
+    /// The state that came back; `None`: the job begins from nothing.
     pub origin: Option<Origin>,
     /// What was said of damaged checkpoints that were passed over, newest first.
     pub damage: Vec<String>,
@@ -94,7 +94,7 @@ pub fn restart(workload: &Workload, image: &Image, view: View) -> Result<Found, 
     if found.damage.is_empty() {
         return Ok(found);
     }
-    // The job does not begin afresh by itself: a person has to look.
+    // The job does not begin from nothing by itself: a person has to look.
     Err((
         Verdict::HardFail,
         format!(

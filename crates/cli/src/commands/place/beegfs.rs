@@ -151,7 +151,7 @@ fn bytes(text: &&str) -> Option<u64> {
 }
 
 /// Target -> pool, of pools that have one target and no mirror groups. The columns begin where the line of `=` says; a list
-/// that is too long goes on in the next line, and a pool whose description reaches into the next column is left out.
+/// that is too long continues in the next line, and a pool whose description reaches into the next column is left out.
 fn pools_of_one(listed: &str) -> BTreeMap<String, String> {
     let Some(rule) = listed.lines().find(|line| line.starts_with("===")) else {
         return BTreeMap::new();

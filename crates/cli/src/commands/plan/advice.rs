@@ -19,7 +19,7 @@ use crate::output::{
 /// Probabilities of survival that are told, percent.
 const PERCENTS: [f64; 3] = [90.0, 99.0, 99.9];
 
-/// What takes so many times the work is as good as never done.
+/// What takes this many times the work is as good as never done.
 const HOPELESS: f64 = 1000.0;
 
 /// Recommends.

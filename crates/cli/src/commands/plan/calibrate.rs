@@ -341,7 +341,7 @@ impl Mover {
             .sum()
     }
 
-    /// So many sweeps by all processors, and something at the beginning of them; seconds.
+    /// This many sweeps by all processors, and something at the beginning of them; seconds.
     fn sweep(&mut self, sweeps: u32, beside: impl FnOnce() -> Result<()>) -> Result<f64> {
         let begun = SystemClock.now();
         std::thread::scope(|scope| {

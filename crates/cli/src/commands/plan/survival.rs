@@ -149,7 +149,7 @@ fn exactly<T>(found: Option<T>) -> Result<T> {
     found.ok_or_else(|| Error::internal("no exact survival of random replicas"))
 }
 
-/// Most losses that are survived with so many percent.
+/// Most losses that are survived with this many percent.
 fn allowed(args: &SurvivalArgs) -> Result<(String, Value)> {
     let mut heads = vec!["nodes".to_owned(), "with".to_owned()];
     heads.extend(args.percent.iter().map(|percent| format!("{percent} %")));
@@ -192,7 +192,7 @@ fn allowed(args: &SurvivalArgs) -> Result<(String, Value)> {
     Ok((text, document_of(args, documents)))
 }
 
-/// How likely so many losses are survived.
+/// How likely this many losses are survived.
 fn likely(args: &SurvivalArgs) -> Result<(String, Value)> {
     let mut shown = table(&[
         "nodes",
@@ -233,7 +233,7 @@ fn likely(args: &SurvivalArgs) -> Result<(String, Value)> {
         documents.push(json!({ "nodes": setup.nodes, "with": how.name, "likely": of }));
     }
     let text = format!(
-        "How likely a job survives so many {} lost at once:\n\n{}",
+        "How likely a job survives this many {} lost at once:\n\n{}",
         what_is_lost(args),
         table_text(&shown)
     );
@@ -305,7 +305,7 @@ fn tried_out(setup: Setup, probability: f64, args: &SurvivalArgs) -> Result<u32>
     Ok(enough)
 }
 
-/// So many trials, on all processors.
+/// This many trials, on all processors.
 fn try_out(setup: Setup, lost: u32, seed: u64, trials: u64) -> Result<Found> {
     let run = Trials::new(setup, lost, seed)?;
     let of_block = u64::from(BLOCK_TRIALS);

@@ -105,7 +105,7 @@ impl Nodes {
             .replace("{count}", &self.used.len().to_string())
     }
 
-    /// Goes on asking the nodes in use, from `every` to `every`; those that are lost.
+    /// Continues asking the nodes in use, from `every` to `every`; those that are lost.
     pub fn watch(
         &mut self,
         clock: &SystemClock,

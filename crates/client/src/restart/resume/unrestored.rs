@@ -28,7 +28,7 @@ impl Session {
             true => format!("job '{job}' begins from nothing, because start = 'fresh'"),
             false => format!("job '{job}' has no checkpoint"),
         };
-        Error::not_found(why).next("start afresh")
+        Error::not_found(why).next("start from nothing")
     }
 
     /// None of the checkpoints that are `there` was asked for.

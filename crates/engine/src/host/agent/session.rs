@@ -127,7 +127,7 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Starts the session's thread, which goes on with the conversation.
+    /// Starts the session's thread, which continues with the conversation.
     pub(super) fn start(
         adopting: Adopting,
         conn: Conn,
@@ -186,7 +186,7 @@ impl Session {
 }
 
 /// Says that a session is over when it goes, however its thread ends.
-// Breaks if: it is said as the thread's last step; after a panic the agent would wait for the session for ever.
+// Breaks if: it is reported as the thread's last step; after a panic the agent would wait for the session for ever.
 struct Over(Arc<State>, Waker);
 
 impl Drop for Over {
@@ -197,7 +197,7 @@ impl Drop for Over {
 }
 
 /// The keeper of a session that did not end in order. Runs on other nodes read from it what this one holds, and those
-/// of the same run that still bring replicas go on.
+/// of the same run that still bring replicas continue.
 pub(super) struct Shelf {
     keeper: Running,
     stop: Arc<AtomicBool>,
@@ -419,7 +419,7 @@ fn start_into(
     Ok(())
 }
 
-/// Goes on with the conversation until the node's part is decided, or is given up.
+/// Continues with the conversation until the node's part is decided, or is given up.
 fn watch(host: &Host, threads: &Threads, conn: &mut Conn, poller: &Poller, state: &State) {
     let index = Index::new(&host.pool, host.shape);
     let mut alone_since = None;

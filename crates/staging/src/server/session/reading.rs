@@ -1,6 +1,6 @@
 //! What a session reads for its caller: what is asked for, and what is likely to be.
 //!
-//! How: who reads pieces of one length, each where the one before ended, is likely to go on so. What was read for a caller
+//! How: who reads pieces of one length, each where the one before ended, is likely to continue so. What was read for a caller
 //! that then asks for something else, or for nothing, is given up.
 //!
 //! Not here: the reading itself (`ahead.rs`).
@@ -43,7 +43,7 @@ impl Reading {
         }
     }
 
-    /// Says that so many bytes are read soon, unless they are being read already.
+    /// Says that this many bytes are read soon, unless they are being read already.
     pub(super) fn will_need(&self, at: u64, len: u64) {
         if self.ahead.is_none() {
             self.file.will_need(at, len);
