@@ -59,7 +59,7 @@ def environment():
     return found
 
 
-# What a program is made of besides its own source.
+# What a program is made of, apart from its own source.
 MORE_SOURCES = {"solver": ["examples/lbm/figures.c"], "waste": ["examples/lbm/figures.c"]}
 
 

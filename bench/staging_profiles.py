@@ -79,7 +79,7 @@ class Bed(Held):
         return place
 
     def stripes(self, name, program):
-        """An I/O server of the striped directory on the same disk."""
+        """A target of the striped directory on the same disk."""
         at = os.path.join(self.disks.path(name), "striped")
         os.mkdir(at)
         process = self.cluster.start([program, self.cluster.address(name), at], on=name, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)

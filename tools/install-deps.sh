@@ -7,7 +7,7 @@
 #        apt's own failure.
 set -euo pipefail
 
-# What each target cannot do without, as PACKAGE:PROGRAM: whoever has the program from elsewhere has what is needed.
+# What each target cannot do without, as PACKAGE:PROGRAM: a program from elsewhere will do.
 compiler=(gcc:cc make:make)
 mpi=(libopenmpi-dev:mpicc openmpi-bin:mpirun pkg-config:pkg-config python3:python3)
 # What parts of the tests and benches need.

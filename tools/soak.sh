@@ -9,11 +9,11 @@
 #   faults     every other test of whole jobs, and all tests as on Linux 4.18
 #   told       10,000 jobs with a fault each: what was reported of checkpoints against what is restartable
 #   nodes      agents, strangers at their doors, nodes that are cut off or lost
-#   servers    a staging I/O server killed at each of its steps, its disk failing, 10,000 checkpoints under random kills;
+#   servers    a staging server killed at each of its steps, its disk failing, 10,000 checkpoints under random kills;
 #              its operations against a reference file system, with quotas
 #   models     properties of protocol, formats, pool and capture; orders of threads
 #   jobs       simulated jobs of up to 64 nodes, with faults at any moment of the protocols
-#   survival   real jobs on 16 and 32 nodes, of which some are lost with their disks, against the formula
+#   survival   real jobs on 16 and 32 nodes, some of which are lost with their disks, against the formula
 #   fuzz       every parser, guided by coverage, as many at once as there are processors
 #   torture    from outside, at the installed library: every call of a save killed and failed
 #

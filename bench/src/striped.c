@@ -1,9 +1,9 @@
-/* An I/O server of a striping file system, as small as can be: what replay.c's striped directory is made of.
+/* A target of a striping file system, as small as can be: what replay.c's striped directory is made of.
  *
  *   striped ADDRESS DIR
  *
  * Listens on PORT of the address and keeps the parts of files that clients send, below DIR. A connection is one open
- * file, and has a thread. Requests are served as they come, each written by a pwrite of its own, as the I/O servers
+ * file, and has a thread. Requests are served as they come, each written by a pwrite of its own, as the targets
  * of PVFS do; but a client need not wait for the answer to a write, which makes it faster than those. Says "ready";
  * ends when killed.
  *

@@ -47,7 +47,7 @@ def near(what, measure, expected, low, high):
     """Whether a measurement lies within [low, high] times what the model says.
 
     Twice more if it does not: other programs make this machine late, never the model's disk quicker than it is, and
-    checks run beside others. Where they left it hardly any time in all three, that is said and nothing is counted.
+    checks run beside others. Where they left it hardly any time in all three, that is reported and nothing is counted.
     """
     for _ in range(3):
         before = processors()

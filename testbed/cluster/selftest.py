@@ -41,7 +41,7 @@ def check(what, good, said=""):
 
 
 def begin(what, why, prefix):
-    """A directory for a test; where it cannot be done, that is said, and the test has ended."""
+    """A directory for a test; where it cannot be done, that is reported, and the test has ended."""
     if why:
         print(f"SKIPPED: {what}: {why}\n{passed} passed, 0 failed")
         sys.exit(0)

@@ -14,7 +14,7 @@ import torture
 from trial import VERDICTS
 
 OF_NO_HARM = set(VERDICTS[:3])
-# Way, kinds of faults, trials of each, what must be among the verdicts, what may be there besides.
+# Way, kinds of faults, trials of each, what must be among the verdicts, what else may be there.
 MISTAKES = [
     # Breaks if: disk.Disk.cut keeps blocks that no fsync has covered.
     ("lazy", "power", 12, {"LOST_WORK"}, {"SILENT_WRONG"}),

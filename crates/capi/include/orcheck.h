@@ -473,7 +473,7 @@ typedef struct {
    */
   uint64_t referred_bytes;
   /**
-   * Bytes of regions of which only written pages were read.
+   * Bytes of regions whose written pages alone were read.
    */
   uint64_t tracked_bytes;
   /**

@@ -22,7 +22,7 @@
 //!
 //! Not here: any decision about checkpoints; that is `orcheck-client` and below.
 
-// What is said here is read in a header and in help texts, where brackets are brackets.
+// These texts are read in a header and in help texts, where brackets are brackets.
 #![allow(rustdoc::broken_intra_doc_links)]
 #![allow(unsafe_code)]
 #![allow(non_camel_case_types, reason = "these are the C names")]

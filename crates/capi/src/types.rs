@@ -285,7 +285,7 @@ pub struct orc_stats {
     pub stored_bytes: u64,
     /// Bytes of regions that did not change and are stored with older checkpoints.
     pub referred_bytes: u64,
-    /// Bytes of regions of which only written pages were read.
+    /// Bytes of regions whose written pages alone were read.
     pub tracked_bytes: u64,
     /// Why it refers to no older one: 1 nothing was known of them, 2 as many refer to older ones as
     /// incremental_chain allows, 3 most of the last one had changed, 4 a checkpoint was lost or the

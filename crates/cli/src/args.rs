@@ -57,7 +57,7 @@ pub enum Command {
     Prove(ProveArgs),
     /// Run the engine of one node in a process of its own, for the ranks that a job starts there
     Agent(AgentArgs),
-    /// Serve a directory as a staging I/O server: pull what nodes write, and write it once, in order
+    /// Serve a directory as a staging server: pull what nodes write, and write it once, in order
     Server(ServerArgs),
     /// Make of a directory of a parallel file system one directory for each of its servers
     Place(PlaceArgs),
@@ -501,7 +501,7 @@ pub struct AgentArgs {
     pub detached: bool,
 }
 
-/// A staging I/O server.
+/// A staging server.
 #[derive(Debug, Clone, Args)]
 pub struct ServerArgs {
     /// The directory that it serves; one server at a time

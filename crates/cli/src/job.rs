@@ -182,7 +182,7 @@ impl Job {
             .next("use a step that `orcheck ls` calls restartable")
             .into());
         }
-        // Breaks if: a step is said not to be there whose record is.
+        // Breaks if: a step is reported not to be there whose record is.
         let mut unread = self.catalog.unread().iter();
         if let Some(one) = unread.find(|one| Some(one.step) == which.step())
             && let Err(error) = checkpoint_of(&self.catalog, one.step)

@@ -18,7 +18,7 @@
 //!
 //! Not here: any decision about which bytes are right; that is orcheck-engine.
 
-// What is said here is read in a header and in help texts, where brackets are brackets.
+// These texts are read in a header and in help texts, where brackets are brackets.
 #![allow(rustdoc::broken_intra_doc_links)]
 // A command-line program speaks on standard output and standard error.
 #![allow(clippy::print_stdout, clippy::print_stderr)]

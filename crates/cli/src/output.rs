@@ -1,7 +1,7 @@
 //! What a command hands back, and how it becomes text, JSON, tables and progress bars.
 //!
 //! Invariants:
-//! 1. A JSON document always has `schema`, `command` and `exit_code`; a failed command has `error` besides.
+//! 1. A JSON document always has `schema`, `command` and `exit_code`; a failed command also has `error`.
 //! 2. A table that does not go to a terminal has no colours, no borders, whole names, and never wraps. On a terminal long names are
 //!    shortened in the middle.
 //! 3. Sizes are in binary units (1 MiB is 2^20 bytes); JSON has bytes and milliseconds, never formatted text.

@@ -45,7 +45,7 @@ const CONFIG_LIMIT_BYTES: u64 = 1 << 20;
 pub struct Options {
     /// Why there are no checkpoints; `None`: there are.
     pub without: Option<Without>,
-    /// Directories of level `global`, one per I/O server; empty: no such level.
+    /// Directories of level `global`, one per target; empty: no such level.
     pub global: Vec<PathBuf>,
     /// Directory of level `node`, local to the node.
     pub node_dir: Option<PathBuf>,
@@ -391,7 +391,7 @@ fn directories(raw: &Raw) -> Result<Vec<PathBuf>> {
         (
             "node_dir",
             &raw.node_dir,
-            "name staging I/O servers in `global`",
+            "name staging servers in `global`",
         ),
         (
             "route_dir",

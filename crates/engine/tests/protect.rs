@@ -413,7 +413,7 @@ fn a_keeper_refuses_what_is_not_its_business() {
         run: RunId([8; 16]),
         ..EPOCH
     };
-    // Breaks if: the epoch of a container is not looked at; a run of which this one knows nothing would take the room.
+    // Breaks if: the epoch of a container is not looked at; a run that this one does not know would take the room.
     for epoch in [newer, other] {
         let refused = reserved(&mut keeper, 1, 0, container_of(epoch, 1, 1), 10);
         assert_eq!(refused, Err(ErrorKind::Fenced));

@@ -86,7 +86,7 @@ struct World {
     down: BTreeMap<u32, Way>,
     records: BTreeMap<u32, VecDeque<NodeEvent>>,
     told: BTreeMap<(u64, Level), BTreeMap<u32, Outcome>>,
-    /// Nodes of which it is known that they hear no more of the lead.
+    /// Nodes that are known to hear no more of the lead.
     cut: BTreeSet<u32>,
     said: BTreeSet<(u64, Level, u32)>,
     /// Nodes whose ranks were told that nothing will be committed any more.

@@ -314,7 +314,7 @@ const NEXT: &str = ". Next: ";
 #[must_use]
 pub fn without_next(text: &str) -> String {
     let mut text = text.to_owned();
-    // Breaks if: it stays; a person would be told to do two things, of which the first is out of place.
+    // Breaks if: it stays; a person would be told to do two things, and the first is out of place.
     while let Some(at) = text.find(NEXT) {
         let mut depth = 0_usize;
         let end = text[at..].find(|c| {

@@ -623,7 +623,7 @@ impl Linear {
     }
 }
 
-/// The unknowns, of which each is one of these sums of all. Their factors are probabilities that add up to less than 1, so that
+/// The unknowns; each is one of these sums of all. Their factors are probabilities that add up to less than 1, so that
 /// each one can be taken out of the others in turn.
 fn solve(mut equations: Vec<Linear>) -> Vec<f64> {
     for at in (0..equations.len()).rev() {

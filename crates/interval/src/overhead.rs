@@ -1,7 +1,7 @@
 //! Overhead: what this many checkpoints cost a run in which nothing fails.
 //!
 //! Source: Shahzad et al. (IPDPS Workshops 2013), equations (1) and (2) and the bound of section VI. The second is a lower
-//! bound: it counts what a checkpoint takes of the memory's bandwidth, and not what the program waits for besides.
+//! bound: it counts what a checkpoint takes of the memory's bandwidth, and not what else the program waits for.
 //!
 //! Invariants:
 //! 1. Numbers that no machine has are refused, with the range.
@@ -62,7 +62,7 @@ impl Overhead {
         self.memory_passes * self.node_bytes * self.checkpoints as f64 / self.memory_bytes_per_s
     }
 
-    /// The most checkpoints of a run of this many seconds of which none waits for the one before.
+    /// The most checkpoints of a run of this many seconds without one that waits for the one before.
     #[must_use]
     pub fn checkpoints_max(&self, run_s: f64) -> u64 {
         (run_s / self.write_s()) as u64

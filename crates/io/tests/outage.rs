@@ -179,7 +179,7 @@ fn the_subsets_are_those_that_are_promised() {
     }
 }
 
-// Breaks if: the journal passes over what happens in a directory of which it was not told yet, as when two threads need
+// Breaks if: the journal passes over what happens in a directory that it was not told of yet, as when two threads need
 // the same one and the second is faster.
 #[test]
 fn a_directory_that_another_thread_made_may_be_lost_with_what_is_in_it() {

@@ -54,7 +54,7 @@ fn a_directory_that_a_group_may_write_to_takes_none_of_our_files() {
     dir.child("job", true).unwrap();
 }
 
-/// A group of which this machine knows nothing.
+/// A group that this machine does not know.
 const GROUP: u32 = 65_500;
 /// Two members of it, and somebody else.
 const USERS: [u32; 3] = [65_501, 65_502, 65_503];

@@ -274,7 +274,7 @@ impl Conn {
             .map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    /// Sends a frame, of which `frame` has room for the header and the payload behind it.
+    /// Sends a frame; `frame` has room for the header, and the payload behind it.
     fn send_frame(
         &mut self,
         kind: u8,
@@ -357,7 +357,7 @@ impl Conn {
         Ok(())
     }
 
-    /// The numbered step before a message is sent, or after it came and before it is told.
+    /// The failpoint before a message is sent, or after it came and before it is told.
     fn step(&self, site: &'static str, kind: u8) -> Outcome {
         if !self.failpoints.are_taken() {
             return Outcome::Go;

@@ -1,4 +1,4 @@
-//! What guards the frames of a connection: a MAC, or encryption, which proves as much and hides besides.
+//! What guards the frames of a connection: a MAC, or encryption, which proves as much, and hides.
 //!
 //! How: each direction of a connection has a key of its own, made from the job's key and both challenges of the
 //! handshake. A MAC is keyed BLAKE3 over header and payload. Encryption is AES-256-GCM over the payload, in place; the
@@ -55,7 +55,7 @@ impl Guard {
         plain.then(|| RunningMac(blake3::Hasher::new_keyed(&self.key)))
     }
 
-    /// Completes a frame, of which `frame` has header and payload.
+    /// Completes a frame; `frame` has its header and payload.
     pub(crate) fn close(&self, seq: u64, frame: &mut Vec<u8>) -> Result<()> {
         let proof = match &self.cipher {
             None => mac(&self.key, frame),
@@ -118,7 +118,7 @@ impl RunningMac {
     }
 }
 
-/// What is bound to a payload besides the key and the number.
+/// What is bound to a payload with the key and the number.
 fn bound(header: &[u8]) -> &[u8] {
     if off(Switch::NetHeader) { &[] } else { header }
 }

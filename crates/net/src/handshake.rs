@@ -96,7 +96,7 @@ pub(crate) fn check_peer(socket: &OwnedFd, at: &Address) -> Result<String> {
 pub(crate) enum Whom {
     /// A process of the same run.
     Rank,
-    /// A staging I/O server.
+    /// A staging server.
     Server,
 }
 
@@ -111,7 +111,7 @@ impl Conn {
         connect(at, Whom::Rank, key, failpoints, timeout)
     }
 
-    /// The same for a staging I/O server: what the caller is told fits one.
+    /// The same for a staging server: what the caller is told fits one.
     pub fn connect_to_server(
         at: &Address,
         key: &Key,

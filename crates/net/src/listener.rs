@@ -1,4 +1,4 @@
-//! Listeners: half-open connections, of which those that prove themselves are handed over.
+//! Listeners: half-open connections; those that prove themselves are handed over.
 //!
 //! How: a listener keeps half-open connections aside and continues with whichever speaks, so that a silent stranger keeps
 //! nobody waiting. The handshake and its invariants: `handshake.rs`.

@@ -1,7 +1,7 @@
 //! Names of Unix sockets on this machine: which there are, and who holds one.
 //!
 //! How: the kernel lists all names in `/proc/thread-self/net/unix`. Whoever connects to one may ask for the user and process that
-//! listen there (`SO_PEERCRED`), before anything is said and before anybody accepts.
+//! listen there (`SO_PEERCRED`), before anything is sent and before anybody accepts.
 //!
 //! Invariants
 //! 1. Asking never waits.
@@ -9,7 +9,7 @@
 //!
 //! Faults survived: names that another user took, many names, listeners that accept nobody.
 //!
-//! Not here: which name is whose ([`crate::listener`] compares users), what is said.
+//! Not here: which name is whose ([`crate::listener`] compares users), what is sent.
 
 use crate::address::Address;
 use orcheck_format::Result;

@@ -48,7 +48,7 @@ enum nss_status _nss_orctest_getgrnam_r(const char *name, struct group *out, cha
 }
 "#;
 
-/// Compiles the service, and makes it the only one besides the files, for this process.
+/// Compiles the service, and makes it the only one but the files, for this process.
 fn serve(dir: &Path) {
     let (source, module) = (dir.join("service.c"), dir.join("libnss_orctest.so.2"));
     fs::write(&source, SERVICE).unwrap();

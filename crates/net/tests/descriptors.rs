@@ -99,7 +99,7 @@ fn without_streams(at: &Path) {
             let fd = unsafe { BorrowedFd::borrow_raw(stream) };
             if rustix::io::fcntl_getfd(fd).is_ok() {
                 wrong.push(format!("{what} took {stream}"));
-                // SAFETY: whoever has it is not used any more: the test has failed.
+                // SAFETY: its owner is not used any more: the test has failed.
                 drop(unsafe { OwnedFd::from_raw_fd(stream) });
             }
         }

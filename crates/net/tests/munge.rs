@@ -25,7 +25,7 @@ struct Realm {
 
 impl Realm {
     /// `None`, and a line that says so, where this machine or user cannot have one.
-    #[allow(clippy::print_stdout)] // what is not tried is said
+    #[allow(clippy::print_stdout)] // what is not tried is reported
     fn new(name: &str) -> Option<Realm> {
         let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
         let mut places = path.split(':');

@@ -42,7 +42,7 @@ impl Draw<'_> {
         self.more(domains, &[node], replicas)
     }
 
-    /// `count` more nodes for a part that the nodes `held` have already, of which the first stands for its owner.
+    /// `count` more nodes for a part that the nodes `held` have already; the first stands for its owner.
     ///
     /// # Errors
     /// Invalid when there are not this many nodes that do not fail together.

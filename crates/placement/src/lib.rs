@@ -14,7 +14,7 @@
 //! 2. What cannot be met is an error, never a quietly weaker plan.
 //!
 //! Faults survived: the loss of servers down to the last one, see [`Placement::without`]; which losses of nodes a choice
-//! survives is said in [`holders`](Draw::holders).
+//! survives: see [`holders`](Draw::holders).
 //! Not here: finding out that a server is full or lost (io, engine), moving copies and keeping them (engine), the survival
 //! of a whole job in numbers (planner).
 

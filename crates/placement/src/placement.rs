@@ -1,6 +1,6 @@
-//! Vertical placement: every node writes whole containers to its own few I/O servers.
+//! Vertical placement: every node writes whole containers to its own few targets.
 //!
-//! What it does: maps each node to its lanes, one ordered flush stream per I/O server named, so
+//! What it does: maps each node to its lanes, one ordered flush stream per target named, so
 //! that a server sees few long sequential streams instead of a stripe of every rank's state.
 //! How: [`Placement::balanced`] deals servers out in turn; [`Placement::weighted`] gives the
 //! largest node to the least loaded servers, then the next (longest processing time first);
@@ -31,7 +31,7 @@ pub const DEFAULT_LANES_MAX: u32 = 8;
 /// Lanes that a node can have at most. Each lane is a stream with its own container and lock.
 pub const LANES_MAX: u32 = 64;
 
-/// One I/O server: a directory on a disk of its own, an object storage target, a staging server.
+/// One target: a directory on a disk of its own, an object storage target, a staging server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     /// What the user configured, such as a path; unique in a placement.
@@ -40,7 +40,7 @@ pub struct Target {
     pub active: bool,
 }
 
-/// Which I/O servers each node writes to. See the module for what always holds.
+/// Which targets each node writes to. See the module for what always holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
     /// Counts the placements of one run of a job from 0; recorded in every commit record.
@@ -290,7 +290,7 @@ impl Placement {
         next.servers[server as usize].active = false;
         if next.servers.iter().all(|s| !s.active) {
             return Err(Error::unavailable(format!(
-                "I/O server \"{}\" is out of use and it was the last active one of {}",
+                "target \"{}\" is out of use and it was the last active one of {}",
                 lost.name,
                 self.servers.len()
             ))
@@ -361,7 +361,7 @@ fn all_active(servers: &[String]) -> Vec<Target> {
 
 /// Refuses what no placement can be made from; returns the lanes that each node gets.
 fn check_input(nodes: &[String], servers: &[String], lanes_per_node: Option<u32>) -> Result<usize> {
-    for (what, names) in [("node", nodes), ("I/O server", servers)] {
+    for (what, names) in [("node", nodes), ("target", servers)] {
         if names.is_empty() {
             return Err(Error::invalid(format!(
                 "placement: no {what} given, expected at least 1"
@@ -371,14 +371,14 @@ fn check_input(nodes: &[String], servers: &[String], lanes_per_node: Option<u32>
         if let Some(twice) = names.iter().find(|name| !seen.insert(name.as_str())) {
             return Err(
                 Error::invalid(format!("placement: {what} \"{twice}\" is given twice"))
-                    .next("give every node and every I/O server a name of its own"),
+                    .next("give every node and every target a name of its own"),
             );
         }
     }
     // A list longer than this cannot come from a real machine, and indices are u32.
     if servers.len() > u32::MAX as usize {
         return Err(Error::invalid(format!(
-            "placement: {} I/O servers",
+            "placement: {} targets",
             servers.len()
         )));
     }

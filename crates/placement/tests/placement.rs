@@ -226,7 +226,7 @@ fn impossible_input_is_refused_with_the_reason() {
     let twice = vec!["/a".to_owned(), "/a".to_owned()];
     for (result, reason) in [
         (Placement::balanced(&[], &servers, None), "no node"),
-        (Placement::balanced(&nodes, &[], None), "no I/O server"),
+        (Placement::balanced(&nodes, &[], None), "no target"),
         (
             Placement::balanced(&nodes, &twice, None),
             "\"/a\" is given twice",

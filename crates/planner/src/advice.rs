@@ -18,7 +18,7 @@
 //! Assumed: replicas of nodes that fail together lie elsewhere (option `topology`), or where the job has too few such nodes their loss
 //! needs the file system; a rate that all share is the job's, but for what its links carry.
 //!
-//! Not here: levels of which each has an interval of its own (`levels.rs`), what a machine is like (presets of the command line).
+//! Not here: levels with an interval of their own (`levels.rs`), what a machine is like (presets of the command line).
 
 use crate::survival::{Redundancy, Setup};
 use orcheck_format::{Error, Result};
@@ -118,7 +118,7 @@ pub struct Choice {
     /// How often, and what is left of the time where a level survives; the error of one with which the job never gets on.
     pub found: std::result::Result<Recommended, Error>,
     /// Mean time between failures that begin the work again, seconds; infinite: none do.
-    pub anew_mtbf_s: f64,
+    pub from_nothing_mtbf_s: f64,
     task: Task,
 }
 
@@ -139,19 +139,19 @@ impl Choice {
             every: vec![1; self.levels.0.len()],
         };
         let of_levels = self.levels.efficiency(&pattern).ok()?;
-        match self.anew_mtbf_s.is_finite() {
-            true => Some(self.anew(self.task.work_s / of_levels, self.anew_mtbf_s)),
+        match self.from_nothing_mtbf_s.is_finite() {
+            true => Some(self.from_nothing(self.task.work_s / of_levels, self.from_nothing_mtbf_s)),
             false => Some(of_levels),
         }
     }
 
     /// The same where no checkpoint is taken.
     fn efficiency_without(&self) -> f64 {
-        self.anew(self.task.work_s, self.mtbf_s())
+        self.from_nothing(self.task.work_s, self.mtbf_s())
     }
 
     /// The share of the time that is work where `undisturbed_s` begin again with each failure.
-    fn anew(&self, undisturbed_s: f64, mtbf_s: f64) -> f64 {
+    fn from_nothing(&self, undisturbed_s: f64, mtbf_s: f64) -> f64 {
         let segment = Single {
             checkpoint_s: 0.0,
             restart_s: self.task.relaunch_s,
@@ -170,7 +170,7 @@ impl Choice {
     #[must_use]
     pub fn mtbf_s(&self) -> f64 {
         let of_levels: f64 = self.levels.0.iter().map(|level| 1.0 / level.mtbf_s).sum();
-        1.0 / (of_levels + 1.0 / self.anew_mtbf_s)
+        1.0 / (of_levels + 1.0 / self.from_nothing_mtbf_s)
     }
 }
 
@@ -385,7 +385,7 @@ impl Machine {
             levels,
             names,
             found,
-            anew_mtbf_s: if alone { above_mtbf_s } else { f64::INFINITY },
+            from_nothing_mtbf_s: if alone { above_mtbf_s } else { f64::INFINITY },
             task: *task,
         })
     }

@@ -1,4 +1,4 @@
-//! Contention: how long a burst of checkpoints takes on a few I/O servers, in each of the three modes.
+//! Contention: how long a burst of checkpoints takes on a few targets, in each of the three modes.
 //!
 //! What it does: [`simulate`] follows every request of a burst of nodes × ranks from its node over the network to the disk of a
 //! server and tells when the last one is there; [`mod@closed_form`] says the same without simulating, where a formula is exact but
@@ -33,7 +33,7 @@
 //! 9. Requests have one size. That checkpointers write many small pieces (II-C: "the impact of small VFS writes") is not
 //!    modelled, and orchestrated gets no credit for sparing the servers that.
 //! 10. Processors are fast enough everywhere, and nothing fails.
-//! 11. What a checkpoint costs besides its bytes (making, naming and syncing files, the commit) is one number for each mode,
+//! 11. What a checkpoint costs apart from its bytes (making, naming and syncing files, the commit) is one number for each mode,
 //!     `fixed`: 0 unless it is given or was measured with small images ([`Case::parameters`]). It is added, as if nothing of it could
 //!     be hidden behind the bytes of others, and does not change with nodes and ranks.
 //!
@@ -101,7 +101,7 @@ pub struct Burst {
     pub nodes: u32,
     /// Ranks on each.
     pub ranks_per_node: u32,
-    /// I/O servers.
+    /// targets.
     pub servers: u32,
     /// Bytes that each rank writes.
     pub bytes_per_rank: u64,

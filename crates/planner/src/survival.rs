@@ -57,12 +57,12 @@ pub const TABLE_1_PERCENT: [f64; 3] = [90.0, 99.0, 99.9];
 pub enum Redundancy {
     /// This many other nodes have it, drawn at random for each node.
     Random {
-        /// Copies besides the node's own.
+        /// Copies beyond the node's own.
         replicas: u32,
     },
     /// The next this many nodes of a ring have it.
     Partner {
-        /// Copies besides the node's own.
+        /// Copies beyond the node's own.
         replicas: u32,
     },
     /// Nodes are in groups, and any `parity` nodes of a group may be lost.
@@ -138,7 +138,7 @@ impl Setup {
                 let most = (self.nodes / apart).saturating_sub(1).min(GROUP_MAX - 1);
                 if replicas > most {
                     let others = if apart > 1 {
-                        "whole switches besides the own"
+                        "whole switches other than its own"
                     } else {
                         "other nodes"
                     };

@@ -134,8 +134,8 @@ fn work_that_may_begin_anew_takes_as_long_as_runs_do() {
     let choice = of(&choices, Way::PeersAlone { replicas: 2 });
     let found = choice.found.as_ref().unwrap();
     let below = choice.levels.0[0];
-    let anew = Level {
-        mtbf_s: choice.anew_mtbf_s,
+    let from_nothing = Level {
+        mtbf_s: choice.from_nothing_mtbf_s,
         restart_s: task.relaunch_s,
         ..below
     };
@@ -143,7 +143,7 @@ fn work_that_may_begin_anew_takes_as_long_as_runs_do() {
     let every = (task.work_s / found.pattern.interval_s) as u32 + 2;
     let job = Job {
         work_s: task.work_s,
-        levels: Levels(vec![below, anew]),
+        levels: Levels(vec![below, from_nothing]),
         pattern: Pattern {
             interval_s: found.pattern.interval_s,
             every: vec![1, every],

@@ -74,7 +74,7 @@ fn reserved_file(len: u64) -> Option<OwnedFd> {
     fs::ftruncate(&file, len).ok()?;
     // Mapping it reserves its pages, and they stay reserved for the file.
     let start = map(&file, len as usize).ok()?;
-    // SAFETY: exactly the mapping just made, of which nobody knows.
+    // SAFETY: exactly the mapping just made, which nobody knows.
     unsafe { mm::munmap(start.cast(), len as usize) }.ok()?;
     Some(file)
 }

@@ -535,7 +535,7 @@ impl Pool {
         self.fill(chunk).stage(at, from)
     }
 
-    /// Copies many pieces into the chunk, of which nobody may be told before what this returns is dropped.
+    /// Copies many pieces into the chunk; nobody may be told of them before what this returns is dropped.
     #[must_use]
     pub fn fill<'a>(&'a self, chunk: &'a Chunk) -> Fill<'a> {
         Fill { pool: self, chunk }

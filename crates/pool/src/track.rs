@@ -7,7 +7,7 @@
 //!
 //! What is **not** seen: writes that go around this process's page tables, that is, DMA and the kernel
 //! writing to pages that were pinned before (RDMA, io_uring's registered buffers, GPUs). The caller
-//! tracks only memory of which the program said that processors of this process alone write it.
+//! tracks only memory that, as the program says, processors of this process alone write.
 //!
 //! Invariants
 //! 1. Only whole pages of private anonymous memory are tracked, proven from `/proc/self/maps` first:

@@ -2,7 +2,7 @@
 //!
 //! How: a plain direct write looks up and pins each page that it sends, which takes a processor most of the time of
 //! the write, and the processor is the program's. Here pieces of the pool are registered with the kernel when they are
-//! first written, and stay so as long as the pool. A piece is some neighbouring chunks: what a write costs besides its
+//! first written, and stay so as long as the pool. A piece is some neighbouring chunks: what a write costs apart from its
 //! pages is paid less often when it is long. One write at a time, waited for at once. Locked memory is the
 //! program's too (RDMA takes from the same limit, which is one for all processes of a user): where it is limited, those
 //! that share the pool pin a quarter of the limit at most, each an equal part, and what is not pinned goes through the
@@ -178,7 +178,7 @@ impl PinnedWrite for Uring {
 }
 
 impl Ready {
-    /// For this many pieces, of which as many are pinned as fit the budget.
+    /// For this many pieces; as many are pinned as fit the budget.
     fn new(pieces: usize, budget: u64) -> Option<Ready> {
         let ring = away_from_streams(|| IoUring::new(1)).ok()?;
         let timed = ring.params().is_feature_ext_arg();

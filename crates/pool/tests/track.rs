@@ -151,7 +151,7 @@ fn discarded_pages_count_as_written() {
     // One page, and one whole page table.
     let at = memory.start.align_offset(huge);
     for (at, len) in [(3 * page_bytes(), page_bytes()), (at, huge)] {
-        // SAFETY: a part of the mapping, of which no reference exists.
+        // SAFETY: a part of the mapping, without any reference to it.
         let discarded =
             unsafe { libc::madvise(memory.start.add(at).cast(), len, libc::MADV_DONTNEED) };
         assert_eq!(discarded, 0);
@@ -170,7 +170,7 @@ fn memory_that_was_mapped_anew_is_an_error() {
         return;
     };
     tracker.scan().unwrap();
-    // SAFETY: replaces a part of the test's own mapping, of which no reference exists.
+    // SAFETY: replaces a part of the test's own mapping, without any reference to it.
     let again = unsafe {
         libc::mmap(
             memory.start.add(8 * page_bytes()).cast(),

@@ -152,7 +152,7 @@ fn every_chunk_is_pinned_once() {
     }
 }
 
-// Breaks if: a run is pinned of which a chunk has no memory yet; the kernel would put it there without a word.
+// Breaks if: a run is pinned with a chunk that has no memory yet; the kernel would put it there without a word.
 #[test]
 fn memory_that_is_not_there_is_not_pinned() {
     let scratch = Scratch::new("holes");
@@ -258,7 +258,7 @@ fn its_writes_are_steps_as_any_other() {
             .iter()
             .filter(|seen| seen.site == "file.write")
             .count();
-        // In each of three turns nine pieces, of which the ring cuts one into two and one into six; one more for the
+        // In each of three turns nine pieces; the ring cuts one into two and one into six; one more for the
         // short one and one for the interrupted one.
         let pieces = if pinned_buffers().is_some() { 15 } else { 9 };
         i32::from(writes != 3 * pieces + 2)

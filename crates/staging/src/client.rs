@@ -1,4 +1,4 @@
-//! Directories and files that lie on a staging I/O server, behind the same traits as those of this machine.
+//! Directories and files that lie on a staging server, behind the same traits as those of this machine.
 //!
 //! How: what is asked about names goes over a few connections that are kept for it ([`Line`]); an open file has one of
 //! its own. Bytes are sent when the server wants them, straight from the caller's memory, and read straight into it. The

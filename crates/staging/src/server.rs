@@ -1,9 +1,9 @@
-//! A staging I/O server: it serves one directory, takes in what the nodes of many jobs write, and gives it back.
+//! A staging server: it serves one directory, takes in what the nodes of many jobs write, and gives it back.
 //!
 //! How: every caller has proven one of the server's keys, and sees the directory of that key alone. What it writes is
-//! *pulled*: the server says how much it wants and of whom, so that few files at a time reach the disk, in large pieces
+//! *pulled*: the server says how much it wants from which node, so that few files at a time reach the disk, in large pieces
 //! and in order (`pull.rs`), through memory of its own (`intake.rs`). A container lies on the disk as its writer made it:
-//! which bytes of which rank are where is in its manifest, which can be rebuilt by reading the container.
+//! where the bytes of each rank lie is in its manifest, which can be rebuilt by reading the container.
 //!
 //! Invariants:
 //! 1. What was acknowledged is durable: an answer to `sync` comes after the sync of file or directory.
@@ -277,7 +277,7 @@ impl Stopper {
         self.shared.beside_bytes.store(bytes, Ordering::Release);
     }
 
-    /// Whether bytes were moved for callers within the last second, or ordinary traffic has its share: whoever has time waits.
+    /// Whether bytes were moved for callers within the last second, or ordinary traffic has its share: background work waits.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         if self

@@ -236,7 +236,7 @@ fn what_was_granted_before_waits_for_memory_too() {
     assert_eq!(pull.begins(ms(63), 0, 0), Begins::Now);
 }
 
-/// Lets whoever has a turn send; the pieces that came until the stream `id` may send one.
+/// Lets streams with a turn send; the pieces that came until the stream `id` may send one.
 fn pieces_before(pull: &mut Pull, id: u64, others: std::ops::Range<u64>, every: Duration) -> u64 {
     let (mut came, mut now) = (0, ms(1));
     while pull.begins(now, id, 8) != Begins::Now {

@@ -356,7 +356,7 @@ fn what_was_not_wanted_is_not_taken_in() {
 // Breaks if: the starts of a server are not told apart.
 #[test]
 fn what_a_server_did_before_it_was_started_anew_does_not_count_as_durable() {
-    let scratch = Scratch::new("anew");
+    let scratch = Scratch::new("again");
     let server = Running::start(scratch.path(), Failpoints::none(), None);
     let dir = server.open(&scratch, 1).child("job", true).unwrap();
     let file = dir.create("a", Create::Buffered).unwrap();

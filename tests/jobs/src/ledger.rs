@@ -177,7 +177,7 @@ impl FailpointHook for Published {
     }
 }
 
-/// Steps of which the ledger gets what is published, and that all happen.
+/// Steps whose outcomes the ledger gets, and that all happen.
 pub fn published(root: &Path) -> Failpoints {
     Failpoints::with(Arc::new(Published(root.to_owned())))
 }

@@ -283,7 +283,7 @@ impl Workload {
         }
     }
 
-    /// What is in the directories besides what run `last` had to leave there; empty when all is well.
+    /// What is in the directories beyond what run `last` had to leave there; empty when all is well.
     pub fn remains(&self, root: &Path, story: &Story, last: u64) -> Vec<String> {
         let told = story.run(last);
         let epoch_of = |run: u64| story.run(run).epoch.unwrap_or(0);

@@ -21,7 +21,7 @@ use orcheck_format::Level;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// How the text begins of a loss of which a record may be there.
+/// How the text begins of a loss whose record may be there.
 const OPEN: &str = "not known to be safe";
 /// More states than any job keeps.
 const ALL: usize = 64;

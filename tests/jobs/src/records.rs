@@ -1,7 +1,7 @@
 //! What commit records promise, held against what lies in the directories, be they real or those of an image.
 //!
 //! How: every record of every age is verified as `orcheck verify` does, which reads what a restart would read: its
-//! containers, and of older containers what it refers to. Besides, every older step that it names as needed must have
+//! containers, and of older containers what it refers to. Also, every older step that it names as needed must have
 //! its container, whether or not bytes in it are referred to yet.
 
 use crate::life::Workload;

@@ -10,7 +10,7 @@ typedef struct node {
 
 typedef struct {
   node *head;
-  uint64_t partial; /* a number of which some bytes have come */
+  uint64_t partial; /* a number that has come in part */
   size_t have;
   int fail_pack, fail_unpack;
   size_t largest;

@@ -1,4 +1,4 @@
-/* Two ranks, of which one makes a mistake in ORC_TRY: the whole program ends, and says why.
+/* Two ranks, one of which makes a mistake in ORC_TRY: the whole program ends, and says why.
  *
  * Breaks if: orcheck_mpi.h leaves ORC_TRY_END() at abort() (a launcher may wait for the other rank), or ORC_TRY continues. */
 #include "orcheck_mpi.h"

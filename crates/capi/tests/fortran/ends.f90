@@ -1,4 +1,4 @@
-! Two ranks, of which one makes a mistake without asking for ierr: the whole program ends, and says why.
+! Two ranks, one of which makes a mistake without asking for ierr: the whole program ends, and says why.
 !
 ! Breaks if: orc_fortran_abort does not end the other ranks (it waits in MPI_Barrier), or conclude() continues.
 program ends

@@ -35,7 +35,7 @@ pub struct PlanArgs {
 /// Computations, one each.
 #[derive(Debug, Subcommand)]
 pub enum Plan {
-    /// How long a burst of checkpoints takes on a few I/O servers, in each mode
+    /// How long a burst of checkpoints takes on a few targets, in each mode
     Burst(BurstArgs),
     /// How many nodes may be lost at once, with copies on other nodes or parity, and how likely a loss is survived
     Survival(SurvivalArgs),
@@ -76,7 +76,7 @@ pub struct BurstArgs {
     /// Ranks on each
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = whole::<u32>(1, u32::MAX.into()), allow_hyphen_values = true)]
     pub ranks_per_node: u32,
-    /// I/O servers
+    /// targets
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = whole::<u32>(1, u32::MAX.into()), allow_hyphen_values = true)]
     pub servers: u32,
     /// Size of the whole checkpoint, in GB (10^9 bytes)
@@ -102,7 +102,7 @@ pub struct BurstArgs {
 #[command(after_help = "\
 Each node keeps its own part of a checkpoint, and others keep it too or can compute it; losses are of nodes that are lost at \
 the same time, chosen at random. HOW is random:K (K copies on nodes drawn at random, as level 'peers' does), partner:K (on the \
-next K nodes), xor:G (groups of G nodes of which one may be lost) or rs:K+M (groups of K+M of which M may be lost). Exact \
+next K nodes), xor:G (groups of G nodes that may lose one) or rs:K+M (groups of K+M nodes that may lose M). Exact \
 where there is a formula or a count; otherwise, and with --trials, by drawing losses at random.")]
 pub struct SurvivalArgs {
     /// Print Table 1 of Walters and Chaudhary (HiPC 2007) beside the exact numbers, and mark each difference
@@ -202,7 +202,7 @@ pub struct JobArgs {
     /// Mean time between failures of the whole job
     #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true, required_unless_present_any = ["node_mtbf", "levels"])]
     pub mtbf: Option<f64>,
-    /// Mean time between failures of one node, of which the job has --nodes
+    /// Mean time between failures of one node; the job has --nodes of them
     #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true, conflicts_with = "mtbf", requires = "nodes")]
     pub node_mtbf: Option<f64>,
     /// Nodes of the job, any of which ends it by failing
@@ -225,7 +225,7 @@ end it begins again. ", of_times!()))]
 pub struct SimulateArgs {
     #[command(flatten)]
     pub job: JobArgs,
-    /// Computing between two checkpoints; which of them are of which level stays as recommended, or says --pattern
+    /// Computing between two checkpoints; their levels stay as recommended, or as --pattern says
     #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true)]
     pub interval: Option<f64>,
     /// For each level: every this many checkpoints one is of it; 1 for the first, with commas
@@ -259,7 +259,7 @@ pub struct SimulateArgs {
 #[command(after_help = concat!("\
 Synchronous: n S / B_IO, equation (1) of Shahzad et al. (IPDPS Workshops 2013). Asynchronous: m S_node n / B_M, their equation (2), \
 a lower bound: it counts what the writing threads take of the memory's bandwidth, and nothing that the program waits for \
-besides. m is measured apart from the run that it explains; they found 5 to 7 for the I/O of an MPI library. GB are 10^9 bytes. ", of_times!()))]
+as well. m is measured apart from the run that it explains; they found 5 to 7 for the I/O of an MPI library. GB are 10^9 bytes. ", of_times!()))]
 pub struct OverheadArgs {
     /// Checkpoints
     #[arg(long, value_name = "N", value_parser = whole::<u64>(1, 1_000_000_000), allow_hyphen_values = true)]

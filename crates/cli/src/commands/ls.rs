@@ -116,7 +116,7 @@ fn without_any(job: &Job, trust: &Trust, now: u64) -> Result<String, Failure> {
     })
 }
 
-/// What became of the checkpoints of a run of which none is here: it has noted what it resumed from before its first one.
+/// What became of the checkpoints of a run that has none here: it has noted what it resumed from before its first one.
 fn how_it_ended(job: &Job, counter: u64) -> String {
     let mut claims = job.catalog.claims().iter();
     let noted = claims.any(|(claim, resumed)| claim.epoch.counter == counter && resumed.is_some());
@@ -335,7 +335,7 @@ fn container_of(name: &FileName) -> Option<(Checkpoint, String)> {
     Some(((step, epoch, run), container.to_string()))
 }
 
-/// Checkpoints of which there are containers but no commit record.
+/// Checkpoints that have containers but no commit record.
 fn uncommitted(job: &Job) -> Vec<Row> {
     let commits = job.catalog.commits().iter();
     let commits = commits.chain(job.catalog.fenced());
@@ -457,7 +457,7 @@ fn text(job: &Job, rows: &[Row], now: u64) -> String {
     )
 }
 
-/// Why checkpoints are in the state they are in: below the table, which fits a terminal without it. What is said of many is
+/// Why checkpoints are in the state they are in: below the table, which fits a terminal without it. What concerns many is
 /// said once.
 fn reasons(rows: &[Row]) -> String {
     let mut said: Vec<(&str, Vec<String>)> = Vec::new();

@@ -3,12 +3,12 @@
 //! How: a driver lists the servers of the file system that holds DIR. Those that are down or full are left out and named. For
 //! each of the others DIR/SERVER is made if it is missing and bound ("pinned") to that server by the file system's own
 //! public commands. Then a file of one byte is written there, the file system is asked where that lies, and it is removed.
-//! What comes out is the list for the option `global`: to the engine each of these directories is an I/O server.
+//! What comes out is the list for the option `global`: to the engine each of these directories is a target.
 //!
 //! It is run before a job, by a person or a batch script: programs under MPI never start a process.
 //!
 //! Invariants:
-//! 1. A directory is printed only when a file in it was seen on its server, or with a word that nobody could tell.
+//! 1. A directory is printed only when a file in it was seen on its server, or with a note that nobody could tell.
 //! 2. Run again it does the same again: nothing is removed or moved, and the order of the servers is that of their names.
 //! 3. No server is left out without a reason that is printed.
 //!

@@ -64,7 +64,7 @@ struct Difference {
 #[derive(Default)]
 struct Found {
     differences: Vec<Difference>,
-    /// Regions of which something was left out.
+    /// Regions that were compared in part.
     left_out: Vec<String>,
     /// Elements with other bytes that are the same within the tolerance.
     near: u64,

@@ -9,7 +9,7 @@
 //! 3. An unfinished file is removed on every error and on SIGINT and SIGTERM.
 //! 4. A file name made of a region's name is one plain component and stands for that name alone.
 //!
-//! Faults survived: damage of which another copy is free; damaged regions (with `--all` the others are restored all the same), a full disk, a kill (a
+//! Faults survived: damage that another copy is free of; damaged regions (with `--all` the others are restored all the same), a full disk, a kill (a
 //! file ending in `.orcheck.tmp` may stay behind; the next restore to that name removes it).
 
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! `orcheck server`: a staging I/O server in the foreground, until a signal ends it.
+//! `orcheck server`: a staging server in the foreground, until a signal ends it.
 //!
 //! At SIGHUP it reads again whom it serves. Another thread reads again and again what lies in the server's directory, and
 //! reports damage on standard error.

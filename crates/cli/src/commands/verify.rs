@@ -4,7 +4,7 @@
 //! newest is good. 5: the checkpoint (with `--all`: every one) is damaged. 6: the newest asked for is damaged
 //! and an older one is good, which is then named. 15: nothing is damaged, but a directory that may hold what is missing cannot be
 //! read, or was not given; or the commit record of a newer step is here and cannot be read. A damaged commit record whose other copies are good is
-//! damage that loses no data; so is a damaged copy of a container of which another one is good. Of an encrypted checkpoint without its key the stored bytes are checked, and that is
+//! damage that loses no data; so is a damaged copy of a container that has a good one. Of an encrypted checkpoint without its key the stored bytes are checked, and that is
 //! said: it is not authenticated, whatever its checksums say.
 
 use orcheck_engine::directory::Commit;

@@ -2,7 +2,7 @@
 //!
 //! How: below a placed directory ROOT a job's files are in ROOT/JOB; below a directory of level node in ROOT/JOB/NODE for
 //! every node that wrote there. A directory given without a flag may be any of these, or one above them, also one that was
-//! moved or renamed: which job it is of is read from a claim or a commit record in it that is believed, and of which level from the
+//! moved or renamed: which job it is of is read from a claim or a commit record in it that is believed, and its level from the
 //! names.
 //!
 //! Invariants:
@@ -62,7 +62,7 @@ pub struct Hidden {
     whose: Whose,
 }
 
-/// Of which job a directory is that cannot be read.
+/// The job of a directory that cannot be read.
 #[derive(Debug, Clone)]
 enum Whose {
     /// Of any.
@@ -549,7 +549,7 @@ pub fn holds_files(entries: &[Entry]) -> bool {
     })
 }
 
-/// Of which job and level a directory with files of ours is; `None` where neither a record nor its name is one of a job.
+/// The job and level of a directory with our files; `None` where neither a record nor its name is one of a job.
 fn recognise(dir: Arc<dyn Dir>, entries: &[Entry], trust: &Trust) -> Option<Found> {
     // Of `.` only the whole path says the name.
     let path = std::path::absolute(dir.path()).unwrap_or_else(|_| dir.path().to_path_buf());

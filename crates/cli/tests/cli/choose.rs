@@ -259,7 +259,7 @@ fn of_two_runs_that_wrote_a_step_under_one_counter_prune_removes_one_after_the_o
     );
 }
 
-// Breaks if: nothing is said of them, and nobody knows what fills the disk; or if they go, and a run was writing them.
+// Breaks if: nothing is reported of them, and nobody knows what fills the disk; or if they go, and a run was writing them.
 #[test]
 fn prune_lists_containers_without_a_record_and_leaves_them_alone() {
     let job = Job::new(&[10, 20, 30]);

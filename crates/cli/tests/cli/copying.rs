@@ -13,7 +13,7 @@ use crate::server::Server;
 use crate::{Answer, answer, orcheck};
 use orcheck_fixtures::reading::{Scratch, Spec, Written, claim, epoch, write};
 
-/// A job of which two nodes hold step 10, and in part step 20.
+/// A job with two nodes that hold step 10, and in part step 20.
 struct Held {
     scratch: Scratch,
     newest: Written,

@@ -4,7 +4,7 @@ use crate::program::Running;
 use crate::{Answer, answer};
 use orcheck_fixtures::reading::Scratch;
 
-/// A job of which nobody else on this machine has agents.
+/// A job that nobody else on this machine has agents of.
 fn job(test: &str) -> String {
     format!("drain-{test}-{}", std::process::id())
 }

@@ -9,7 +9,7 @@ use crate::program::{self, Running};
 use crate::{Answer, orcheck};
 use orcheck_fixtures::reading::Scratch;
 
-/// A group of which this machine knows nothing.
+/// A group that this machine does not know.
 const GROUP: u32 = 65_500;
 const ANN: (u32, u32) = (65_501, GROUP);
 const BOB: (u32, u32) = (65_502, GROUP);
@@ -22,7 +22,7 @@ fn of((user, group): (u32, u32), mut command: Command) -> Command {
 }
 
 /// Whether others than root can run what this test is made of.
-#[allow(clippy::print_stdout)] // what is not tried is said
+#[allow(clippy::print_stdout)] // what is not tried is reported
 fn can_be_tried() -> bool {
     let root = orcheck_io::machine::effective_uid() == 0;
     let runs = root && of(EVE, orcheck(&["--version"])).output().is_ok();

@@ -251,7 +251,7 @@ fn a_time_that_passes_while_a_job_is_started_again_still_applies() {
     assert!(said.contains("; it is to halt at "), "{said}");
 }
 
-// Breaks if: nothing is said of it; who asked would wait for an end that never comes.
+// Breaks if: nothing is reported of it; who asked would wait for an end that never comes.
 #[test]
 fn a_request_that_does_not_outlive_its_run_is_told() {
     let scratch = Scratch::new();

@@ -1,4 +1,4 @@
-//! Which directories are looked into, and what is said of those that cannot be read.
+//! Which directories are looked into, and what is reported of those that cannot be read.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -434,7 +434,7 @@ fn the_directory_of_another_users_job_does_not_count_for_mine() {
         };
         let listed = ask(&["ls"]);
         assert_eq!(listed.code, 0, "{}", listed.stderr);
-        // That it is there and may not be read is said all the same.
+        // That it is there and may not be read is reported all the same.
         assert!(listed.stderr.contains("theirjob"), "{}", listed.stderr);
         for arguments in [
             &["rm", "10"][..],

@@ -34,7 +34,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts a command of which the program is a part.
+    /// Starts a command that the program is a part of.
     pub fn of(mut command: Command) -> Self {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();

@@ -12,7 +12,7 @@ fn prove(scratch: &Scratch, arguments: &[&str], what: &str) -> Answer {
     prove_with(scratch, arguments, what, "")
 }
 
-/// The same with options of the program's own besides.
+/// The same with options of the program's own as well.
 fn prove_with(scratch: &Scratch, arguments: &[&str], what: &str, more: &str) -> Answer {
     let line = command_line();
     let dir = scratch.path().display().to_string();
@@ -159,7 +159,7 @@ fn a_command_that_takes_too_few_checkpoints_is_told_what_to_do() {
     let scratch = Scratch::new();
     let done = prove(&scratch, &[], "ends");
     assert_eq!(done.code, 1, "{}{}", done.stdout, done.stderr);
-    // Breaks if: a program that works is said to have failed; the number of steps is what to change.
+    // Breaks if: a program that works is reported to have failed; the number of steps is what to change.
     let words = "ended without a checkpoint, although one was due every 11 steps. Next: give an --every smaller";
     assert!(done.stderr.contains(words), "{}", done.stderr);
     let late = prove(

@@ -154,7 +154,7 @@ fn a_program_checkpoints_to_a_server_and_commands_look_at_it() {
     assert!(!other.stdout.contains("cavity"));
     let doctor = answer(&["doctor", "--dir", &place]);
     assert!(
-        doctor.stdout.contains("staging I/O server"),
+        doctor.stdout.contains("staging server"),
         "{}",
         doctor.stdout
     );
@@ -382,7 +382,7 @@ impl Drop for Daemon {
 }
 
 /// A munged of our own, ended with the test; `None`, and a line that says so, where there can be none.
-#[allow(clippy::print_stdout)] // what is not tried is said
+#[allow(clippy::print_stdout)] // what is not tried is reported
 fn munged(scratch: &Scratch) -> Option<(Daemon, String)> {
     let paths = ["/usr/sbin/munged", "/usr/bin/munged", "/sbin/munged"];
     let munged = paths.iter().find(|path| PathBuf::from(path).exists());

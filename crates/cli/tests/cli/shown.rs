@@ -15,7 +15,7 @@ fn in_zone(arguments: &[&str]) -> Answer {
     Answer::of(orcheck(arguments).env("TZ", ZONE).output().unwrap())
 }
 
-/// Two jobs, of which one has checkpoints of several sorts.
+/// Two jobs; one has checkpoints of several sorts.
 fn jobs(scratch: &Scratch) -> String {
     let dir = scratch.dir("pfs/cavity");
     claim(&dir, epoch(1), None);

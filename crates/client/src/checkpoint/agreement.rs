@@ -11,7 +11,7 @@ use crate::checkpoint::backlog::Blocker;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result};
 
-/// What a rank says before a checkpoint. It travels as a row of numbers, of which all ranks learn the
+/// What a rank says before a checkpoint. It travels as a row of numbers; all ranks learn the
 /// least: a number and its complement tell whether all ranks said the same, a negated flag whether
 /// any rank set it.
 pub(crate) struct Offer {

@@ -40,7 +40,7 @@ impl std::fmt::Display for Blocker {
 }
 
 impl Session {
-    /// The level of which `uncommitted_steps` counts: the weakest that survives a node, or else the strongest there is.
+    /// The level whose steps `uncommitted_steps` counts: the weakest that survives a node, or else the strongest there is.
     pub(crate) fn level_that_counts(&self) -> Option<Level> {
         let levels = self.link.places.levels();
         let survives = |level: &&Level| **level > Level::Node;

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! 1. `close` returns an error, the same on all ranks, that names what is not safe, or the last checkpoint is committed at every
-//!    level; and it tells what became of every checkpoint of which that was not told yet.
+//!    level; and it tells what became of every checkpoint that it had not told of yet.
 //! 2. With `close = "copies"` it returns an error too, the same on all ranks, when what was resumed from lacks copies and no newer
 //!    checkpoint has them.
 //! 3. Afterwards no thread, socket, lock, pool page or routed file of the session is left.

@@ -51,7 +51,7 @@ struct Prepared {
 }
 
 impl Prepared {
-    /// Regions of which only written pages are read.
+    /// Regions whose written pages alone are read.
     fn tracked(&self) -> impl Iterator<Item = Span> {
         self.sources.iter().filter_map(|source| match source {
             Source::Tracked(span) => Some(*span),
@@ -168,7 +168,7 @@ impl Session {
             Err(_) if !has_agent => Err(engine_gone(&self.link.shared)),
             _ => prepared,
         };
-        // Asked once: what is said later is what was agreed on.
+        // Asked once: what is reported later is what was agreed on.
         let blocker = self.blocker();
         let offer = Offer {
             step,
@@ -256,7 +256,7 @@ impl Session {
         })
     }
 
-    /// Memory of a region of which only written pages have to be read, where the program allows that
+    /// Memory of a region whose written pages alone have to be read, where the program allows that
     /// and the system can; other sources unchanged.
     fn tracked_or(&self, name: &str, flags: u32, source: Source) -> Source {
         let (Some(baseline), Source::Memory(span)) = (&self.memory.baseline, &source) else {

@@ -4,7 +4,7 @@
 //! 1. Within a host a door is an abstract Unix socket, gone with its owner; TCP only where it must be, or was asked for.
 //! 2. The addresses of a node travel through the program's collective only, and are as many as fit.
 //!
-//! Not here: who may come in (`io::net`), what is said there (`engine`).
+//! Not here: who may come in (`io::net`), what is sent there (`engine`).
 
 use crate::collective::{Collective, agree, rows};
 use crate::options::NetKind;

@@ -1,7 +1,7 @@
 //! Who is where: ranks tell their node, host, socket and a digest of their options.
 //!
-//! How: rank 0 takes in a few bytes of each rank, of which nodes are told apart; everybody gets them as runs of ranks. What
-//! is longer is said once for each node, by its lowest rank.
+//! How: rank 0 takes in a few bytes of each rank, which tell nodes apart; everybody gets them as runs of ranks. What
+//! is longer is told once for each node, by its lowest rank.
 //!
 //! Invariant: all ranks end with the same layout, or with the same error.
 //!

@@ -7,7 +7,7 @@
 //!
 //! Invariants:
 //! 1. All ranks end with the same list of absent nodes, and know the same of what those hold.
-//! 2. A node that does not answer costs a few seconds, once for all, and is said.
+//! 2. A node that does not answer costs a few seconds, once for all, and is reported.
 //! 3. Keys travel through the program's collective only, and lie in files that their owner alone can read.
 //!
 //! Not here: what is read from whom (`engine::remote`), what stays behind on a node (`engine::agent`).

@@ -30,7 +30,7 @@ const TOPOLOGY_LIMIT_BYTES: u64 = 64 << 20;
 
 /// Room for the name of the node that a rank read from.
 const SOURCE_BYTES: usize = 64;
-/// Ranks of which it is told where they read from.
+/// Ranks that were told where to read from.
 const SOURCES_TOLD: usize = 16;
 
 /// What a rank knows of the other nodes.

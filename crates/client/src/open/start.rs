@@ -32,7 +32,7 @@ pub(crate) struct Start {
     pub(crate) pid: u32,
 }
 
-/// The configured I/O servers as the engine knows them.
+/// The configured targets as the engine knows them.
 pub(crate) fn server_roots(options: &Options) -> Vec<String> {
     let roots = options.global.iter();
     roots.map(|root| root.display().to_string()).collect()

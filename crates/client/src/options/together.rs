@@ -47,7 +47,7 @@ pub(super) fn mtbf(raw: &Raw) -> Result<()> {
     }
 }
 
-/// How many replicas each container has, of which any number up to `peers` may be lost.
+/// How many replicas each container has; any number up to `peers` may be lost.
 pub(super) fn replicas(raw: &Raw, anywhere: bool) -> Result<u32> {
     within_limits("peers", f64::from(raw.peers))?;
     let replicas = raw.replicas.unwrap_or(raw.peers);

@@ -1,4 +1,4 @@
-//! What is said of a value that an option cannot have: in words of the option, not of a programming language.
+//! Errors about a value that an option cannot have: in words of the option, not of a programming language.
 //!
 //! Not here: ranges, and what options mean together (`options.rs`).
 
@@ -45,7 +45,7 @@ fn expectation(name: &str, said: &str) -> String {
     match expected {
         "a boolean" => return "expected true or false".to_owned(),
         "u32" | "u64" | "usize" | "i32" | "i64" => {
-            // Breaks if: each is said to take 0; the next start would be refused as well.
+            // Breaks if: each is reported to take 0; the next start would be refused as well.
             let limits = LIMITS.iter().find(|(limited, ..)| *limited == name);
             return match limits {
                 Some((_, low, high)) => format!("expected a whole number, {low} to {high}"),

@@ -169,7 +169,7 @@ impl Regions {
         self.map.is_empty()
     }
 
-    /// The name of a region of which something lies in this memory.
+    /// The name of a region that lies in this memory in part.
     pub(crate) fn inside(&self, memory: Span) -> Option<&String> {
         let end = |span: Span| span.address() + span.len_bytes();
         let overlap = |span: Span| {

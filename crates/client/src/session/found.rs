@@ -118,7 +118,7 @@ pub(crate) fn found_too_late() -> Error {
         .next("close the session and open it again to restart")
 }
 
-/// A call that is about the found checkpoint, of which there is none.
+/// A call that is about the found checkpoint, where none was found.
 pub(crate) fn nothing_found(call: &str) -> Error {
     Error::invalid(format!("{call} without a found checkpoint")).next("call find first")
 }

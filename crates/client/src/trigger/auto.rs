@@ -98,7 +98,7 @@ impl Auto {
         }
     }
 
-    /// What this rank brings to the agreement, of which the smallest is taken: negative microseconds of cost, and until safe.
+    /// What this rank brings to the agreement; the smallest is taken: negative microseconds of cost, and until safe.
     #[must_use]
     pub fn measured(&self) -> [i64; 2] {
         let Some(blocked_s) = self.blocked_s.median() else {

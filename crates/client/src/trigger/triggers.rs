@@ -410,7 +410,7 @@ impl Trigger {
         self.last_call = None;
     }
 
-    /// The step of which the triggers want to know when it is safe.
+    /// The step that the triggers measure until it is safe.
     #[must_use]
     pub fn awaited(&self) -> Option<u64> {
         self.auto.as_ref().and_then(Auto::awaited)

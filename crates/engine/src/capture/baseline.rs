@@ -92,7 +92,7 @@ pub struct Captured {
     pub stored_bytes: u64,
     /// Bytes of regions that are stored with older ones.
     pub referred_bytes: u64,
-    /// Bytes of regions of which only written pages were read.
+    /// Bytes of regions whose written pages alone were read.
     pub tracked_bytes: u64,
     /// Why it refers to nothing; `None` if it may.
     pub full: Option<Full>,

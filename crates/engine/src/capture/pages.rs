@@ -6,7 +6,7 @@
 //! from theirs, so a run of any pages can be referred to or stored; groups of pages that lie in one
 //! piece are summed up once.
 //!
-//! A region of which more than a quarter was written, or that would fall into too many runs, is
+//! A region that was written by more than a quarter, or that would fall into too many runs, is
 //! captured whole: a fresh base. When that happens several times in a row it is not tracked for a
 //! while, because the first write to each protected page costs more than its copy.
 //!
@@ -367,7 +367,7 @@ impl Pages {
         runs
     }
 
-    /// Sums the groups up again of which something was copied.
+    /// Sums up again the groups that were copied in part.
     // Breaks if: this is done only once.
     fn sum_up(&mut self, copied: &[Copied]) {
         let size = self.size as u64;

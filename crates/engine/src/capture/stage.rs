@@ -51,7 +51,7 @@ pub type ReadFn = Box<dyn FnMut(u64, &mut [u8]) -> Result<()> + Send>;
 pub enum Source {
     /// The program's memory.
     Memory(Span),
-    /// The program's memory, of which only written pages are read.
+    /// The program's memory; only written pages are read.
     Tracked(Span),
     /// Something that is read piece by piece on the staging thread: codec, file, strided array.
     Read(ReadFn),

@@ -17,7 +17,7 @@
 //! 3. A loss is final: no vote after it can commit the step at that level.
 //! 4. Duplicated and reordered messages change nothing; a node that is gone aborts what waits for it.
 //! 5. State is bounded: decisions older than `REMEMBERED` steps are forgotten, votes for them too.
-//! 6. A loss whose cause does not begin with [`UNDECIDED`] is one of which no commit record was ever begun.
+//! 6. A loss whose cause does not begin with [`UNDECIDED`] has no commit record, not even one begun.
 //!
 //! Between many nodes and the lead there are others (`relay.rs`), which pass on what several of them say as one message.
 //!
@@ -38,7 +38,7 @@ use std::collections::BTreeSet;
 /// a restart. It is left where it is; a newer run may have found it.
 pub const UNDECIDED: &str = "its commit record may nevertheless be there";
 
-/// The same cause of a loss, of which a commit record may be there.
+/// The same cause of a loss whose commit record may be there.
 #[must_use]
 pub fn undecided(error: Error) -> Error {
     // Breaks if: it is left out; a step counts as lost for good which the next run restarts from.

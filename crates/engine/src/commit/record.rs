@@ -13,7 +13,7 @@
 //! 4. An error does not begin with [`UNDECIDED`](crate::commit::protocol::UNDECIDED), or no directory has the record.
 //!
 //! Survives: a crash between any two steps (the record is whole or absent in each directory), a
-//! directory that fails (that step is not acknowledged; a copy elsewhere may make it restartable, and that is said. It is not
+//! directory that fails (that step is not acknowledged; a copy elsewhere may make it restartable, and that is reported. It is not
 //! removed: a newer run may have found it, and all of the checkpoint is there). Not here: epochs (`epoch.rs`), retention (`prune.rs`).
 
 use crate::commit::protocol::undecided;

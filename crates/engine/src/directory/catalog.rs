@@ -196,7 +196,7 @@ impl Catalog {
         &self.claims
     }
 
-    /// The newest step of which there is a commit record under the seal of another key.
+    /// The newest step that has a commit record under the seal of another key.
     pub fn other_key(&self) -> Option<u64> {
         self.other_key
     }

@@ -284,7 +284,7 @@ fn explain(error: Error, dir: &dyn Dir, claimant: &Claimant, counter: u64) -> Er
             "{} is the same directory as one configured before it",
             dir.path().display()
         ))
-        .next("give every level and every I/O server its own directory"),
+        .next("give every level and every target its own directory"),
         _ => {
             let error = error.at(format!(
                 "claiming epoch {counter} in {}",

@@ -310,7 +310,7 @@ impl Run {
         }
         if failed.len() == self.dirs.len() && !failed.is_empty() {
             let error = failed.swap_remove(0).at("asking the run to halt");
-            // Breaks if: nothing is said; a job that filled its disk could not be ended well.
+            // Breaks if: nothing is reported; a job that filled its disk could not be ended well.
             return Err(match error.kind() {
                 ErrorKind::NoSpace => error.next(
                     "free some kB there, or send the job the signal that its option `signal` names",

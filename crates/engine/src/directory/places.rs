@@ -406,7 +406,7 @@ fn require_different<'a>(roots: impl Iterator<Item = &'a PathBuf>) -> Result<()>
         if seen.contains(&root) {
             return Err(
                 Error::invalid(format!("directory {} is configured twice", name_of(root)))
-                    .next("give every level and every I/O server its own directory"),
+                    .next("give every level and every target its own directory"),
             );
         }
         seen.push(root);

@@ -325,7 +325,7 @@ fn remove_containers(listed: &[Listed], goes: &dyn Fn(u64, u64) -> bool) -> Resu
     Ok(())
 }
 
-/// The checkpoints of which any directory holds a commit record at this level.
+/// The checkpoints that any directory holds a commit record of at this level.
 fn records(listed: &[Listed], level: Level) -> BTreeSet<(u64, u64)> {
     let names = listed.iter().flat_map(|listed| &listed.names);
     names

@@ -47,7 +47,7 @@ const SAMPLE_PARTS: usize = 4;
 const LEAST_BYTES: u64 = 128;
 /// Most pieces of a region that are passed over after one that did not shrink.
 const MAX_PASSED: u32 = 64;
-/// Regions of which it is remembered that they do not shrink.
+/// Regions that are known not to shrink.
 const MAX_REMEMBERED: usize = 4096;
 
 /// How a session's containers are encoded.

@@ -107,7 +107,7 @@ impl Trust {
         Arc::default()
     }
 
-    /// With these keys, of which the first one writes. `encrypts`: what is not encrypted is refused.
+    /// With these keys; the first one writes. `encrypts`: what is not encrypted is refused.
     ///
     /// # Errors
     /// Internal when the library of ciphers refuses.

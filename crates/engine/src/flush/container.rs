@@ -105,13 +105,13 @@ impl Store {
         })
     }
 
-    /// Reserves space for this many more bytes, and for `besides` that may follow if there is room for them.
-    fn reserve(&mut self, more: u64, besides: u64) -> Result<()> {
+    /// Reserves space for this many more bytes, and for `likely` bytes that may follow if there is room for them.
+    fn reserve(&mut self, more: u64, likely: u64) -> Result<()> {
         let end = self.at + more;
         if end <= self.reserved {
             return Ok(());
         }
-        let with = end + besides.min(ROOM_BYTES);
+        let with = end + likely.min(ROOM_BYTES);
         self.reserved = match self.file.allocate(with) {
             Err(error) if error.kind() == ErrorKind::NoSpace && with > end => {
                 self.file.allocate(end)?;

@@ -59,7 +59,7 @@ use std::time::Duration;
 pub const KEY: Key = Key::new(*b"orcheck agent of one's own user\0");
 /// Longest wait for the rest of something that a rank began to say, and for one of a session to listen.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Longest wait for a caller to take an answer, of which its socket holds hundreds.
+/// Longest wait for a caller to take an answer, where its socket holds hundreds.
 const WORD: Duration = Duration::from_millis(50);
 /// Longest silence of a rank that is handing over.
 const HANDING_OVER: Duration = Duration::from_secs(60);
@@ -69,9 +69,9 @@ const WORDS_MAX: usize = 64;
 const NOTICED: Duration = Duration::from_secs(1);
 /// Longest sleep before sessions are looked at.
 const SLICE: Duration = Duration::from_millis(200);
-/// Sessions that ended of which it is remembered how.
+/// Sessions whose end is remembered.
 const ENDED_LIMIT: usize = 16;
-/// Most conversations besides those of sessions; the oldest that is idle goes first.
+/// Most conversations other than those of sessions; the oldest that is idle goes first.
 const CALLERS_LIMIT: usize = 64;
 
 /// Where the agent of this user for a job on a node is reached, unless another user holds that name: [`look`]. `root` is

@@ -41,7 +41,7 @@ pub const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// A thread that waits for descriptors, and what ends its wait.
 pub type Running = (JoinHandle<Result<()>>, Waker);
 
-/// What placement and records call the I/O servers that are configured as `roots`. Of several places on one staging server,
+/// What placement and records call the targets that are configured as `roots`. Of several places on one staging server,
 /// which differ in their keys, each has a name of its own.
 #[must_use]
 pub fn server_names(roots: &[String]) -> Vec<String> {

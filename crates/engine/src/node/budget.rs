@@ -1,4 +1,4 @@
-//! The memory budget of the staging pool: how large it may be, and what is said when it is not.
+//! The memory budget of the staging pool: how large it may be, and what is reported when it is not.
 //!
 //! Invariants:
 //! 1. The pool never exceeds what the machine and every ancestor cgroup leave free. The size of `/dev/shm` does not

@@ -57,7 +57,7 @@ const ALLOCATED: u32 = 13;
 const RETURNS: u32 = 14;
 const NOTES: u32 = 15;
 const INACTIVE: u32 = 16;
-/// Placed directories of which the index can say that they are out of use; more are never left out.
+/// Placed directories that the index can call out of use; more are never left out.
 const MAX_INACTIVE: u32 = 1024;
 const COMMITTED_PROCESS: u32 = INACTIVE + MAX_INACTIVE / 64;
 const HALT: u32 = COMMITTED_PROCESS + 1;
@@ -538,7 +538,7 @@ impl<'p> Index<'p> {
         Some(base)
     }
 
-    /// The newest step of which anything is known here.
+    /// The newest step that is known here.
     #[must_use]
     pub fn newest_step(&self) -> Option<u64> {
         let places = (0..BOARD_STEPS).map(|place| self.board_word(place));

@@ -9,7 +9,7 @@
 //! 1. All decisions about what is taken in are in `protect.rs`; here bytes are moved.
 //! 2. A replica gets its name when it is whole and durable.
 //! 3. No name leads outside the directory, and only names of this job's files are read or written.
-//! 4. A peer that sends rubbish, stalls or vanishes costs its own containers. What is said to an owner is so short that
+//! 4. A peer that sends rubbish, stalls or vanishes costs its own containers. A message to an owner is so short that
 //!    only one that never listens has it wait, and it is then left.
 //!
 //! Survives: any peer; a directory that fails (the owner is told). Not here: the owner's side (`replicas.rs`), who reads
@@ -36,7 +36,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Longest time one word to an owner may take to leave: some bytes, of which a socket takes thousands.
+/// Longest time one word to an owner may take to leave: some bytes, where a socket takes thousands.
 const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 /// Longest time that a reader may take for one piece.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);

@@ -7,7 +7,7 @@
 //! Invariants:
 //! 1. Every missing copy is made by exactly one node.
 //! 2. Copies are counted on nodes of this run only.
-//! 3. A copy that cannot be made is said; it harms nothing that is there.
+//! 3. A copy that cannot be made is reported; it harms nothing that is there.
 //!
 //! Not here: how copies travel (`replicas.rs`).
 
@@ -55,7 +55,7 @@ fn needed(record: &CommitRecord) -> BTreeSet<String> {
 }
 
 /// The copies that this node has to make, in a run of this many `members`; what is behind them in `holdings` are other nodes.
-/// With them, the files of which there is no node for a copy, and why.
+/// With them, the files that no node can take a copy of, and why.
 #[must_use]
 pub fn plan(
     record: &CommitRecord,

@@ -517,7 +517,7 @@ impl Keeper {
                 epoch, run, node, ..
             }) => {
                 let ours = (epoch, run) == (self.epoch.counter, self.epoch.run.short_bytes());
-                // What older runs committed is brought by whoever has it, when copies were lost.
+                // What older runs committed is brought by a node that has it, when copies were lost.
                 let older = epoch < self.epoch.counter;
                 if !ours && !older && !off(Switch::ReplicaEpoch) {
                     return vec![refuse(

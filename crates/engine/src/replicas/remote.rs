@@ -76,7 +76,7 @@ pub struct Others {
 }
 
 impl Others {
-    /// The other nodes, of which all said what they hold.
+    /// The other nodes; all have said what they hold.
     #[must_use]
     pub fn new(context: OthersContext, holdings: &Holdings) -> Arc<Self> {
         let mut files: BTreeMap<String, Vec<(u32, u64)>> = BTreeMap::new();

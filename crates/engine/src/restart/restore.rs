@@ -201,7 +201,7 @@ fn of_another_key(catalog: &Catalog) -> Option<Error> {
     (!off(Switch::OtherKeyNewer)).then_some(told)
 }
 
-/// The newest checkpoint of which there are commit records but none that can be read, if it is
+/// The newest checkpoint with commit records, none of them readable, if it is
 /// newer than all that can.
 fn hidden(catalog: &Catalog) -> Option<Error> {
     let newest = catalog.commits().first().map(|commit| commit.record.step);

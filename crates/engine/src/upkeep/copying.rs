@@ -358,7 +358,7 @@ impl Order<'_> {
         Reader::open_trusting(&self.places, &self.commit.record, container, proven)
     }
 
-    /// That the directories of some nodes are missing, and of which.
+    /// That the directories of some nodes are missing, with their names.
     fn missing(&self, missing: Vec<&ContainerRef>) -> Error {
         let record = &self.commit.record;
         let name = |node: u32| record.nodes.get(node as usize).map_or("?", String::as_str);

@@ -146,7 +146,7 @@ fn believed_lists(world: &World, trust: &Arc<Trust>) -> usize {
     all.filter(|&at| read(at) == Some(true)).count()
 }
 
-/// Runs kinds of forgeries, all where none is named, against files of one form; how often each was believed, and what was. A checkpoint of which a whole
+/// Runs kinds of forgeries, all where none is named, against files of one form; how often each was believed, and what was. A checkpoint whose whole
 /// copy lies out of the attacker's reach must still be restored, unless forgeries are `accepted` by the options.
 fn campaign(
     form: Form,

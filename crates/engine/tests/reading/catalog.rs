@@ -1,4 +1,4 @@
-//! Which commits count, which do not, and what is said about the rest.
+//! Which commits count, which do not, and what is reported about the rest.
 
 use std::sync::Arc;
 

@@ -5,7 +5,7 @@ use orcheck_engine::upkeep::verify_commit;
 
 use orcheck_fixtures::reading::{Scratch, Spec, Written, flip, open_places, payload, write};
 
-/// A checkpoint of which every container is in both directories, and where rank 1's bytes are in the file.
+/// A checkpoint whose containers are all in both directories, and where rank 1's bytes are in the file.
 fn twice(scratch: &Scratch) -> (Written, [std::path::PathBuf; 2], usize) {
     let dirs = [scratch.dir("a"), scratch.dir("b")];
     let written = write(&dirs, &Spec::new(40, 7));

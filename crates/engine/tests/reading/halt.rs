@@ -52,7 +52,7 @@ fn a_request_to_halt_is_for_one_run() {
     assert_eq!(asked.look(later + EVERY, 0), None);
 }
 
-// Breaks if: a full disk is all that is said; a job that filled it could not be ended well.
+// Breaks if: a full disk is all that is reported; a job that filled it could not be ended well.
 #[test]
 fn a_request_that_finds_no_space_says_what_else_ends_the_run() {
     let scratch = Scratch::new();

@@ -53,7 +53,7 @@ fn begin(paths: &[PathBuf], resumed: Option<u64>, complete: bool) {
     leftovers.remove().unwrap();
 }
 
-/// Steps of which there is a record, and of which there is a container.
+/// Steps that have a record, and steps that have a container.
 fn there(paths: &[PathBuf]) -> (Vec<u64>, Vec<u64>) {
     let (mut records, mut containers) = (BTreeSet::new(), BTreeSet::new());
     for entry in paths

@@ -22,7 +22,7 @@ use std::collections::BTreeSet;
 
 /// Most nodes of a job: a hundred times the largest machines.
 pub const MAX_NODES: usize = 1 << 20;
-/// Most I/O servers of a job.
+/// Most targets of a job.
 pub const MAX_SERVERS: usize = 1 << 16;
 /// Longest path of a server, in bytes: PATH_MAX of Linux.
 pub const MAX_PATH_BYTES: usize = 4096;
@@ -51,7 +51,7 @@ pub struct CommitRecord {
     pub nodes: Vec<String>,
     /// Generation of the placement map that was used.
     pub placement_generation: u64,
-    /// Paths of the I/O servers as configured, by index; informative, they may have moved.
+    /// Paths of the targets as configured, by index; informative, they may have moved.
     pub servers: Vec<String>,
     /// Every container of the checkpoint.
     pub containers: Vec<ContainerRef>,

@@ -223,7 +223,7 @@ pub enum Message {
     Credit {
         /// The owner's slot.
         slot: u32,
-        /// Bytes, besides those it could be sent before.
+        /// Bytes, beyond those it could be sent before.
         bytes: u64,
     },
     /// All bytes of a replica were sent.
@@ -290,7 +290,7 @@ pub enum Message {
     },
     /// Between a rank and the agent of its node.
     Agent(AgentMessage),
-    /// Between a process and a staging I/O server.
+    /// Between a process and a staging server.
     Store(StoreMessage),
 }
 

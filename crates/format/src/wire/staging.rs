@@ -1,4 +1,4 @@
-//! What a process and a staging I/O server say to each other: directories and files that lie on the server.
+//! What a process and a staging server say to each other: directories and files that lie on the server.
 //!
 //! How: a connection asks, and each [`Ask`] but [`Ask::Need`] and [`Ask::Offer`] gets one answer: [`Reply::Told`],
 //! [`Reply::Names`], [`Reply::Failed`], or raw bytes for [`Ask::Read`] (`docs/format.md`, "Bytes in bulk"). A connection
@@ -7,7 +7,7 @@
 //!
 //! Versions: a connection begins with [`Ask::Greet`], in which the process says which versions it speaks; the server says
 //! the same in [`Reply::Greeted`], and both speak the newest that both know. Version 1, of Orcheck 0.1.0, does not greet:
-//! to its servers a greeting looks like a question about the directory of the caller, to its processes nothing is said that
+//! to its servers a greeting looks like a question about the directory of the caller, to its processes nothing is sent that
 //! they do not know. Everything after the first keys of a map, the first numbers of an answer and the first items of
 //! an entry is passed over by who does not know it.
 //!
@@ -32,11 +32,11 @@ pub const PIECE_BYTES: u64 = 4 << 20;
 pub const MAX_DEPTH: usize = 4;
 /// Most numbers in one answer.
 const MAX_NUMBERS: usize = 64;
-/// Most items of an entry of a listing, of which the first three are known here.
+/// Most items of an entry of a listing; the first three are known here.
 const MAX_ITEMS: usize = 16;
 /// Longest name of a release.
 const MAX_RELEASE_BYTES: usize = 64;
-/// Versions of what is said here that are understood. Whoever raises the first ends the support of a minor release.
+/// Versions of these messages that are understood. Raising the first ends the support of a minor release.
 const VERSIONS: (u32, u32) = (1, 2);
 
 /// Which versions of this somebody speaks.
@@ -245,13 +245,13 @@ pub enum Reply {
     Names(Vec<(String, u64, bool)>),
     /// It is not done. Of what an error may be marked with only [`Detail::Denied`] is told, and not by version 0.1.0.
     Failed(Error),
-    /// This many pieces of the file that is being written may be sent, besides those from before.
+    /// This many pieces of the file that is being written may be sent, beyond those from before.
     Want(u32),
     /// It is being done, and takes its time.
     Busy,
 }
 
-/// Everything that is said between a process and a server.
+/// Everything that is sent between a process and a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreMessage {
     /// By the process.
@@ -289,7 +289,7 @@ const NAMES: [&str; 25] = [
     "busy",
 ];
 
-/// What a request carries besides its kind.
+/// What a request carries with its kind.
 #[derive(Default)]
 struct Parts<'m> {
     dir: Option<&'m StoreDir>,

@@ -52,7 +52,7 @@ fn longer(head: u8) -> u8 {
     head + 1
 }
 
-// Breaks if: a key that is not known is refused; nothing could be added to what is said without a new version.
+// Breaks if: a key that is not known is refused; nothing could be added to a message without a new version.
 #[test]
 fn fields_that_are_not_known_are_passed_over() {
     // A number, a text, bytes, an array with a map in it, and null, under the largest key with two digits.

@@ -5,7 +5,7 @@
 //!
 //! Invariants:
 //! 1. A name has one file; creating it again is refused.
-//! 2. A removed file's memory is free once whoever has it open closes it.
+//! 2. A removed file's memory is free once the last descriptor of it is closed.
 //!
 //! Survives nothing: when the process ends, the files are gone. Not here: how much may lie here.
 

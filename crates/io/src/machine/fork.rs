@@ -111,7 +111,7 @@ fn page() -> Option<&'static AtomicU64> {
         return Some(page);
     }
     let len_bytes = rustix::param::page_size();
-    // SAFETY: a new private mapping, of which nobody else knows.
+    // SAFETY: a new private mapping, which nobody else knows.
     let fresh = unsafe {
         libc::mmap(
             null_mut(),

@@ -91,7 +91,7 @@ pub fn raise_open_files() {
 /// Closes every descriptor but the standard streams. For the beginning of a program, before it opens anything: what its
 /// starter forgot to keep to itself would otherwise stay open as long as the program runs.
 pub fn close_inherited() {
-    // SAFETY: closes descriptors of which nothing in this process knows, see above.
+    // SAFETY: closes descriptors that nothing in this process knows, see above.
     let closed = unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, 0) };
     if closed == 0 {
         return;
@@ -121,7 +121,7 @@ pub fn leave_starter() {
     let _ = pin_current_thread(&all);
 }
 
-/// Sends what is said from now on nowhere.
+/// Sends all further output nowhere.
 pub fn silence() {
     let mut both = std::fs::OpenOptions::new();
     both.read(true).write(true);

@@ -52,7 +52,7 @@ impl Pending {
         }
     }
 
-    /// How many bytes come next, of which this many are known to come.
+    /// How many bytes come next, as far as it is known.
     fn wanted(&self) -> usize {
         if self.answered.is_some() {
             return PROOF_BYTES;
@@ -69,7 +69,7 @@ impl Pending {
         }
     }
 
-    /// Continues with whatever the peer has sent, without blocking; `refusals` learns of whom is refused.
+    /// Continues with whatever the peer has sent, without blocking; `refusals` learns who is refused.
     pub(super) fn advance(&mut self, known: &Known<'_>, refusals: &mut Refusals) -> Progress {
         // Until it is known which of the two beginnings it is, no more than the first of both is read.
         let wanted = match self.heard.len() {

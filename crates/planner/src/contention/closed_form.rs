@@ -2,7 +2,7 @@
 //!
 //! How: in the middle of a burst the slowest of node links, server links and disks is always at work: the time is the bytes that
 //! the fullest of each has to pass, divided by its rate. The disk's share is counted in requests: each costs its transfer, and a
-//! positioning wherever streams take turns. Besides there is what comes before the slowest part has something to do and after it
+//! positioning wherever streams take turns. Added is what comes before the slowest part has something to do and after it
 //! is done: the copy of the first image, one request on each other part, the latency there and back.
 //!
 //! Not here: what depends on the order of requests: a command queue that finds something near, seeks that depend on the

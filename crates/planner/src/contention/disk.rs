@@ -2,7 +2,7 @@
 //!
 //! How: requests wait in line and become commands of at most `command_bytes`, one of each request in turn, as the kernel's queue is
 //! shared by those who write. A command that begins where the last one ended costs its transfer; every other one costs a
-//! positioning besides: a seek that grows with the square root of the distance, and half a turn. Of the `queue_depth` commands
+//! positioning as well: a seek that grows with the square root of the distance, and half a turn. Of the `queue_depth` commands
 //! that the drive knows, the nearest is next.
 //!
 //! Invariants:
@@ -25,7 +25,7 @@ pub(super) struct Request {
     /// First byte on the disk.
     pub at_bytes: u64,
     pub len_bytes: u64,
-    /// Of which stream.
+    /// The stream.
     pub stream: u32,
 }
 

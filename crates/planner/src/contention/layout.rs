@@ -13,13 +13,13 @@ use crate::contention::parameters::Parameters;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct StreamPlan {
     pub node: usize,
-    /// The first rank of which it has images; the others follow.
+    /// The first rank whose images it has; the others follow.
     pub rank: usize,
     pub server: usize,
     /// Where its file begins on the disk.
     pub at_bytes: u64,
     pub total_bytes: u64,
-    /// Bytes of the images of which it is made; all of them, where it is one.
+    /// Bytes of the images that it is made of; all of them, where it is one.
     pub image_bytes: u64,
     pub request_bytes: u64,
     /// Requests in flight at most.

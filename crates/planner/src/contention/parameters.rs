@@ -30,16 +30,16 @@ pub struct Parameters {
     pub network: Network,
     /// What a compute node does.
     pub client: Client,
-    /// What an I/O server does.
+    /// What a target does.
     pub server: Server,
     /// The disk of each server.
     pub disk: Disk,
-    /// What a burst takes besides its bytes.
+    /// What a burst takes apart from its bytes.
     #[serde(default)]
     pub fixed: Fixed,
 }
 
-/// Seconds that a burst takes besides its bytes: making, naming and syncing files, and the commit.
+/// Seconds that a burst takes apart from its bytes: making, naming and syncing files, and the commit.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fixed {
@@ -79,7 +79,7 @@ pub struct Network {
     pub node_rate_bytes_per_s: f64,
     /// Bytes per second that a server takes in.
     pub server_rate_bytes_per_s: f64,
-    /// Seconds that a message takes one way besides.
+    /// Seconds that a message takes one way, apart from its bytes.
     pub latency_s: f64,
 }
 
@@ -102,7 +102,7 @@ pub struct Client {
     pub begin_s: f64,
 }
 
-/// An I/O server.
+/// A target.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Server {
@@ -126,7 +126,7 @@ pub struct Server {
 pub struct Disk {
     /// Bytes per second in one piece.
     pub rate_bytes_per_s: f64,
-    /// Seconds that every request takes besides.
+    /// Seconds that every request takes, apart from its bytes.
     pub request_s: f64,
     /// Seconds of the shortest seek.
     pub seek_min_s: f64,
@@ -143,7 +143,7 @@ pub struct Disk {
 }
 
 impl Default for Network {
-    /// 1 Gbit/s (Jin et al., IV-A), of which 117 MB/s are left for data in frames of 1,500 bytes; the latency is assumed.
+    /// 1 Gbit/s (Jin et al., IV-A); 117 MB/s of it are left for data in frames of 1,500 bytes; the latency is assumed.
     fn default() -> Self {
         Self {
             node_rate_bytes_per_s: 117e6,
@@ -319,11 +319,11 @@ pub struct Calibration {
     pub network: Network,
     /// Compute nodes.
     pub client: Client,
-    /// I/O servers.
+    /// targets.
     pub server: Server,
     /// Disks.
     pub disk: Disk,
-    /// What a burst takes besides its bytes, where its case has no small one.
+    /// What a burst takes apart from its bytes, where its case has no small one.
     #[serde(default)]
     pub fixed: Fixed,
     /// What was measured.
@@ -352,7 +352,7 @@ pub struct Case {
     pub nodes: u32,
     /// Ranks on each.
     pub ranks_per_node: u32,
-    /// I/O servers.
+    /// targets.
     pub servers: u32,
     /// Bytes that each rank writes.
     pub bytes_per_rank: u64,

@@ -19,7 +19,7 @@ use statrs::distribution::{Beta, Binomial, ContinuousCDF, DiscreteCDF};
 /// Trials of a block, at most; the last one of a run may have fewer.
 pub const BLOCK_TRIALS: u32 = 4096;
 
-/// A set-up of which this many units are lost, again and again.
+/// A set-up that loses this many units, again and again.
 #[derive(Debug, Clone)]
 pub struct Trials {
     setup: Setup,

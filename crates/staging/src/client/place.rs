@@ -1,4 +1,4 @@
-//! Where a staging I/O server is, and with which key it is asked, as users write it: `orcheck://HOST:PORT?key=SOURCE`.
+//! Where a staging server is, and with which key it is asked, as users write it: `orcheck://HOST:PORT?key=SOURCE`.
 //!
 //! Invariants
 //! 1. The key itself is in no text: the text says where it comes from.

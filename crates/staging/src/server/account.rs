@@ -1,7 +1,7 @@
 //! How much of the disk those who share a key have taken, and how much they may.
 //!
 //! How: one account for each directory of a key. In it each file is known by what it is, its inode, whatever its name and
-//! whoever has it open, with what it takes as the disk itself says: looked at after everything that may have changed it.
+//! those who have it open, with what it takes as the disk itself says: looked at after everything that may have changed it.
 //! What is about to be taken (bytes that came, space to reserve, a name) is charged first, and refused beyond the quota.
 //! Changes of names are done one at a time, so that what a name meant before and means afterwards is known. Now and then
 //! all that lies in the directory is counted again, beside what is being done.

@@ -35,7 +35,7 @@ pub(crate) fn guard<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A bounded number of pieces of memory, of which nobody has more than a share.
+/// A bounded number of pieces of memory; nobody has more than a share.
 pub(crate) struct Memory {
     piece_bytes: usize,
     most: usize,

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Directories of which something is known, at most.
+/// Known directories, at most.
 const KNOWN_MAX: usize = 4096;
 
 /// A directory of a tenant.

@@ -42,7 +42,7 @@ pub struct Limits {
     pub turn: Duration,
 }
 
-/// A stream and how many pieces it may send besides; none where its turn begins with what it was granted before.
+/// A stream and how many more pieces it may send; none where its turn begins with what it was granted before.
 pub type Grant = (u64, u32);
 
 /// What becomes of a piece that is about to come.
@@ -229,7 +229,7 @@ impl Pull {
             .is_some_and(|one| one.offered > 0 && one.granted == 0 && !one.coming)
     }
 
-    /// Forgets a job of which nothing is left.
+    /// Forgets a job that has nothing left.
     fn forget(&mut self, job: u64) {
         let left = self.jobs.get(&job).is_some_and(|one| one.held > 0);
         if !left && !self.streams.values().any(|one| one.job == job) {

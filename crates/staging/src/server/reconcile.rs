@@ -5,7 +5,7 @@
 //! as that took.
 //!
 //! Invariants:
-//! 1. It is done for at most a twentieth of the time: whoever has many files is counted more rarely than every [`PERIOD`].
+//! 1. It is done for at most a twentieth of the time: a tenant with many files is counted more rarely than every [`PERIOD`].
 //! 2. What was found to be charged wrongly is corrected, and one line of the log.
 //!
 //! Survives: directories that cannot be listed (what was charged before stands, and it is tried again). Not here: what is

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! 1. Bytes of others are counted while no write of the server's own is on the way, so that none is taken for another's.
-//!    What its syncs and changes of names move besides cannot be told apart: where a pause has seen any, a rate counts only
+//!    What else its syncs and changes of names move cannot be told apart: where a pause has seen any, a rate counts only
 //!    when others are known to be there, or when there is none.
 //! 2. A server that is about to end does not pause, and ends the pauses that it is in: nothing is learned from these.
 //!

@@ -157,7 +157,7 @@ impl Served {
         guard(&self.state).0.len()
     }
 
-    /// Who is admitted now; by whoever has begun with all who were admitted before.
+    /// Who is admitted now; by a caller that has begun with all who were admitted before.
     pub(crate) fn admitted(&self) -> Arc<Admitted> {
         let state = guard(&self.state);
         let said = self.said.load(Ordering::Acquire);

@@ -305,7 +305,7 @@ fn what_was_done_beside_the_server_is_found_when_all_is_counted_again() {
         lines[0].contains("the quota of 'one' is corrected"),
         "{lines:?}"
     );
-    // Nothing is wrong any more, and nothing is said.
+    // Nothing is wrong any more, and nothing is reported.
     server.stopper.reconcile().unwrap();
     assert_eq!((left(&dir), server.lines().len()), (expected, 1));
     assert_eq!(

@@ -132,7 +132,7 @@ fn servers_that_answer_as_older_versions_did_are_used() {
     }
 }
 
-// Breaks if: what is said changes, and the new form is neither recorded nor given a version.
+// Breaks if: a message changes, and the new form is neither recorded nor given a version.
 #[test]
 fn what_is_said_today_is_the_newest_recorded_conversation() {
     let scratch = Scratch::in_memory("versions");

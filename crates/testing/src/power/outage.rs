@@ -1,7 +1,7 @@
 //! What a disk may hold after a power cut: a pure model.
 //!
 //! How: a [`Disk`] walks along a [`Log`]. After any effect it knows what must have survived and what is pending, cut
-//! into [`Part`]s of which any subset may have survived. [`choice`] numbers the subsets that are worth trying.
+//! into [`Part`]s; any subset of them may have survived. [`choice`] numbers the subsets that are worth trying.
 //!
 //! Assumed, because POSIX and every journaling file system promise it
 //! 1. A file that was synced keeps the bytes and the length that it had when the sync began; a directory that was
@@ -224,7 +224,7 @@ fn parts_of(log: &Log, entries: &[usize], owner: usize, grain_bytes: Option<u64>
     parts
 }
 
-/// The content of a file of which these parts survived besides what is durable.
+/// The content of a file with these parts that survived, and what is durable.
 fn survivor(log: &Log, durable: &Arc<Content>, parts: &[&Part]) -> Arc<Content> {
     // Bytes beyond the length wait there: a later length may bring them to light.
     let (mut bytes, mut len) = (durable.head.clone(), durable.len);

@@ -72,7 +72,7 @@ pub const BTRFS: Kind = Kind {
     untorn: (64 << 10)..(68 << 10),
 };
 
-/// A room with an empty file system that has the directories of the job; `None`, with a word about it, where this
+/// A room with an empty file system that has the directories of the job; `None`, and a note about it, where this
 /// machine does not know the file system.
 fn prepared(kind: &Kind) -> Option<(Room, Image)> {
     if let Some(why) = mounting_refused() {

@@ -21,7 +21,7 @@ struct Cost {
     calls: u64,
     /// Of this rank: given to a reduction or a gather, taken from a broadcast.
     bytes: u64,
-    /// Taken in by the root of gathers, besides.
+    /// Also taken in, by the root of gathers.
     gathered: u64,
 }
 
@@ -177,9 +177,7 @@ fn what_goes_through_the_collective() {
         .iter()
         .map(|&(nodes, per_node)| count(nodes, per_node))
         .collect();
-    println!(
-        "phase                nodes ranks | calls, bytes of a rank | taken in by rank 0 besides"
-    );
+    println!("phase                nodes ranks | calls, bytes of a rank | also taken in by rank 0");
     let phases: Vec<&str> = counted[0].first.keys().copied().collect();
     for phase in &phases {
         for one in &counted {

@@ -240,7 +240,7 @@ fn a_commit_with_ten_thousand_nodes() {
         let below = u64::from((nodes - 1).min(fan_out));
         // A vote and a "recorded" of each node right below; the record and the decision to each.
         assert_eq!((lead.taken, lead.sent), (2 * below, 2 * below));
-        // Another node has one above it besides.
+        // Another node also has one above it.
         assert!(
             most.taken <= 2 * u64::from(fan_out) + 2 && most.sent <= 2 * u64::from(fan_out) + 2
         );

@@ -125,7 +125,7 @@ fn a_known_job_goes_on_without_a_missing_directory_and_says_so() {
         save(&mut session, rank, 1, 20);
         session.close(LONG).unwrap();
     });
-    // Node 1's containers were there: the checkpoint cannot be restored, and that is said too.
+    // Node 1's containers were there: the checkpoint cannot be restored, and that is reported too.
     disk::rename(&scratch.path().join("ost1"), &scratch.path().join("away"));
     job.run(|session, rank| {
         let mut session = session.unwrap();

@@ -156,7 +156,7 @@ fn auto_asks_for_a_directory_and_says_where_there_is_none() {
     let said = off.take_warning().unwrap();
     let words = "enabled = 'auto', and no directory is configured";
     assert!(said.contains(words), "{said}");
-    assert!(off.take_warning().is_none(), "it is said once");
+    assert!(off.take_warning().is_none(), "it is reported once");
     off.abandon();
 
     let scratch = Scratch::new("disabled-auto");

@@ -331,7 +331,7 @@ fn nodes_that_run_no_rank_any_more_are_read_from() {
         state.protect(&mut session).unwrap();
         assert_eq!(session.restart().unwrap(), 1);
         assert!(state.is(rank, 1, 100), "rank {rank}");
-        // Two nodes, and six containers of which both are to have a copy.
+        // Two nodes, and six containers that both are to have a copy of.
         until(|| {
             made.fetch_add(mended(&mut session), Ordering::AcqRel);
             made.load(Ordering::Acquire) >= missing

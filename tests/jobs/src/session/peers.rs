@@ -208,7 +208,7 @@ fn a_damaged_copy_is_replaced_by_another_one_and_said() {
     );
 }
 
-// Breaks if: a step of which a part is gone is restored from what is left, or nothing is said of what is missing.
+// Breaks if: a step that is gone in part is restored from what is left, or the missing part is not reported.
 fn more_losses_than_promised_are_told_with_what_is_missing() {
     let scratch = Scratch::new("too-many");
     takes(&job(scratch.path(), 1), &[1], 1);

@@ -1,4 +1,4 @@
-//! Memory of which only written pages are read, at its edges; and what follows a loss.
+//! Memory whose written pages alone are read, at its edges; and what follows a loss.
 
 use crate::support::{Job, needs_own_disks, tracks_pages};
 use crate::{Test, session_tests};

@@ -494,7 +494,7 @@ fn stands_still(
     let story = Story::read(root);
     let run = story.run(1);
     if length >= LOST_AFTER && !run.errors.is_empty() {
-        // Steps may be lost, with a word; what was safe before is there, and the next run continues from it.
+        // Steps may be lost, and are reported; what was safe before is there, and the next run continues from it.
         if run.closed {
             all_ended(agents)?;
         } else {

@@ -118,7 +118,7 @@ impl Codec for Bad {
     }
 }
 
-/// A rank whose staging fails or panics loses the step for all, with a word; the next step works, again and again in
+/// A rank whose staging fails or panics loses the step for all, and it is reported; the next step works, again and again in
 /// a pool of four chunks, so nothing of the pool was lost.
 // Breaks if: `Staging::drop` does not send `Fail`, or a chunk is lost with the panic.
 pub fn a_rank_that_fails_in_the_middle_of_staging() {

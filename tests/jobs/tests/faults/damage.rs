@@ -49,7 +49,7 @@ struct Spot {
     structure: String,
     files: Vec<(PathBuf, Range<usize>)>,
     expect: Expect,
-    /// What the warning must name besides the file.
+    /// What the warning must name with the file.
     named: Vec<String>,
 }
 

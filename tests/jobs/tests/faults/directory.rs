@@ -44,7 +44,7 @@ fn fail(verdict: Verdict, text: &str, story: &Story) -> Failure {
     (verdict, format!("{text}; {}", told(story)))
 }
 
-/// What the run itself must have said: one or two steps lost with a word, the last one safe at level global.
+/// What the run itself must have said: one or two steps lost and reported, the last one safe at level global.
 fn judge(ended: Ended, story: &Story, lost_at_most: usize) -> Result<(), Failure> {
     match ended {
         Ended::Exited(0) => {}

@@ -1,4 +1,4 @@
-//! The disk answers with an error at one call, once: that step fails at that level with a word, or succeeds;
+//! The disk answers with an error at one call, once: that step fails at that level and is reported, or succeeds;
 //! everything before stays, everything after works.
 
 use crate::hooks::{Key, Named};

@@ -110,7 +110,7 @@ fn limited(workload: &Workload, hardship: Hardship, at_once: bool) -> Outcome {
     Outcome::of(true, result)
 }
 
-/// Ended by itself, in time, with a word for each step that is not safe, and with all that was safe before.
+/// Ended by itself, in time, with a report of each step that is not safe, and with all that was safe before.
 pub fn judge(
     workload: &Workload,
     root: &Path,

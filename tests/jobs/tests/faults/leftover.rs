@@ -1,7 +1,7 @@
 //! What is left of a job with agents when their time is over, however the job ended: no process, no socket, no memory, no
 //! temporary file.
 //!
-//! How: the agents are processes with a short time to linger. Whoever has anything of the job has descriptors below its
+//! How: the agents are processes with a short time to linger. A process with anything of the job has descriptors below its
 //! directory: the locks, the directories themselves, the files that are written. All processes of the machine are looked at.
 
 use crate::agents::{AGENT_CORES, AGENT_HOSTS, AGENT_PEERS, lingering};

@@ -1,5 +1,5 @@
 //! Faults at real system calls, from outside: the kernel asks the parent about every call of a run, and the parent lets one of
-//! them fail, or kills the run before it. What has no numbered step of its own is met here too.
+//! them fail, or kills the run before it. What has no failpoint of its own is met here too.
 //!
 //! How: `Kernel::watch`. Calls are named by their number and by how many of that number came before, so that a name
 //! is the same call in most runs.

@@ -1,5 +1,5 @@
 //! The disk answers with an error at one call while a run opens, finds, restarts and closes, or while a checkpoint is
-//! verified: right bytes, an older step with a word, or a clear error; never a fresh start, never a clean verdict.
+//! verified: right bytes, an older step and a report of it, or a clear error; never a fresh start, never a clean verdict.
 
 use crate::errors::is_internal;
 use crate::hooks::{Key, Named};

@@ -100,7 +100,7 @@ impl Fault {
             Self::Moved | Self::Superseded => Some(Do::Go),
             Self::Killed | Self::Rank | Self::Server | Self::Agent => Some(Do::Kill),
         };
-        // What stands before all directories of a server.
+        // The name before all directories of a server.
         let job = self != Self::ServersDisk || key.target.contains("/job");
         what.filter(|_| job)
     }
@@ -282,7 +282,7 @@ fn one(fault: Fault, random: &mut Random) -> Outcome {
     outcome
 }
 
-// Breaks if: a look at the board is left out of a call (`poll_outcomes`), a loss is said to be final while a commit record
+// Breaks if: a look at the board is left out of a call (`poll_outcomes`), a loss is reported to be final while a commit record
 // of it is being written (`undecided`), or a step counts as safe before its record is durable in every directory.
 pub fn every_loss_is_told_and_nothing_else() {
     let mut table = Table::default();

@@ -102,7 +102,7 @@ fn play(scenario: &Scenario) -> std::result::Result<(), String> {
             return Err(format!("nobody is told '{part}', but {report}"));
         }
     }
-    // Nothing is said four times: what concerns the job is said by one rank.
+    // Nothing is reported four times: one rank reports what concerns the job.
     // A run that was killed in a flush may leave containers of a step that it never committed, and that is told.
     let unfinished = |line: &&str| line.contains("and no commit record: its run ended");
     let lines = report.lines().filter(|line| !unfinished(line)).count();

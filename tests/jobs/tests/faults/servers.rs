@@ -1,4 +1,4 @@
-//! Level global on a staging I/O server, which is killed at each of its steps, or whose disk answers with an error at
+//! Level global on a staging server, which is killed at each of its steps, or whose disk answers with an error at
 //! each of its calls: nothing acknowledged is lost, nobody hangs, and the run continues when there is a server again.
 //!
 //! What is on the disks is looked at without a server: it serves the directories that the other tests use.
@@ -161,7 +161,7 @@ fn run(
     hook: &Arc<Named>,
     checkpoints: u64,
     between: &(dyn Fn(&Serving) + Sync),
-    anew: &(dyn Fn() + Sync),
+    restart: &(dyn Fn() + Sync),
 ) -> (Ended, Ended, bool) {
     let mut serving = Serving::start(workload, root, None, Some(hook));
     // Its end may not have been noted yet.
@@ -180,7 +180,7 @@ fn run(
                 if serving.child.has_ended() {
                     struck = true;
                     let at = serving.at.clone();
-                    anew();
+                    restart();
                     serving = Serving::start(workload, root, at.as_ref(), None);
                 }
                 std::thread::park_timeout(Duration::from_millis(2));

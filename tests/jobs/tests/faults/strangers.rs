@@ -182,7 +182,7 @@ fn hello(random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// What a stranger does besides the job.
+/// What a stranger does beside the job.
 struct Stranger<'a> {
     attack: Attack,
     random: Random,
@@ -471,7 +471,7 @@ pub fn strangers_at_every_door() {
     table.finish("strangers at every door while checkpoints are taken");
 }
 
-/// A frame of the job itself is said twice on its own connection, to the lead and to each holder.
+/// A frame of the job itself is sent twice on its own connection, to the lead and to each holder.
 fn repeated(workload: Workload, nth: u64) -> Outcome {
     let scratch = Scratch::in_memory("strangers");
     let root = scratch.path();

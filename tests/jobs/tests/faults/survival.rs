@@ -108,7 +108,7 @@ fn one(workload: Workload, lost: u32, random: &mut Random) -> Result<bool, Failu
     Ok(expected)
 }
 
-/// The newest recorded step of which each container has a copy on a node that is left, where the record says it is.
+/// The newest recorded step whose containers all have a copy on a node that is left, where the record says it is.
 pub fn restorable(nodes: u32, root: &Path, gone: &BTreeSet<u32>) -> Option<u64> {
     let there = |node: u32, file: &str| {
         !gone.contains(&node) && root.join(format!("local/job/n{node}/{file}")).exists()

@@ -32,7 +32,7 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Begins; recordings go to `folder`. With `twice`, the frame of this number, from 0, is said twice on each connection.
+    /// Begins; recordings go to `folder`. With `twice`, the frame of this number, from 0, is sent twice on each connection.
     pub fn lay(folder: &Path, twice: Option<u64>) -> Self {
         std::fs::create_dir_all(folder).unwrap();
         let random = u64::from_le_bytes(orcheck_io::rng::random_bytes());

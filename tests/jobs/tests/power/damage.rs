@@ -3,7 +3,7 @@
 //! How: a small job leaves two checkpoints; its directories become an image. One trial changes some bytes of one file
 //! and restarts. Each bit of each small structure is flipped, each file cut at each byte of them; data suffers flips,
 //! bursts, zeroed, swapped and stale blocks at seeded places. What must come back follows from what is redundant:
-//! the newest step, or the one before with a word that names the file and the place; never other bytes, and never a
+//! the newest step, or the one before and a report that names the file and the place; never other bytes, and never a
 //! fresh start.
 //!
 //! `ORCHECK_TRIALS` raises the number of damages to data, `ORCHECK_SEED` chooses them.
@@ -381,7 +381,7 @@ pub fn every_bit_of_metadata() {
     table.finish("every bit and every length of what is not data");
 }
 
-// Breaks if: `Source::compare` accepts whatever it finds, or what is said does not name file, rank and bytes.
+// Breaks if: `Source::compare` accepts whatever it finds, or the report does not name file, rank and bytes.
 pub fn seeded_damage_to_data() {
     let seed = seed();
     println!("  seed {seed} (ORCHECK_SEED)");
@@ -466,7 +466,7 @@ fn several(workload: &Workload, image: &Image, spots: &[Spot], mut random: Rando
     Outcome::of(!files.is_empty(), result)
 }
 
-/// The directories after three checkpoints, of which two are kept.
+/// The directories after three checkpoints; two are kept.
 fn checkpoints(workload: &Workload) -> Image {
     let scratch = Scratch::in_memory("whole");
     let ended = apart(&Life::new(*workload, scratch.path(), 1, NEWEST));

@@ -55,7 +55,7 @@ pub(super) fn examine(report: &mut Report, path: &Path, role: &str) {
 
 fn kind(report: &mut Report, group: &str, path: &Path, role: &str) {
     let kind = match is_served(path) {
-        true => "staging I/O server".to_owned(),
+        true => "staging server".to_owned(),
         false => {
             orcheck_io::machine::file_system_kind(path).unwrap_or_else(|error| error.to_string())
         }

@@ -27,7 +27,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server of which nothing more is known.
+    /// A server with nothing more known of it.
     pub fn named(name: impl Into<String>) -> Server {
         let name = name.into();
         Server {

@@ -193,10 +193,10 @@ fn words(choices: &[Choice], at: usize, work_s: f64) -> String {
         span(total_s),
         span(choice.mtbf_s())
     );
-    if choice.anew_mtbf_s.is_finite() && !choice.is_without() {
+    if choice.from_nothing_mtbf_s.is_finite() && !choice.is_without() {
         text += &format!(
             "A failure that this does not survive starts the work over: every {} on average. Nothing is on the file system at the end; also set `global` for what must outlive the allocation.\n",
-            span(choice.anew_mtbf_s)
+            span(choice.from_nothing_mtbf_s)
         );
     }
     let own_s = work_s / choices[0].efficiency();
@@ -240,7 +240,7 @@ fn options(choice: &Choice, machine: &Machine, task: &Task) -> String {
         lines.push("global = '/on/the/file/system'".to_owned());
     }
     match choice.way {
-        // What is waited for besides is no part of what the triggers measure: so the interval is said.
+        // What else is waited for is no part of what the triggers measure: so the interval is reported.
         Way::Program => {
             lines.push(format!("every_s = {:.0}", interval_s(choice)));
             lines.push(
@@ -406,7 +406,7 @@ fn document_of(choice: &Choice, work_s: f64) -> Value {
         "efficiency": choice.efficiency(),
         "checkpoints_share": found.map(|_| checkpoints(choice)),
         "expected_s": (choice.efficiency() > 0.0).then(|| work_s / choice.efficiency()),
-        "anew_mtbf_s": choice.anew_mtbf_s.is_finite().then_some(choice.anew_mtbf_s),
+        "anew_mtbf_s": choice.from_nothing_mtbf_s.is_finite().then_some(choice.from_nothing_mtbf_s),
     })
 }
 

@@ -18,7 +18,7 @@ use crate::output::span;
 /// Largest file of figures.
 const FILE_LIMIT_BYTES: u64 = 1 << 20;
 
-/// Machines of which figures are published, by name.
+/// Machines with published figures, by name.
 const PRESETS: [(&str, &str); 8] = [
     ("blue-waters", include_str!("presets/blue-waters.toml")),
     ("fire-flyer2", include_str!("presets/fire-flyer2.toml")),
@@ -171,7 +171,7 @@ impl Figures {
         job: &JobFigures,
         origin: impl Fn(&str) -> String,
     ) {
-        // The size of a node's part is said in one way or the other: the later one counts.
+        // The size of a node's part is given in one way or the other: the later one counts.
         if job.rank_gb.is_some() {
             self.of.remove("node_gb");
         }

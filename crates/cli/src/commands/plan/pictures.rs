@@ -99,7 +99,7 @@ pub fn advice(
     })
 }
 
-/// Whether there is a curve for it: of those with replicas the recommended one, and the best that has the file system besides.
+/// Whether there is a curve for it: of those with replicas the recommended one, and the best that has the file system as well.
 fn is_drawn(choices: &[Choice], number: usize, at: usize) -> bool {
     let better = |other: &Choice| other.efficiency() > choices[number].efficiency();
     match choices[number].way {
@@ -115,11 +115,11 @@ fn is_drawn(choices: &[Choice], number: usize, at: usize) -> bool {
 fn job(choice: &Choice, work_s: f64) -> Option<Job> {
     let found = choice.found.as_ref().ok()?;
     let (mut levels, mut pattern) = (choice.levels.clone(), found.pattern.clone());
-    if choice.anew_mtbf_s.is_finite() {
-        // One more level, of which there is no checkpoint but the beginning.
+    if choice.from_nothing_mtbf_s.is_finite() {
+        // One more level, without a checkpoint but the beginning.
         let below = levels.0.last().copied()?;
         levels.0.push(Level {
-            mtbf_s: choice.anew_mtbf_s,
+            mtbf_s: choice.from_nothing_mtbf_s,
             ..below
         });
         pattern.every.push((work_s / pattern.interval_s) as u32 + 2);

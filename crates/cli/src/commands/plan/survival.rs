@@ -64,7 +64,7 @@ fn picture(args: &SurvivalArgs, path: &Path) -> Result<()> {
     }
     let title = format!("Survival of {} lost at once", what_is_lost(args));
     let panel = by_losses(&title, &setups)?.ok_or_else(|| {
-        Error::invalid("--plot: expected a layout of which survival is exact").at("--with")
+        Error::invalid("--plot: expected a layout whose survival is exact").at("--with")
     })?;
     draw(path, &[panel])
 }

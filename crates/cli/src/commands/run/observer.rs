@@ -387,7 +387,7 @@ impl JobState {
         let text = described(when, SystemClock::new().unix_ms()).0;
         Some(match when {
             When::At(_) => format!("it is to halt {text}"),
-            // Breaks if: nothing is said; the operator waits for an end that nobody remembers.
+            // Breaks if: nothing is reported; the operator waits for an end that nobody remembers.
             When::After(_) => {
                 format!(
                     "the request to halt {text} applied to that run only; repeat it for the next one"

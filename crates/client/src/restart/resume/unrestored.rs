@@ -99,10 +99,10 @@ impl Session {
     /// Tells `orcheck run` what a search or a restart came to, beyond a fresh start: not every program says it.
     pub(super) fn tell_of_restart<T>(&mut self, came_to: Result<T>) -> Result<T> {
         self.tell_warnings();
-        let afresh = matches!(self.resume.state, Past::Decided | Past::Settled);
+        let from_nothing = matches!(self.resume.state, Past::Decided | Past::Settled);
         if let Err(error) = &came_to
             && self.rank == 0
-            && !(afresh && error.kind() == ErrorKind::NotFound)
+            && !(from_nothing && error.kind() == ErrorKind::NotFound)
         {
             report::failed(&self.job, error);
         }

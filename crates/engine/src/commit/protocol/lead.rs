@@ -13,7 +13,7 @@ use orcheck_format::{Epoch, Error, ErrorKind, JobName, Level};
 use orcheck_placement::Placement;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Committed steps of level `global` of which it is known in which directories they lie.
+/// Committed steps of level `global` whose directories are known.
 const PLACED: usize = 128;
 
 /// Something that happened to the lead.
@@ -402,7 +402,7 @@ impl LeadState {
             let sound = |servers: &BTreeSet<u32>| servers.is_disjoint(&self.lost_servers);
             if !self.placed.get(&older).is_some_and(sound) && !off(Switch::ReferredLost) {
                 return Err(Error::unavailable(format!(
-                    "it refers to step {older}, of which a container lies in a directory that failed since"
+                    "it refers to step {older}, and a container of that lies in a directory that failed since"
                 )));
             }
         }

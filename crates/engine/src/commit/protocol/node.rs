@@ -11,7 +11,7 @@ use orcheck_format::wire::{AgentMessage, Message};
 use orcheck_format::{Error, Level};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Steps of which it is remembered who sealed them.
+/// Steps whose sealing ranks are remembered.
 const SEALED: usize = 64;
 
 /// Something that happened to a node.

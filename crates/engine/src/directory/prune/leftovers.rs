@@ -170,7 +170,7 @@ enum Owner {
     Unknown,
 }
 
-/// The checkpoints of which any directory holds a commit record, of whichever level: the directory of a node may have
+/// The checkpoints that any directory holds a commit record of, of whichever level: the directory of a node may have
 /// served another level in an earlier run.
 fn recorded(listed: &[Listed]) -> BTreeSet<(u64, u64)> {
     let names = listed.iter().flat_map(|listed| &listed.names);
@@ -191,7 +191,7 @@ fn recorded_in(listed: &Listed, key: (u64, u64)) -> bool {
     })
 }
 
-/// The epoch in which a container was written, or sent here, of which this is the temporary file.
+/// The epoch in which a container was written, or sent here, whose temporary file this is.
 fn epoch_of_container(target: &str) -> Option<u64> {
     if let Some((_, epoch)) = target.rsplit_once(COMING) {
         return epoch.parse().ok();

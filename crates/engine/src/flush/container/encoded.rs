@@ -21,10 +21,10 @@ use std::collections::BTreeMap;
 
 /// A stored piece from this length on is written straight from the pool.
 const DIRECT_FROM_BYTES: u64 = 64 << 10;
-/// Nobody knows how much there will be: as much space as is used already is reserved besides, and at least so much.
+/// Nobody knows how much there will be: as much space as is used already is reserved ahead, and at least so much.
 const BESIDES_LEAST_BYTES: u64 = 1 << 20;
 
-/// What a container writer needs besides, when it encodes.
+/// What a container writer also needs when it encodes.
 pub(super) struct Encoded {
     bounce: Bounce,
     key: Option<ContainerKey>,

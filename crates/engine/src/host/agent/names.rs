@@ -12,7 +12,7 @@
 //!
 //! Faults survived: another user who holds any number of these names, whether they answer or not.
 //!
-//! Not here: what is said to an agent (`agent.rs`).
+//! Not here: what is sent to an agent (`agent.rs`).
 
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result};

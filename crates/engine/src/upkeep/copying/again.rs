@@ -140,7 +140,7 @@ struct Work<'a> {
     notes: &'a mut Vec<String>,
 }
 
-/// A segment of which pieces are in the chunk.
+/// A segment with pieces in the chunk.
 struct Filling<'p> {
     segments: std::slice::Iter<'p, Segment>,
     segment: Option<&'p Segment>,

@@ -183,7 +183,7 @@ fn narrow(pieces: &[__m128i]) -> Folded {
     }
     // What goes out is read as a message with the usual start value, which is taken off here.
     let last = _mm_xor_si128(last, _mm_set_epi64x(0, u64::MAX as i64));
-    // SAFETY: both are 16 bytes, of which any are valid.
+    // SAFETY: both are 16 bytes, and any bytes are valid.
     unsafe { transmute::<__m128i, Folded>(last) }
 }
 

@@ -224,7 +224,7 @@ pub(super) fn places(scenario: &Scenario, root: &Path, level: Level) -> Places {
     .unwrap()
 }
 
-/// Every checkpoint of which there is a record holds the model's bytes; returns how many there are.
+/// Every checkpoint with a record holds the model's bytes; returns how many there are.
 pub(super) fn check(scenario: &Scenario, root: &Path, level: Level, states: &States) -> usize {
     let places = places(scenario, root, level);
     let catalog = Catalog::scan(&JobName::new("job").unwrap(), &places.all()).unwrap();
