@@ -43,33 +43,33 @@ pub enum Command {
     Verify(VerifyArgs),
     /// Write regions of a checkpoint to plain files
     Restore(RestoreArgs),
-    /// Bring a checkpoint to another level, such as what nodes hold to the file system
+    /// Copy a checkpoint to another level, such as from the nodes to the file system
     Copy(CopyArgs),
-    /// Remove checkpoints of a job by hand
+    /// Remove chosen checkpoints of a job
     Rm(RmArgs),
-    /// Mark checkpoints that are to stay, whatever the program's keep rule says
+    /// Keep checkpoints, whatever the program's keep rule says
     Keep(KeepArgs),
     /// Remove all but the newest checkpoints of a job
     Prune(PruneArgs),
     /// Start a command and restart it after a failure
     Run(RunArgs),
-    /// Find state that a program forgot to protect: compare an undisturbed run with one that was killed and restarted
+    /// Find state that a program forgot to protect: compare an undisturbed run with a restarted one
     Prove(ProveArgs),
-    /// Run the engine of one node in a process of its own, for the ranks that a job starts there
+    /// Run the checkpoint engine of one node in a process that outlives its ranks
     Agent(AgentArgs),
-    /// Serve a directory as a staging server: pull what nodes write, and write it once, in order
+    /// Serve one disk or directory over the network: pull what nodes write, and write it once, in order
     Server(ServerArgs),
-    /// Make of a directory of a parallel file system one directory for each of its servers
+    /// Make one directory for each server of a parallel file system
     Place(PlaceArgs),
-    /// Ask the run of a job to take a checkpoint and end, and wait until it has
+    /// Ask a running job to take a checkpoint and end, and wait for it
     Halt(HaltArgs),
-    /// Wait until the agents of a job on this machine have made safe what they hold, and end them
+    /// Wait until the agents of a job have saved what they hold, and end them
     Drain(DrainArgs),
-    /// Show the agents of this user on this machine, and of jobs in directories whether they run
+    /// Show your agents on this machine, and whether the jobs in directories run
     Status(StatusArgs),
-    /// Recommend how often to checkpoint a job, where to, and with how many replicas; or compute a part of that
+    /// Recommend how often to checkpoint, where to, and with how many replicas
     Plan(Box<PlanArgs>),
-    /// Examine this machine and the directories given, and say what to do
+    /// Examine this machine and given directories, and say what to do
     Doctor(DoctorArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
@@ -114,7 +114,7 @@ pub struct Where {
     /// Directory of level node; all nodes found below ROOT/JOB are read. Repeatable. Default: ORCHECK_NODE_DIR
     #[arg(long = "node-dir", value_name = "ROOT")]
     pub node_dirs: Vec<PathBuf>,
-    /// Name of the job; may be left out where the directories hold only one
+    /// Name of the job; optional where the directories hold only one
     #[arg(long, value_name = "NAME")]
     pub job: Option<String>,
     /// Directories given without a flag: what they are is found out.
@@ -125,7 +125,7 @@ pub struct Where {
 /// Which of the commits of a step is meant.
 #[derive(Debug, Args)]
 pub struct Which {
-    /// Step of the checkpoint (default: the newest), and directories: that of a job, of a node, or one above them
+    /// Step of the checkpoint (default: the newest), and directories of a job, of a node, or above them
     #[arg(value_name = "STEP|DIR", value_parser = target)]
     pub targets: Vec<Target>,
     /// Level of the commit to use: process, node, peers(f) or global
@@ -198,12 +198,12 @@ impl Which {
 /// What opens encrypted checkpoints.
 #[derive(Debug, Args)]
 pub struct Unlock {
-    /// Where the key of encrypted checkpoints comes from: file:PATH, keyring:NAME or env:NAME; never the key
-    /// itself. Several, with commas between them, are tried in turn. What is not authenticated with one of them is
+    /// Source of the key of encrypted checkpoints: file:PATH, keyring:NAME or env:NAME; never the key
+    /// itself. Several sources, separated by commas, are tried in turn. Data that none of them authenticates is
     /// refused. Default: ORCHECK_ENCRYPT_KEY
     #[arg(long, value_name = "SOURCE", value_delimiter = ',')]
     pub encrypt_key: Vec<String>,
-    /// With a key: also read what is not encrypted (plain), or encrypted by version 0.1.0 (v1). Whoever can write to
+    /// With a key: also read files that are not encrypted (plain), or encrypted by version 0.1.0 (v1). Anyone who can write to
     /// the directories can make such files. Default: ORCHECK_ACCEPT
     #[arg(long, value_name = "plain,v1", value_delimiter = ',')]
     pub accept: Vec<String>,
@@ -211,7 +211,7 @@ pub struct Unlock {
 
 #[derive(Debug, Args)]
 pub struct LsArgs {
-    /// Directories to look into: that of a job, of a node, or one above them
+    /// Directories to search: of a job, of a node, or above them
     #[arg(value_name = "DIR")]
     pub at: Vec<PathBuf>,
     #[command(flatten)]
@@ -254,7 +254,7 @@ pub struct RestoreArgs {
     pub place: Where,
     #[command(flatten)]
     pub unlock: Unlock,
-    /// Rank whose region is wanted
+    /// Rank of the region
     #[arg(long, value_name = "R", required_unless_present = "all")]
     pub rank: Option<u32>,
     /// Name of the region
@@ -266,23 +266,23 @@ pub struct RestoreArgs {
     /// File to write, or the directory with --all; "-" writes one region to standard output
     #[arg(long, value_name = "PATH")]
     pub out: PathBuf,
-    /// Replace what is there
+    /// Replace existing files
     #[arg(long)]
     pub force: bool,
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The sources are given as for `verify`: directories of nodes, collected anywhere, of their peers, or of level global. Every byte is \
-proven before it is written. The copy is whole or not there; the sources stay as they are; a job started with the directories \
-that were copied to continues from it. Refused: what a newer run superseded, a run that is alive there, another job's directories.")]
+Give the sources as for `verify`: directories of nodes, wherever they were collected, of their peers, or of level global. Every byte is \
+verified before it is written. The copy is complete or absent; the sources do not change; a job that starts with the \
+new directories continues from it. Refused: checkpoints that a newer run superseded, directories of a live run or of another job.")]
 pub struct CopyArgs {
     /// Level of the copy: global, or node
     #[arg(long, value_name = "LEVEL", value_parser = level_of_copy)]
     pub to: Level,
     #[command(flatten)]
     pub which: Which,
-    /// Step of the checkpoint, as it may also be given without a flag
+    /// Step of the checkpoint; it can also be given without a flag
     #[arg(long, value_name = "N")]
     pub step: Option<u64>,
     #[command(flatten)]
@@ -295,10 +295,10 @@ pub struct CopyArgs {
     /// With --to node: directory to copy to. The files of each node go to ROOT/JOB/NODE. Default: ORCHECK_NODE_DIR
     #[arg(long = "node-root", value_name = "ROOT")]
     pub node_root: Option<PathBuf>,
-    /// Group of users that shares what is made, as the option `group` of the job. Default: ORCHECK_GROUP
+    /// Group of users that shares the new files, as the job's option `group`. Default: ORCHECK_GROUP
     #[arg(long, value_name = "NAME")]
     pub group: Option<String>,
-    /// How the copy is made smaller: none, zstd or lz4. Default: as the checkpoint was
+    /// Compression of the copy: none, zstd or lz4. Default: that of the checkpoint
     #[arg(long, value_enum, value_name = "HOW")]
     pub compress: Option<CopyCompress>,
     /// Show what would be copied, and copy nothing
@@ -329,11 +329,11 @@ pub enum CopyCompress {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A step goes at all its levels and in all directories given; give all that the job has. Refused: a step that another one \
-refers to, one that is marked to be kept, one of a run that is alive, and any step while a directory cannot be read. Nothing \
-brings a removed step back.")]
+A step is removed at all its levels, from all given directories; give all directories of the job. Refused: a step that another \
+step refers to, a step marked by `orcheck keep`, a step of a live run, and any step while a directory cannot be read. A removed \
+step cannot be brought back.")]
 pub struct RmArgs {
-    /// Steps to remove, and directories: that of a job, of a node, or one above them
+    /// Steps to remove, and directories of a job, of a node, or above them
     #[arg(value_name = "STEP|DIR", value_parser = target, required = true)]
     pub targets: Vec<Target>,
     #[command(flatten)]
@@ -347,32 +347,32 @@ pub struct RmArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A marked step is not pruned, neither by the program nor by `orcheck prune`, and `orcheck rm` refuses it. It does not count for \
+Neither the program nor `orcheck prune` removes a marked step, and `orcheck rm` refuses it. It does not count for \
 the program's option keep.")]
 pub struct KeepArgs {
-    /// Steps to keep, and directories: that of a job, of a node, or one above them
+    /// Steps to keep, and directories of a job, of a node, or above them
     #[arg(value_name = "STEP|DIR", value_parser = target, required = true)]
     pub targets: Vec<Target>,
     #[command(flatten)]
     pub place: Where,
     #[command(flatten)]
     pub unlock: Unlock,
-    /// Why, for those who find the mark
+    /// Reason, for those who find the mark
     #[arg(long, value_name = "TEXT", default_value = "", conflicts_with = "undo")]
     pub why: String,
-    /// Take the mark back
+    /// Remove the mark
     #[arg(long)]
     pub undo: bool,
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Failpoints that can be restarted from are counted at each level; the newest N of each level stay, with all that they refer to. What \
-is marked to be kept stays too. Failpoints that were rejected or superseded do not count, and go. Containers without a commit \
-record are left alone and listed; the next run of the job removes what killed runs left. The exit code is 3 if a step that should go has to stay, for instance because its run is \
-alive. Refused while a directory cannot be read, and for an encrypted job without its key.")]
+Restartable steps are counted at each level; the newest N of each level stay, with all that they refer to. Marked \
+steps stay too. Rejected and superseded steps do not count, and are removed. Containers without a commit \
+record stay and are listed; the next run of the job removes what killed runs left. The exit code is 3 if a step cannot be \
+removed, for instance because its run is alive. Refused while a directory cannot be read, and for an encrypted job without its key.")]
 pub struct PruneArgs {
-    /// Directories to look into: that of a job, of a node, or one above them
+    /// Directories to search: of a job, of a node, or above them
     #[arg(value_name = "DIR")]
     pub at: Vec<PathBuf>,
     #[command(flatten)]
@@ -390,10 +390,10 @@ pub struct PruneArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The command starts in its own process group. SIGTERM, SIGINT, SIGHUP and SIGUSR1 are passed on to the group; after \
-SIGTERM, SIGINT or SIGHUP there is no further restart, and what still runs when the grace time is over is killed. \
+SIGTERM, SIGINT or SIGHUP there is no further restart, and whatever still runs after the grace time is killed. \
 The program gets --dir as ORCHECK_GLOBAL, --node-dir as ORCHECK_NODE_DIR and --job as ORCHECK_JOB, and 1, 2, ... in \
-ORCHECK_RUN_ATTEMPT. It tells where it opened which job, so none of them need be given. Exit codes 126 and 127 and wrong \
-options are not tried again. With --json each event is one JSON \
+ORCHECK_RUN_ATTEMPT. It reports which job it opened and where, so these options are optional. Exit codes 126 and 127 and wrong \
+options are final. With --json each event is one JSON \
 line on standard error, because standard output belongs to the command.")]
 pub struct RunArgs {
     #[command(flatten)]
@@ -407,7 +407,7 @@ pub struct RunArgs {
         allow_negative_numbers = true
     )]
     pub restarts: u32,
-    /// Runs in a row without a newer committed step (or that open no job) after which it gives up; 0: it never does for that
+    /// Give up after this many runs in a row that commit no newer step, or open no job; 0: never for that
     /// reason
     #[arg(
         long,
@@ -431,12 +431,12 @@ pub struct RunArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The command runs until it has taken two checkpoints and is killed. A second run restarts from the first of them alone, until it \
-takes the second one again; both second ones are compared. All checkpoints are in a directory of their own, which is removed. \
-What the command says goes to standard error. Ends with 0 when all regions are the same, and with 14 when some differ.")]
+The command runs until it has taken two checkpoints, and is killed. A second run restarts from the first one alone and runs \
+until it takes the second one again; the two second ones are compared. All checkpoints are in a directory of their own, which is removed. \
+The output of the command goes to standard error. The exit code is 0 when all regions are equal, and 14 when some differ.")]
 pub struct ProveArgs {
     // 11 is prime: two or three buffers in rotation are not back where they were, so a pointer that was protected once is found.
-    /// Steps between the checkpoints of a program that asks orc_due. Choose no multiple of the number of buffers that it swaps: they
+    /// Steps between the checkpoints of a program that calls orc_due. Avoid a multiple of the number of buffers that it swaps: they
     /// would be back in place
     #[arg(long, value_name = "N", default_value_t = 11, value_parser = clap::value_parser!(u64).range(1..))]
     pub every: u64,
@@ -448,22 +448,22 @@ pub struct ProveArgs {
         allow_negative_numbers = true
     )]
     pub tolerance: f64,
-    /// Run undisturbed a second time, and leave out what differs between these two runs
+    /// Run undisturbed a second time, and ignore what differs between these two runs
     #[arg(long)]
     pub twice: bool,
-    /// Name for a program that names no job, and the job to compare where a program opens several
+    /// Name of the job, for a program that gives none; the job to compare, for a program that opens several
     #[arg(long, value_name = "NAME")]
     pub job: Option<String>,
-    /// Existing directory in which the checkpoints are made; all nodes must see it. Default: TMPDIR, or /tmp
+    /// Existing directory for the checkpoints, which all nodes must see. Default: TMPDIR, or /tmp
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
-    /// Leave the checkpoints there
+    /// Leave the checkpoints in place
     #[arg(long)]
     pub keep: bool,
     /// Longest time of one run; without a unit in seconds
     #[arg(long, value_name = "TIME", default_value = "10min", value_parser = time_or_none, allow_negative_numbers = true)]
     pub timeout: f64,
-    /// Where the key of an encrypted job comes from: file:PATH, keyring:NAME or env:NAME. Default: ORCHECK_ENCRYPT_KEY
+    /// Source of the key of an encrypted job: file:PATH, keyring:NAME or env:NAME. Default: ORCHECK_ENCRYPT_KEY
     #[arg(long, value_name = "SOURCE", value_delimiter = ',')]
     pub encrypt_key: Vec<String>,
     /// The command and its arguments
@@ -474,17 +474,17 @@ pub struct ProveArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Ranks with agent = \"start\" or \"join\" (ORCHECK_AGENT) hand their node's engine to the agent of the same user, job, node \
-and first directory. When ranks die, what they had taken is still made safe. The agent ends when the job ended in \
-order, else --linger seconds after its last session; SIGTERM and SIGINT end it, with what is still being written. It \
+and first directory. When ranks die, the checkpoints that they had taken are still saved. The agent ends when the job has ended in \
+order, or else --linger seconds after its last session; SIGTERM and SIGINT end it, and with it what is still being written. It \
 has no files: its address is an abstract socket.")]
 pub struct AgentArgs {
     /// Name of the job
     #[arg(long, value_name = "NAME")]
     pub job: String,
-    /// The first placed directory of the job, as its ranks name it. Default: that of ORCHECK_GLOBAL
+    /// The first placed directory of the job, as its ranks name it. Default: the first of ORCHECK_GLOBAL
     #[arg(long = "dir", value_name = "ROOT")]
     pub dir: Option<PathBuf>,
-    /// Directory of its nodes, where the job has no placed ones. Default: ORCHECK_NODE_DIR
+    /// Node directory of a job without placed directories. Default: ORCHECK_NODE_DIR
     #[arg(long = "node-dir", value_name = "ROOT")]
     pub node_dir: Option<PathBuf>,
     /// Name of this node. Default: ORCHECK_NODE, or the name of the host
@@ -493,10 +493,10 @@ pub struct AgentArgs {
     /// Time to stay after the last session; without a unit in seconds
     #[arg(long, value_name = "TIME", default_value = "10min", value_parser = time_or_none)]
     pub linger: f64,
-    /// Go to the background once it can be reached
+    /// Continue in the background once it can be reached
     #[arg(long)]
     pub detach: bool,
-    /// In the background already
+    /// Already in the background
     #[arg(long, hide = true, conflicts_with = "detach")]
     pub detached: bool,
 }
@@ -504,59 +504,59 @@ pub struct AgentArgs {
 /// A staging server.
 #[derive(Debug, Clone, Args)]
 pub struct ServerArgs {
-    /// The directory that it serves; one server at a time
+    /// Directory to serve; one server at a time
     #[arg(long, value_name = "ROOT")]
     pub dir: PathBuf,
-    /// IP address and port to listen at; port 0 is a free one
+    /// IP address and port to listen at; port 0: any free port
     #[arg(long, value_name = "IP:PORT", default_value = "0.0.0.0:7420")]
     pub listen: std::net::SocketAddr,
-    /// Where the key of those whom it serves comes from, and the name of their directory below ROOT: NAME=file:PATH,
-    /// NAME=keyring:KEY or NAME=env:VARIABLE, without NAME= 'default'. Repeatable; each key opens its own directory
+    /// Source of a tenant's key, and the name of the tenant's directory below ROOT: NAME=file:PATH,
+    /// NAME=keyring:KEY or NAME=env:VARIABLE; without NAME= it is 'default'. Repeatable; each key opens its own directory
     #[arg(
         long = "key",
         value_name = "[NAME=]SOURCE",
         required_unless_present_any = ["munge", "tenants"]
     )]
     pub keys: Vec<String>,
-    /// Serve the user with this number, whom the MUNGE of this host knows; without NAME= the directory is uid-UID. Repeatable.
-    /// The user writes orcheck://HOST:PORT?munge=N, N being the user of this server
+    /// Serve the user with this number, as authenticated by MUNGE on this host; without NAME= the directory is uid-UID. Repeatable.
+    /// The user writes orcheck://HOST:PORT?munge=N, where N is the user of this server
     #[arg(long, value_name = "[NAME=]UID")]
     pub munge: Vec<String>,
-    /// File with more of those whom it serves: for each a table [NAME] with key = 'SOURCE' or munge = UID, and quota_gib = N if
-    /// wanted. At SIGHUP it is read again, and so are all keys from files and keyrings; open connections continue
+    /// File with more tenants: for each a table [NAME] with key = 'SOURCE' or munge = UID, and quota_gib = N if
+    /// wanted. SIGHUP reads it again, and all keys from files and keyrings; open connections continue
     #[arg(long, value_name = "FILE")]
     pub tenants: Option<PathBuf>,
-    /// File outside ROOT in which the server remembers which disk it has; it does not start on another one,
-    /// such as an empty directory where the disk is not mounted. Made when it is not there
+    /// File outside ROOT in which the server remembers its disk; it does not start on another one,
+    /// such as an empty directory where the disk is not mounted. Created if missing
     #[arg(long, value_name = "FILE")]
     pub identity: Option<PathBuf>,
-    /// Most GiB that the directory of a key may hold; without NAME= that of 'default'. Repeatable
+    /// Quota of a tenant's directory in GiB; without NAME= that of 'default'. Repeatable
     #[arg(long, value_name = "[NAME=]GIB")]
     pub quota_gib: Vec<String>,
-    /// Encrypt what travels; the ranks say so too, with orcheck://HOST:PORT?encrypt
+    /// Encrypt the connections; ranks must agree, with orcheck://HOST:PORT?encrypt
     #[arg(long)]
     pub encrypt: bool,
-    /// Memory for what is on its way to the disk, in MiB; as much again for what is read
+    /// Memory for data on its way to the disk, in MiB; as much again for reading
     #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(8..=1 << 20))]
     pub memory_mib: u32,
-    /// Files that are taken in at the same time
+    /// Files to take in at the same time
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub at_once: u32,
-    /// What ordinary traffic on the same disk keeps of the rate that it has alone: from 0, nothing, to 0.99
+    /// Share of its rate that other traffic on the same disk keeps: from 0, none, to 0.99
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
     pub ordinary_share: f64,
-    /// In which order what comes is written. For comparison with the servers of parallel file systems there are 'arrival': each
+    /// Order of writing. For comparison with the servers of parallel file systems there are 'arrival': each
     /// request as it comes, straight to the disk; and 'arrival-cached': the same, through the page cache
     #[arg(long, value_enum, default_value_t = ServerOrder::Pull)]
     pub order: ServerOrder,
-    /// Read what lies in ROOT again and again to find damage, at this many MiB per second, and slower while callers are
+    /// Keep rereading ROOT to find damage, at this many MiB per second, and slower while callers are
     /// served; 0: not at all
     #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
     pub scrub_mib_s: u32,
     /// Time after which a container is read again, such as 24h; a number alone is refused
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = time_with_unit)]
     pub scrub_every: f64,
-    /// How long the disk may take to write what the server still holds when told to end, such as 30s; then the server ends with
+    /// How long the disk may take to write what the server holds when it is told to end, such as 30s; then the server ends with
     /// an error. A number alone is refused
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time_with_unit)]
     pub stop_limit: f64,
@@ -576,26 +576,26 @@ pub enum ServerOrder {
 /// Directories on servers of a parallel file system.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Run it once, before a job: it runs the file system's own tools (lfs, mfscli, beegfs-ctl, pvfs2-statfs, ...), and may take \
+Run it once, before a job: it calls the file system's own tools (lfs, mfscli, beegfs-ctl, pvfs2-statfs, ...), and may need \
 an administrator. DIR/SERVER is made and bound to each server that is up and not full; a file of one byte is written, \
 looked up and removed in each. Standard output ends with the line for the option `global`. Running it again changes nothing.")]
 pub struct PlaceArgs {
     /// A directory of the parallel file system
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
-    /// auto, moosefs, lustre, beegfs, orangefs, gpfs, or the path of a program of the site's own
+    /// auto, moosefs, lustre, beegfs, orangefs, gpfs, or the path of the site's own program
     #[arg(long, value_name = "NAME|PATH", default_value = "auto")]
     pub driver: String,
-    /// How many servers (those with most room), or their names, comma separated. Default: all
+    /// Number of servers (those with most free space), or their names, comma separated. Default: all
     #[arg(long, value_name = "N|NAMES")]
     pub servers: Option<String>,
-    /// A server with less of its room free, in percent, counts as full
+    /// A server with less free space than this, in percent, counts as full
     #[arg(long, value_name = "P", default_value_t = 2.0)]
     pub min_free_percent: f64,
-    /// Group of users that shares what is made, as the option `group` of the job. Default: ORCHECK_GROUP
+    /// Group of users that shares the new files, as the job's option `group`. Default: ORCHECK_GROUP
     #[arg(long, value_name = "NAME")]
     pub group: Option<String>,
-    /// Write the line to this file as well, for ORCHECK_CONFIG
+    /// Also write the line to this file, for ORCHECK_CONFIG
     #[arg(long, value_name = "FILE")]
     pub write: Option<PathBuf>,
 }
@@ -603,71 +603,71 @@ pub struct PlaceArgs {
 /// The nodes of a supervised job.
 #[derive(Debug, Args)]
 pub struct NodeArgs {
-    /// Nodes of the job, comma separated. The command gets those that are left in ORCHECK_NODES, and in place of {nodes} and
+    /// Nodes of the job, comma separated. The command gets the remaining ones in ORCHECK_NODES, and in place of {nodes} and
     /// {count} in its arguments
     #[arg(long, value_name = "LIST")]
     pub nodes: Option<String>,
-    /// Nodes that take the places of lost ones
+    /// Nodes that replace lost ones
     #[arg(long, value_name = "LIST")]
     pub spares: Option<String>,
-    /// Shell command that fails when the node {node} is lost, such as 'ssh {node} true'. Asked before a restart, and while the
-    /// command runs, which is ended when a node is lost
+    /// Shell command that fails when node {node} is lost, such as 'ssh {node} true'. It runs before a restart, and while the
+    /// command runs; the loss of a node ends the command
     #[arg(long, value_name = "COMMAND")]
     pub alive: Option<String>,
-    /// Time between two looks at the nodes; without a unit in seconds
+    /// Time between two checks of the nodes; without a unit in seconds
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time_or_none, allow_negative_numbers = true)]
     pub look: f64,
     /// Fewest nodes to continue with
     #[arg(long, value_name = "N")]
     pub min_nodes: Option<usize>,
-    /// The nodes are names on this machine: ORCHECK_NODE is set to the list, over which the ranks are dealt
+    /// The nodes are names on this machine: ORCHECK_NODE is set to the list, and the ranks are dealt over it
     #[arg(long = "virtual")]
     pub virtual_nodes: bool,
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The run hears of it within seconds, takes a checkpoint at the next step that its ranks agree on, and orc_should_stop() \
-is true on all of them. With every_steps as the only trigger that is the next checkpoint. The request is for the run \
-that is there: `orcheck run` does not start the job again (it ends with 13), and a job that is started again continues \
-from the checkpoint. A time (--at) that is still to come holds for later runs too. Give a directory that the job was given; of level node, one of any of its nodes will do.")]
+The run receives the request within seconds and takes a checkpoint at the next step that its ranks agree on; orc_should_stop() \
+is then true on all of them. With every_steps as the only trigger it is the next regular checkpoint. The request is for the \
+current run: `orcheck run` does not start the job again (it ends with 13), and a job that is started again continues \
+from the checkpoint. A future time (--at) holds for later runs too. Give one of the job's directories; of level node, that of any node will do.")]
 pub struct HaltArgs {
     #[command(flatten)]
     pub place: Where,
     #[command(flatten)]
     pub unlock: Unlock,
-    /// Longest wait for the run to end, without a unit in seconds; the request stays afterwards
+    /// Longest wait for the run to end, without a unit in seconds; the request stays after it
     #[arg(long, value_name = "TIME", default_value = "10min", value_parser = time_or_none, allow_negative_numbers = true)]
     pub timeout: f64,
-    /// Halt at this time and not before: 14:30, '2026-11-24 14:30' (both local), or in 90min. The command does not wait for it
+    /// Halt at this time: 14:30, '2026-11-24 14:30' (both local), or in 90min. The command does not wait for it
     #[arg(long, value_name = "TIME", conflicts_with_all = ["after", "list", "remove"])]
     pub at: Option<String>,
     /// Halt after this many further checkpoints; the command does not wait for them
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with_all = ["list", "remove"])]
     pub after: Option<u64>,
-    /// Only ask
+    /// Send the request, and do not wait
     #[arg(long)]
     pub no_wait: bool,
-    /// Ask although no run seems to be there
+    /// Send the request although no run seems to be alive
     #[arg(long)]
     pub force: bool,
-    /// Show what is asked, and whether the job runs
+    /// Show the requests, and whether the job runs
     #[arg(long, conflicts_with_all = ["no_wait", "force", "remove"])]
     pub list: bool,
-    /// Take the request back; a run that has heard of it and agreed ends all the same
+    /// Withdraw the request; a run that has agreed to it ends all the same
     #[arg(long, conflicts_with_all = ["no_wait", "force"])]
     pub remove: bool,
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-For the end of a batch script: when ranks are gone, their agents still write, replicate and commit what was sealed. An \
+For the end of a batch script: when ranks are gone, their agents still write, replicate and commit complete snapshots. An \
 agent whose ranks live continues until they end; use `orcheck halt` first.")]
 pub struct DrainArgs {
     /// Name of the job
     #[arg(long, value_name = "NAME")]
     pub job: String,
-    /// Only agents that were given this first directory, as they were given it: where several jobs have this name
+    /// Only agents with this first directory, spelled as they were given it: where several jobs have this name
     #[arg(long = "dir", value_name = "ROOT")]
     pub dir: Option<PathBuf>,
     /// Longest wait, without a unit in seconds
@@ -677,7 +677,7 @@ pub struct DrainArgs {
 
 #[derive(Debug, Args)]
 pub struct StatusArgs {
-    /// Directories of jobs to look into: that of a job, of a node, or one above them
+    /// Directories to search for jobs: of a job, of a node, or above them
     #[arg(value_name = "DIR")]
     pub at: Vec<PathBuf>,
     #[command(flatten)]
@@ -705,10 +705,10 @@ pub struct CompletionsArgs {
 
 #[derive(Debug, Args)]
 pub struct ManArgs {
-    /// Directory for the pages; made if missing
+    /// Directory for the pages; created if missing
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
-    /// Replace pages that are there
+    /// Replace existing pages
     #[arg(long)]
     pub force: bool,
 }

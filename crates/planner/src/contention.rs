@@ -53,7 +53,7 @@ use serde::{Deserialize, Serialize};
 pub use closed_form::closed_form;
 pub use parameters::{Calibration, Case, Client, Disk, Fixed, Network, Parameters, Server, Small};
 
-/// Failpoints of a simulation, at most. A request costs [`REQUEST_STEPS`] and one for each pair of a node and a server that may be on
+/// Steps of a simulation, at most. A request costs [`REQUEST_STEPS`] and one for each pair of a node and a server that may be on
 /// the wire, each link and each command among which the disk chooses. Measured on one core of an AMD EPYC (release build): 0.2 to
 /// 0.7 µs a request with 32 × 8 ranks on 4 servers, 18 to 51 µs with 4,000 nodes. Bursts just below this many steps took 34 s
 /// (traditional, 32 × 8 ranks on 4) and 80 s (orchestrated, 4,001 nodes on 250).

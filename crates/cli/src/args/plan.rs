@@ -76,7 +76,7 @@ pub struct BurstArgs {
     /// Ranks on each
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = whole::<u32>(1, u32::MAX.into()), allow_hyphen_values = true)]
     pub ranks_per_node: u32,
-    /// targets
+    /// Targets
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = whole::<u32>(1, u32::MAX.into()), allow_hyphen_values = true)]
     pub servers: u32,
     /// Size of the whole checkpoint, in GB (10^9 bytes)

@@ -76,7 +76,7 @@ pub struct ContainerRef {
     pub manifest_digest: [u8; 32],
     /// The ranks it holds: (first, count), ascending, not touching each other.
     pub ranks: Vec<(u32, u32)>,
-    /// Failpoints of older checkpoints of the same epoch, ascending, at most [`MAX_REFERRED`], whose
+    /// Steps of older checkpoints of the same epoch, ascending, at most [`MAX_REFERRED`], whose
     /// containers must stay as long as this one does: extents of this one lie there.
     pub refers_to: Vec<u64>,
     /// Indices of the other nodes that hold a replica, in the order in which they were drawn; none
