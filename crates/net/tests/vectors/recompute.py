@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""The test vectors of the handshake, computed from ADR 40 alone.
+
+How: BLAKE3 as its specification has it, for inputs of one chunk, in keyed mode; nothing of Orcheck
+is used, so the vectors are more than what its code happens to do. Without arguments it compares
+handshake.txt beside it with what it computes, and exits with 1 where they differ; with --write it
+writes that file. Encrypted frames are not here: AES-256-GCM has vectors of its own.
+"""
+import pathlib
+import sys
+
+VECTORS = pathlib.Path(__file__).with_name("handshake.txt")
+
+# ---- BLAKE3, one chunk (specification, sections 2.2 to 2.5) ----
+IV = (0x6A09E667, 0xBB67AE85, 0x3C6EF372, 0xA54FF53A, 0x510E527F, 0x9B05688C, 0x1F83D9AB, 0x5BE0CD19)
+PERMUTATION = (2, 6, 3, 10, 7, 0, 4, 13, 1, 11, 12, 5, 9, 14, 15, 8)
+CHUNK_START, CHUNK_END, ROOT, KEYED_HASH = 1, 2, 8, 16
+BLOCK_BYTES, CHUNK_BYTES = 64, 1024
+
+
+def words(data: bytes) -> list[int]:
+    return [int.from_bytes(data[at : at + 4], "little") for at in range(0, len(data), 4)]
+
+
+def rotated(value: int, by: int) -> int:
+    return (value >> by | value << 32 - by) & 0xFFFFFFFF
+
+
+def mix(v: list[int], a: int, b: int, c: int, d: int, x: int, y: int) -> None:
+    v[a] = (v[a] + v[b] + x) & 0xFFFFFFFF
+    v[d] = rotated(v[d] ^ v[a], 16)
+    v[c] = (v[c] + v[d]) & 0xFFFFFFFF
+    v[b] = rotated(v[b] ^ v[c], 12)
+    v[a] = (v[a] + v[b] + y) & 0xFFFFFFFF
+    v[d] = rotated(v[d] ^ v[a], 8)
+    v[c] = (v[c] + v[d]) & 0xFFFFFFFF
+    v[b] = rotated(v[b] ^ v[c], 7)
+
+
+def compress(chaining: list[int], block: bytes, flags: int) -> list[int]:
+    message = words(block.ljust(BLOCK_BYTES, b"\0"))
+    v = [*chaining, *IV[:4], 0, 0, len(block), flags]
+    for _ in range(7):
+        for column in range(4):
+            mix(v, column, column + 4, column + 8, column + 12, *message[2 * column : 2 * column + 2])
+        for diagonal in range(4):
+            mix(
+                v,
+                diagonal,
+                4 + (diagonal + 1) % 4,
+                8 + (diagonal + 2) % 4,
+                12 + (diagonal + 3) % 4,
+                *message[8 + 2 * diagonal : 10 + 2 * diagonal],
+            )
+        message = [message[source] for source in PERMUTATION]
+    return [v[at] ^ v[at + 8] for at in range(8)]
+
+
+def keyed_hash(key: bytes, data: bytes) -> bytes:
+    """32 bytes of keyed BLAKE3 over at most one chunk."""
+    assert len(key) == 32 and 0 < len(data) <= CHUNK_BYTES
+    blocks = [data[at : at + BLOCK_BYTES] for at in range(0, len(data), BLOCK_BYTES)]
+    chaining = words(key)
+    for number, block in enumerate(blocks):
+        flags = KEYED_HASH
+        flags |= CHUNK_START if number == 0 else 0
+        flags |= CHUNK_END | ROOT if number == len(blocks) - 1 else 0
+        chaining = compress(chaining, block, flags)
+    return b"".join(word.to_bytes(4, "little") for word in chaining)
+
+
+# ---- the handshake (ADR 40) ----
+FORM = {"plain": b"", "encrypted": b"aes-256-gcm"}
+
+
+def vectors() -> dict[str, bytes]:
+    key = bytes(range(32))
+    random = bytes(range(0xA0, 0xB0))
+    listener = bytes(range(0xC0, 0xE0))
+    caller = random + keyed_hash(key, b"orc1 which key  " + random)[:16]
+    found = {"key": key, "caller random": random, "listener challenge": listener}
+    found["caller challenge"] = caller
+    found["hello"] = b"ORCnet1\n" + caller
+    for form, mark in FORM.items():
+
+        def derived(label: bytes, mark: bytes = mark) -> bytes:
+            assert len(label) == 16
+            return keyed_hash(key, label + caller + listener + mark)
+
+        proof = derived(b"orc1 listener ok")
+        found[f"{form} answer"] = listener + proof
+        found[f"{form} caller proof"] = derived(b"orc1 caller ok  ")
+        found[f"{form} key to listener"] = derived(b"orc1 to listener")
+        found[f"{form} key to caller"] = derived(b"orc1 to caller  ")
+    # The first frame of the caller: kind 1, no flags, {1: 3, 2: 0}, number 0.
+    payload = bytes.fromhex("a201030200")
+    header = b"ORCf" + bytes([1, 1]) + bytes(2) + len(payload).to_bytes(4, "little") + bytes(8)
+    mac = keyed_hash(found["plain key to listener"], header + payload)[:16]
+    found["plain first frame"] = header + payload + mac
+    return found
+
+
+def main() -> int:
+    text = "".join(f"{name} = {value.hex()}\n" for name, value in vectors().items())
+    if sys.argv[1:] == ["--write"]:
+        VECTORS.write_text(text)
+        return 0
+    committed = VECTORS.read_text()
+    if committed != text:
+        print(f"{VECTORS} differs from what ADR 40 gives; with --write this program writes it")
+        return 1
+    print(f"{len(text.splitlines())} values agree")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
