@@ -224,7 +224,7 @@ pub fn one_error_at_every_call() {
     let (part, turns) = if all {
         (1, 0)
     } else {
-        (4, seed() as usize % ERRORS.len())
+        (8, seed() as usize % ERRORS.len())
     };
     for workload in [SOLO, PAIR, PEERS, SPREAD, STRIPED, INCREMENTAL] {
         let workload = Workload {

@@ -127,7 +127,7 @@ pub fn killed_at_random_moments() {
             parent,
             workers,
         };
-        kills += campaign(&place, 250, trials(340) / 2, seed, &mut table);
+        kills += campaign(&place, 250, trials(240) / 2, seed, &mut table);
     }
     table.finish(&format!("{kills} kills from outside"));
 }

@@ -320,10 +320,10 @@ fn judge(
 pub fn one_rank_is_killed_at_each_of_its_steps() {
     let mut table = Table::default();
     // The runs of several nodes wait more than they work: a part of their steps in the quick check.
-    let part = if trials(0) > 0 { 1 } else { 4 };
+    let part = if trials(0) > 0 { 1 } else { 8 };
     for (workload, victim, every) in [
         (CORES, 1, 1),
-        (CORES, 0, 1),
+        (CORES, 0, part.min(2)),
         (HOSTS, 3, 1),
         (HOSTS, 2, part),
         (HOSTS, 0, part),

@@ -273,7 +273,7 @@ pub fn hit(workload: Workload, root: &Path, hook: &Arc<Named>, killed: bool) -> 
 // Breaks if: a server acknowledges before it has synced, or a caller takes another connection for the one that was lost.
 pub fn a_server_is_killed_at_each_of_its_steps() {
     let mut table = Table::default();
-    let part = if trials(0) > 0 { 1 } else { 12 };
+    let part = if trials(0) > 0 { 1 } else { 18 };
     let mut words = BTreeSet::new();
     for workload in [SERVED_PAIR, SERVED_STRIPED] {
         let keys = keys_of(workload);

@@ -147,7 +147,7 @@ pub fn as_often_as_the_formula_says() {
     let mut table = Table::default();
     let seed = seed();
     println!("  seed {seed} (ORCHECK_SEED)");
-    let count = trials(20);
+    let count = trials(8);
     for (workload, replicas, lost) in [(SIXTEEN_ONE, 1, 3), (SIXTEEN_TWO, 2, 5), (THIRTY_TWO, 1, 4)]
     {
         let outcomes = share_among(3, count, &|n| {
