@@ -140,18 +140,20 @@ impl Choice {
         };
         let of_levels = self.levels.efficiency(&pattern).ok()?;
         match self.from_nothing_mtbf_s.is_finite() {
-            true => Some(self.from_nothing(self.task.work_s / of_levels, self.from_nothing_mtbf_s)),
+            true => Some(
+                self.begun_from_nothing(self.task.work_s / of_levels, self.from_nothing_mtbf_s),
+            ),
             false => Some(of_levels),
         }
     }
 
     /// The same where no checkpoint is taken.
     fn efficiency_without(&self) -> f64 {
-        self.from_nothing(self.task.work_s, self.mtbf_s())
+        self.begun_from_nothing(self.task.work_s, self.mtbf_s())
     }
 
     /// The share of the time that is work where `undisturbed_s` begin again with each failure.
-    fn from_nothing(&self, undisturbed_s: f64, mtbf_s: f64) -> f64 {
+    fn begun_from_nothing(&self, undisturbed_s: f64, mtbf_s: f64) -> f64 {
         let segment = Single {
             checkpoint_s: 0.0,
             restart_s: self.task.relaunch_s,
