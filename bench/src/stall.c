@@ -20,7 +20,7 @@
  *   iwrite                       MPI_File_iwrite_at, compute, MPI_Wait: does it overlap?
  *   orcheck_overlap              orc_checkpoint, compute, orc_wait: the same question
  *
- *   series, series_memcpy        --series: the first this many checkpoints of the session, one after
+ *   series, series_memcpy        --series: the first N checkpoints of the session, one after
  *                                the other, each with a memcpy beside it; `faults` is how many
  *                                pages the calling threads of all ranks touched for the first time
  *

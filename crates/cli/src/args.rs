@@ -523,7 +523,7 @@ pub struct ServerArgs {
     #[arg(long, value_name = "[NAME=]UID")]
     pub munge: Vec<String>,
     /// File with more tenants: for each a table [NAME] with key = 'SOURCE' or munge = UID, and quota_gib = N if
-    /// wanted. SIGHUP reads it again, and all keys from files and keyrings; open connections continue
+    /// wanted. SIGHUP makes the server read it again, and all keys from files and keyrings; open connections continue
     #[arg(long, value_name = "FILE")]
     pub tenants: Option<PathBuf>,
     /// File outside ROOT in which the server remembers its disk; it does not start on another one,

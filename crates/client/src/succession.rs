@@ -1,4 +1,4 @@
-//! The end of an agent within a run: all ranks continue with agents again.
+//! The end of an agent within a run: all ranks continue with new agents.
 //!
 //! ```text
 //! somebody's agent ended ─▶ all let go of their session, and agents that live finish with it

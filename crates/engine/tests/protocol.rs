@@ -488,6 +488,35 @@ fn who_leaves_has_voted_for_what_it_voted_for() {
     assert!(world.lead.is_idle());
 }
 
+// Breaks if: `recorded` counts any number; a node that wrote nothing would be replaced by one that is not there.
+#[test]
+fn a_node_that_is_not_there_has_recorded_nothing() {
+    let mut world = World::new(2, 1);
+    let (step, level) = (1, Level::Node);
+    for node in 0..2 {
+        let vote = Message::Vote {
+            step,
+            level,
+            node,
+            containers: vec![container(step, node, 0, 0)],
+        };
+        world.lead.step(LeadEvent::FromNode(node, vote), 1);
+    }
+    let recorded = |node| {
+        let message = Message::Recorded {
+            step,
+            level,
+            node,
+            failed: None,
+        };
+        LeadEvent::FromNode(node, message)
+    };
+    assert_eq!(world.lead.step(recorded(0), 1), []);
+    assert_eq!(world.lead.step(recorded(7), 1), []);
+    let committed = LeadAction::ToAll(Message::Committed { step, level });
+    assert_eq!(world.lead.step(recorded(1), 1), [committed]);
+}
+
 // Breaks if: the seal of some ranks is enough, or one is counted twice.
 #[test]
 fn level_process_needs_all_ranks_of_all_nodes_and_no_record() {

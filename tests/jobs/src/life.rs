@@ -17,6 +17,7 @@ use orcheck_io::failpoints::Failpoints;
 use orcheck_io::memory::Span;
 use orcheck_io::user::Secret;
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::ErrorKind::NotFound;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -421,7 +422,8 @@ fn refers_in(dir: &Path) -> Vec<((u64, u64), Vec<u64>)> {
         .collect()
 }
 
-/// Copies a directory tree.
+/// Copies a directory tree. It may be in use: a file that its owner removes meanwhile, such as one that
+/// is pruned, is not in the copy.
 pub fn copy_tree(from: &Path, to: &Path) {
     make_dir(to);
     for entry in std::fs::read_dir(from).unwrap() {
@@ -429,8 +431,11 @@ pub fn copy_tree(from: &Path, to: &Path) {
         let target = to.join(entry.file_name());
         if entry.file_type().unwrap().is_dir() {
             copy_tree(&entry.path(), &target);
-        } else {
-            std::fs::copy(entry.path(), target).unwrap();
+            continue;
+        }
+        match std::fs::copy(entry.path(), target) {
+            Err(error) if !entry.path().exists() => assert_eq!(error.kind(), NotFound),
+            copied => drop(copied.unwrap()),
         }
     }
 }

@@ -7,7 +7,6 @@
 //!
 //! Not here: the reduction (`collective`), what follows from it (`take.rs`).
 
-use crate::checkpoint::backlog::Blocker;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result};
 
@@ -52,11 +51,11 @@ impl Minima {
         self.0[7] != 0
     }
 
-    /// What the ranks agreed on; `blocker` is what this rank saw in the way.
+    /// What the ranks agreed on.
     ///
     /// # Errors
     /// Invalid: they offered different steps, or different contents of regions flagged SAME.
-    pub(crate) fn agreed(self, blocker: Option<Blocker>) -> Result<Agreed> {
+    pub(crate) fn agreed(self) -> Result<Agreed> {
         let [step, not_step, same, not_same, blocked, stop, owes, _] = self.0;
         if step != !not_step && !off(Switch::SameStep) {
             return Err(Error::invalid(format!(
@@ -70,7 +69,6 @@ impl Minima {
         }
         Ok(Agreed {
             blocked: blocked != 0,
-            blocker,
             stop: stop != 0,
             owes,
         })
@@ -81,8 +79,6 @@ impl Minima {
 pub(crate) struct Agreed {
     /// On some rank an earlier checkpoint is in the way.
     pub(crate) blocked: bool,
-    /// It, where that is this rank.
-    pub(crate) blocker: Option<Blocker>,
     /// This checkpoint is the last one.
     pub(crate) stop: bool,
     /// Less than 0: some rank wants a loss returned.
@@ -117,7 +113,7 @@ mod tests {
     fn equal_offers_are_agreed_on_whatever_their_numbers() {
         for (step, same) in [(0, 0), (7, u64::MAX), (i64::MAX as u64, 1 << 63)] {
             let agreed = least(&[offer(step, same), offer(step, same)])
-                .agreed(None)
+                .agreed()
                 .unwrap();
             assert!(!agreed.blocked && !agreed.stop && agreed.owes == 0);
         }
@@ -131,7 +127,7 @@ mod tests {
             owes: -1,
             ..offer(3, 9)
         };
-        let agreed = least(&[offer(3, 9), one]).agreed(None).unwrap();
+        let agreed = least(&[offer(3, 9), one]).agreed().unwrap();
         assert!(agreed.blocked && agreed.stop && agreed.owes == -1);
         let ended = Offer {
             agent_ended: true,
@@ -142,12 +138,12 @@ mod tests {
 
     #[test]
     fn different_steps_and_different_contents_are_refused() {
-        let steps = least(&[offer(5, 0), offer(9, 0)]).agreed(None);
+        let steps = least(&[offer(5, 0), offer(9, 0)]).agreed();
         let error = steps.err().expect("different steps were agreed on");
         assert_eq!(error.kind(), ErrorKind::Invalid);
         assert!(error.message().contains("from 5 to 9"), "{error}");
         // The upper half of a checksum is negative in a row.
-        let same = least(&[offer(5, 1), offer(5, u64::MAX)]).agreed(None);
+        let same = least(&[offer(5, 1), offer(5, u64::MAX)]).agreed();
         let error = same.err().expect("different contents were agreed on");
         assert!(error.message().contains("SAME"), "{error}");
     }

@@ -12,6 +12,7 @@
 //! Not here: copying (`engine::stage`), lending (`lend.rs`), what happens afterwards (`engine`).
 
 use crate::checkpoint::agreement::{Agreed, Minima, Offer};
+use crate::checkpoint::backlog::Blocker;
 use crate::collective::agree_min;
 use crate::options::{AgentKind, Marshal};
 use crate::regions::{CPU_WRITES_ONLY, Regions, SAME};
@@ -37,7 +38,9 @@ const EXTENT_BYTES: u64 = 112;
 
 /// What the agreement comes to.
 enum Verdict {
-    Stage(Prepared, Agreed),
+    /// It is staged, or left out where an earlier one is in the way; the last value is what this rank
+    /// saw there.
+    Stage(Prepared, Agreed, Option<Blocker>),
     /// Some node's agent ended: the session is opened again first.
     AgentEnded,
 }
@@ -110,8 +113,8 @@ impl Session {
             settling = clock.now().saturating_sub(begun);
         }
         let turn = self.progress.turn;
-        let (prepared, agreed) = match self.agree_on_checkpoint(step, turn)? {
-            Verdict::Stage(prepared, agreed) => (prepared, agreed),
+        let (prepared, agreed, blocker) = match self.agree_on_checkpoint(step, turn)? {
+            Verdict::Stage(prepared, agreed, blocker) => (prepared, agreed, blocker),
             Verdict::AgentEnded => {
                 self.replace_agents()?;
                 return self.take(step);
@@ -124,7 +127,7 @@ impl Session {
         self.trigger.agree_stop(agreed.stop);
         // The last checkpoint before the end is never left out.
         let last = self.trigger.should_stop();
-        if agreed.blocked && !last && !self.overrun(step, agreed.blocker)? {
+        if agreed.blocked && !last && !self.overrun(step, blocker)? {
             self.trigger.left_out();
             return Ok(());
         }
@@ -184,8 +187,7 @@ impl Session {
         if least.any_agent_ended() {
             return Ok(Verdict::AgentEnded);
         }
-        let agreed = least.agreed(blocker)?;
-        Ok(Verdict::Stage(prepared, agreed))
+        Ok(Verdict::Stage(prepared, least.agreed()?, blocker))
     }
 
     /// Counts a checkpoint that all ranks are about to stage.

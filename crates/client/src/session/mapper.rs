@@ -74,7 +74,7 @@ impl Mapper {
         self.mapped += left;
     }
 
-    /// As many of this many chunks as there are up to the end of the pool.
+    /// `chunks`, or as many as there are up to the end of the pool.
     fn within(&self, chunks: u64) -> u32 {
         let most = self.pool.shape().chunk_count.saturating_sub(self.first);
         chunks.min(u64::from(most)) as u32

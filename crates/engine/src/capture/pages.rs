@@ -1,4 +1,4 @@
-//! A tracked region, page by page: which pages are stored again, and what the region is made of then.
+//! A tracked region, page by page: which pages this step stores, and what the region is made of then.
 //!
 //! How: the kernel says which pages were written ([`Tracker`]). For each page the table holds the CRC
 //! and the home of its bytes; pages nobody wrote are not read. Written pages are copied one by one

@@ -80,7 +80,7 @@ pub struct Plan {
     pub segments: Vec<Segment>,
     /// Length of the stream.
     pub stream_len_bytes: u64,
-    /// The first this many segments are copied while the program waits.
+    /// This many segments, the first ones, are copied while the program waits.
     pub foreground: usize,
 }
 

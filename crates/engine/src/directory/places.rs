@@ -76,9 +76,7 @@ impl TargetFailure {
             error,
         }
     }
-}
 
-impl TargetFailure {
     /// The same; blames no directory where the level has none that is placed.
     #[must_use]
     pub(crate) fn where_placed(mut self, server: Option<u32>) -> Self {

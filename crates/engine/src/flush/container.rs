@@ -7,7 +7,7 @@
 //! A striped container (mode `traditional`) keeps only the small blocks in its own file; unit `u`
 //! of rank `r`'s stream goes to stripe file `(u + r) mod S`, 64 KiB at a time.
 //!
-//! With incremental capture the stream holds only what is stored again, its length is known at its end,
+//! With incremental capture the stream holds only what this step stores, its length is known at its end,
 //! and other extents lie in older containers of the same writer (`ledger.rs`).
 //! An encoded container holds pieces of other lengths than the pool: see `container/encoded.rs`.
 //!
@@ -327,7 +327,7 @@ impl ContainerWriter {
             },
             cut_bytes,
         };
-        // A disk that cannot take what is not stored again may well take what is.
+        // A disk without room for the whole state may well have room for what this step stores.
         let now_bytes = if may_shrink {
             stream_len_bytes.min(ROOM_BYTES)
         } else {

@@ -1,4 +1,4 @@
-//! Exact counts of what may be lost: groups that may lose this many each, and rings without this many in a row.
+//! Exact counts of what may be lost: groups that may each lose some, and rings that may not lose that many in a row.
 //!
 //! How: of all ways to lose f of n, those that leave everything are a coefficient of a product of polynomials. Such numbers have
 //! thousands of digits; so every loss is weighted by f/n, as if each unit failed by itself with that probability, which makes

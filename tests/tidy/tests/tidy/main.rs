@@ -272,7 +272,11 @@ fn what_only_looks_like_a_violation_passes() {
             long_function,
             File::new(
                 "crates/a/src/b.rs",
-                format!("fn f() {{\n{}}}\n\nfn g() {{}}\n", "x\n".repeat(68)),
+                // Neither a declaration nor a function on one line takes in what follows it.
+                format!(
+                    "fn d(\n    x: u8,\n) -> u8;\nfn e() {{}}\nfn f() {{\n{}}}\n",
+                    "    x\n".repeat(68)
+                ),
             ),
         ),
         (banned_name, File::new("crates/io/src/model.rs", "")),

@@ -42,8 +42,8 @@ pub fn long_file(file: &File) -> Vec<String> {
     )]
 }
 
-/// Functions of crates, as rustfmt lays them out: from the line with `fn` to the brace at the same
-/// depth. Tests are exempt: they are stories, read from top to bottom.
+/// Functions of crates, as rustfmt lays them out: from the line with `fn` to the brace, or the
+/// semicolon, at the same depth. Tests are exempt: they are stories, read from top to bottom.
 pub fn long_function(file: &File) -> Vec<String> {
     if !file.in_crate_src() {
         return vec![];
@@ -62,10 +62,13 @@ pub fn long_function(file: &File) -> Vec<String> {
         if !before.is_some_and(|before| before.split_whitespace().all(is_qualifier)) {
             continue;
         }
-        let end = lines[at..]
-            .iter()
-            .position(|line| line.strip_prefix(depth) == Some("}"));
-        let len = end.map_or(1, |end| end + 1);
+        // Beyond its first line only its signature and its end are at the depth of a function. A
+        // function without a body, or on one line, ends where it begins.
+        let ends = |line: &&str| {
+            let rest = line.strip_prefix(depth).unwrap_or_default();
+            !rest.starts_with(' ') && (rest.ends_with(';') || rest.ends_with('}'))
+        };
+        let len = lines[at..].iter().position(ends).map_or(1, |end| end + 1);
         // Attributes, documentation and the reason stand right above.
         let above = || lines[..at].iter().rev().map(|line| line.trim_start());
         let mut above = above().take_while(|line| line.starts_with("//") || line.starts_with('#'));

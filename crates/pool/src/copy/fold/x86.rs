@@ -164,7 +164,7 @@ fn fold(value: __m128i, k: __m128i, next: __m128i) -> __m128i {
     _mm_xor_si128(_mm_xor_si128(early, late), next)
 }
 
-/// Folds the pieces of a message, at least four, into its last one, in four chains as long as there are this many.
+/// Folds the pieces of a message, at least four, into its last one, in four chains as long as there are four.
 #[target_feature(enable = "sse2,pclmulqdq")]
 fn narrow(pieces: &[__m128i]) -> Folded {
     const FAR: (u64, u64) = factors(8 * 64);
