@@ -12,7 +12,9 @@ use orcheck_format::disk::{
     Trailer, decode_rank_record, encode_rank_record,
 };
 use orcheck_format::wire::{Adoption, FrameHeader, Message};
-use orcheck_format::{Crc64, Epoch, ErrorKind, JobName, Level, Result, RunId, crc64};
+use orcheck_format::{
+    Crc64, Epoch, ErrorKind, JobName, Level, NodeId, Rank, Result, RunId, WriterId, crc64,
+};
 use orcheck_io::user::Secret;
 use std::sync::OnceLock;
 
@@ -292,8 +294,8 @@ fn key() -> &'static ContainerKey {
                 run: RunId([9; 16]),
             },
             level: Level::Global,
-            node: 1,
-            writer: 0,
+            node: NodeId(1),
+            writer: WriterId(0),
             world_size: 4,
             alignment_bytes: MAX_ALIGNMENT_BYTES,
             created_unix_ms: 0,
@@ -337,7 +339,7 @@ fn stored_piece(bytes: &[u8]) {
         }
         let mut decoder = Decoder::default();
         decoder.room(&extent).copy_from_slice(stored);
-        match decoder.decode(&extent, 3, [4; 16], 8192, Some(key())) {
+        match decoder.decode(&extent, Rank(3), [4; 16], 8192, Some(key())) {
             Ok(plain) => {
                 assert!(checked.is_ok());
                 assert_eq!(plain.len() as u64, len_bytes, "another length came back");
@@ -360,7 +362,7 @@ fn stored_piece(bytes: &[u8]) {
     let mut sealed = stored.to_vec();
     sealed.resize(stored.len() + SEAL_BYTES as usize, 0);
     let binding = Binding {
-        rank: 3,
+        rank: Rank(3),
         region: [4; 16],
         region_at_bytes: 8192,
         len_bytes,

@@ -15,7 +15,7 @@ use crate::convert::covers;
 use crate::fault::callback;
 use crate::types::orc_collective;
 use orcheck_client::Collective;
-use orcheck_format::{Error, Result};
+use orcheck_format::{Error, Rank, Result};
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -92,8 +92,8 @@ impl ProgramCollective {
 }
 
 impl Collective for ProgramCollective {
-    fn rank(&self) -> u32 {
-        self.rank
+    fn rank(&self) -> Rank {
+        Rank(self.rank)
     }
 
     fn size(&self) -> u32 {

@@ -23,7 +23,7 @@ use orcheck_engine::directory::{Catalog, Commit};
 use orcheck_engine::encoding::{Accept, Trust};
 use orcheck_engine::restart::reader::homes;
 use orcheck_format::disk::{CommitRecord, ContainerRef, FileName};
-use orcheck_format::{Error, ErrorKind, JobName, Level, Result};
+use orcheck_format::{Error, ErrorKind, JobName, Level, NodeId, Result};
 use orcheck_io::disk::Dir;
 use orcheck_io::failpoints::Failpoints;
 use orcheck_io::machine::group_id;
@@ -318,7 +318,7 @@ impl Job {
     pub fn elsewhere(&self, record: &CommitRecord, container: &ContainerRef) -> Option<String> {
         let kinds = self.place_kinds.iter().enumerate();
         if record.level != Level::Global {
-            let name = |&node: &u32| record.nodes.get(node as usize).map(String::as_str);
+            let name = |&node: &NodeId| record.nodes.get(node.index()).map(String::as_str);
             let homes = std::iter::once(&container.node).chain(&container.holders);
             let given = |home: &&str| self.place_kinds.contains(&format!("node {home}"));
             let away = homes.filter_map(name).find(|home| !given(home))?;
@@ -330,7 +330,7 @@ impl Job {
             .filter(|(place, kind)| *kind == PLACED && self.remembers(*place, record))
             .map(|(place, _)| self.place_path(place))
             .collect();
-        let server = record.servers.get(container.server as usize)?;
+        let server = record.servers.get(container.server.index())?;
         let root = Path::new(shown(server));
         let inside = root.join(self.name.as_str());
         // Paths may have changed since; as many as there were are all of them.

@@ -3,6 +3,7 @@
 
 use orcheck_engine::capture::{Baseline, Beginning, Capture, Fate, Piece, Segment};
 use orcheck_format::disk::FileName;
+use orcheck_format::{NodeId, WriterId};
 use std::sync::Arc;
 
 fn begin(baseline: &Arc<Baseline>, step: u64) -> Capture {
@@ -10,8 +11,8 @@ fn begin(baseline: &Arc<Baseline>, step: u64) -> Capture {
         step,
         epoch: 1,
         run: [1; 4],
-        node: 0,
-        writer: 0,
+        node: NodeId(0),
+        writer: WriterId(0),
     };
     let beginning = Beginning {
         step,

@@ -8,7 +8,7 @@ use orcheck_engine::flush::{FlushContext, Flusher};
 use orcheck_engine::node::{Descriptor, ENGINE_ALIVE, Index, IndexShape, Mode, Patience};
 use orcheck_format::disk::Compression;
 use orcheck_format::wire::Message;
-use orcheck_format::{Epoch, Error, ErrorKind, JobName, RunId};
+use orcheck_format::{Epoch, Error, ErrorKind, JobName, NodeId, Rank, RunId, WriterId};
 use orcheck_io::clock::SystemClock;
 use orcheck_io::failpoints::Failpoints;
 use orcheck_pool::{Gates, Pool, PoolShape};
@@ -100,9 +100,9 @@ fn flusher(
             run: RunId([1; 16]),
         },
         world_size: shape.ranks,
-        node: (0, "n0".into()),
-        writer: 0,
-        ranks: (0..shape.ranks).map(|rank| (rank, rank)).collect(),
+        node: (NodeId(0), "n0".into()),
+        writer: WriterId(0),
+        ranks: (0..shape.ranks).map(|rank| (rank, Rank(rank))).collect(),
         mode: Mode::Orchestrated,
         places: Places::open(&job, "n0", Some(&root), &[], &Failpoints::none(), true).unwrap(),
         direct: false,
@@ -138,12 +138,12 @@ fn a_rank_that_ended_inside_its_snapshot_loses_it() {
     let pool = pool();
     let (mut flusher, heard, stop) = flusher(&scratch, (&pool, SHAPE), Recipe::default());
     let index = Index::new(&pool, SHAPE);
-    index.push(0, 0, BEGIN, LIMIT).unwrap();
+    index.push(0, WriterId(0), BEGIN, LIMIT).unwrap();
     index.set_rank_gone(0);
     let flushing = std::thread::spawn(move || flusher.run());
     let told = heard.recv_timeout(LIMIT);
     stop.store(true, Ordering::Release);
-    index.nudge(0);
+    index.nudge(WriterId(0));
     flushing.join().unwrap().unwrap();
     match told {
         Ok(Message::NotDurable { step: 7, .. }) => {}
@@ -162,17 +162,17 @@ fn what_a_dead_rank_left_unfinished_is_given_back() {
     let all = pool.free_chunks();
     let (mut flusher, heard, stop) = flusher(&scratch, (&pool, shape), Recipe::default());
     let index = Index::new(&pool, shape);
-    index.push(1, 0, BEGIN, LIMIT).unwrap();
+    index.push(1, WriterId(0), BEGIN, LIMIT).unwrap();
     let chunk = pool.take(0, LIMIT).unwrap().into_index();
     let segment = Descriptor::Segment {
         pool_at_bytes: u64::from(chunk) * u64::from(pool.shape().chunk_bytes),
         len_bytes: 4096,
         chunk: Some(chunk),
     };
-    index.push(1, 0, segment, LIMIT).unwrap();
+    index.push(1, WriterId(0), segment, LIMIT).unwrap();
     index.set_rank_gone(1);
     // Of the same step, and first in the order: its snapshot is waited for.
-    index.push(0, 0, BEGIN, LIMIT).unwrap();
+    index.push(0, WriterId(0), BEGIN, LIMIT).unwrap();
     let flushing = std::thread::spawn(move || flusher.run());
     let mut taken = Vec::new();
     while taken.len() < all as usize {
@@ -185,10 +185,10 @@ fn what_a_dead_rank_left_unfinished_is_given_back() {
     for chunk in taken {
         pool.give(chunk);
     }
-    index.push(0, 0, Descriptor::Fail, LIMIT).unwrap();
+    index.push(0, WriterId(0), Descriptor::Fail, LIMIT).unwrap();
     let told = heard.recv_timeout(LIMIT);
     stop.store(true, Ordering::Release);
-    index.nudge(0);
+    index.nudge(WriterId(0));
     flushing.join().unwrap().unwrap();
     assert!(matches!(told, Ok(Message::NotDurable { step: 7, .. })));
     assert_eq!(
@@ -225,13 +225,13 @@ fn nonsense_of_a_neighbour_ends_the_flush() {
         let (mut flusher, heard, stop) = flusher(&scratch, (&pool, SHAPE), recipe);
         let index = Index::new(&pool, SHAPE);
         for descriptor in [vec![BEGIN], nonsense, vec![Descriptor::Fail]].concat() {
-            index.push(0, 0, descriptor, LIMIT).unwrap();
+            index.push(0, WriterId(0), descriptor, LIMIT).unwrap();
         }
         let flushing = std::thread::spawn(move || flusher.run());
         // Hung up at once; a word about the snapshot would mean that the nonsense was taken.
         let told = heard.recv_timeout(LIMIT);
         stop.store(true, Ordering::Release);
-        index.nudge(0);
+        index.nudge(WriterId(0));
         let ended = flushing.join().unwrap();
         assert_eq!(told, Err(RecvTimeoutError::Disconnected), "{part}");
         let error = ended.unwrap_err();

@@ -8,7 +8,7 @@ use orcheck_engine::replicas::{
 };
 use orcheck_format::disk::FileName;
 use orcheck_format::wire::Message;
-use orcheck_format::{Epoch, ErrorKind, JobName, Result, RunId};
+use orcheck_format::{Epoch, ErrorKind, JobName, NodeId, Rank, Result, RunId, WriterId};
 use orcheck_io::clock::SystemClock;
 use orcheck_io::disk::{Create, Dir, Ram, read_small};
 use orcheck_io::failpoints::Failpoints;
@@ -30,13 +30,13 @@ const EPOCH: Epoch = Epoch {
     run: RunId([3; 16]),
 };
 
-fn container(step: u64, node: u32) -> String {
+fn container(step: u64, node: NodeId) -> String {
     let name = FileName::Container {
         step,
         epoch: 1,
         run: [3; 4],
         node,
-        writer: 0,
+        writer: WriterId(0),
     };
     name.to_string()
 }
@@ -68,7 +68,7 @@ impl Holder {
         let address = listener.address();
         let context = KeeperContext {
             epoch: EPOCH,
-            node: 1,
+            node: NodeId(1),
             room: Arc::new(room(open_dir(scratch.path(), Failpoints::none()).unwrap())),
             budget_bytes,
             direct: true,
@@ -101,7 +101,7 @@ impl Holder {
         let context = ReplicasContext {
             job: JobName::new("job").unwrap(),
             epoch: EPOCH,
-            own: (0, 0),
+            own: (Rank(0), NodeId(0)),
             replicas: 1,
             domains: Domains::none(2),
             nodes: self.nodes(&key),
@@ -113,9 +113,16 @@ impl Holder {
         Replicas::new(context).unwrap()
     }
 
-    fn connect(&self, node: u32) -> Conn {
+    fn connect(&self, node: NodeId) -> Conn {
         let mut conn = Conn::connect(&self.address, &KEY, &Failpoints::none(), LONG).unwrap();
-        conn.send(&Message::Hello { rank: 9, node }, LONG).unwrap();
+        conn.send(
+            &Message::Hello {
+                rank: Rank(9),
+                node,
+            },
+            LONG,
+        )
+        .unwrap();
         conn
     }
 
@@ -152,7 +159,7 @@ fn bring(replicas: &Arc<Replicas>, own: &Scratch, step: u64, bytes: &[u8]) -> Re
     let dir = open_dir(own.path(), Failpoints::none()).unwrap();
     let most = bytes.len() as u64 + 4096;
     let dir = replicas.wrap(dir, replicas.holders(step)?, most);
-    let file = dir.create(&container(step, 0), Create::Direct)?;
+    let file = dir.create(&container(step, NodeId(0)), Create::Direct)?;
     for (n, piece) in bytes.chunks(5 << 20).enumerate() {
         file.write_at(piece, n as u64 * (5 << 20))?;
     }
@@ -167,23 +174,26 @@ fn a_container_arrives_and_is_read_back() {
     let replicas = holder.replicas(KEY, LONG);
     let bytes = content(CREDIT_BYTES as usize + (9 << 20));
     bring(&replicas, &own, 1, &bytes).unwrap();
-    assert!(read_small(holder.dir().as_ref(), &container(1, 0), 1 << 30).unwrap() == bytes);
+    assert!(read_small(holder.dir().as_ref(), &container(1, NodeId(0)), 1 << 30).unwrap() == bytes);
     let context = OthersContext {
-        own: (0, 0),
+        own: (Rank(0), NodeId(0)),
         members: 2,
         asks_own: false,
         nodes: holder.nodes(&KEY),
         timeout: LONG,
         failpoints: Failpoints::none(),
     };
-    let holdings = vec![Vec::new(), vec![(container(1, 0), bytes.len() as u64)]];
+    let holdings = vec![
+        Vec::new(),
+        vec![(container(1, NodeId(0)), bytes.len() as u64)],
+    ];
     // Breaks if: a temporary file is offered; nobody knows when it is whole.
     std::fs::write(holder.scratch.path().join("x.tmp"), b"x").unwrap();
-    let listed = holder.nodes(&KEY)[1].list((0, 0), &Failpoints::none(), LONG);
+    let listed = holder.nodes(&KEY)[1].list((Rank(0), NodeId(0)), &Failpoints::none(), LONG);
     assert_eq!(listed.unwrap(), holdings[1]);
     let dirs = Others::new(context, &holdings).dirs();
     assert_eq!(dirs.len(), 1);
-    let file = dirs[0].open(&container(1, 0)).unwrap();
+    let file = dirs[0].open(&container(1, NodeId(0))).unwrap();
     // In order, backwards, and across pieces.
     for (at, len) in [
         (0, bytes.len()),
@@ -220,7 +230,7 @@ fn the_room_of_pruned_replicas_is_free_again() {
     bring(&replicas, &own, 1, &content(2 << 20)).unwrap();
     let error = bring(&replicas, &own, 2, &content(2 << 20)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoSpace);
-    holder.dir().remove(&container(1, 0)).unwrap();
+    holder.dir().remove(&container(1, NodeId(0))).unwrap();
     bring(&replicas, &own, 3, &content(2 << 20)).unwrap();
 }
 
@@ -230,8 +240,10 @@ fn an_owner_that_gives_up_leaves_nothing() {
     let (mut holder, own) = (Holder::new(8 << 20), Scratch::new("owner"));
     let replicas = holder.replicas(KEY, LONG);
     let dir = open_dir(own.path(), Failpoints::none()).unwrap();
-    let dir = replicas.wrap(dir, vec![1], 8 << 20);
-    let file = dir.create(&container(1, 0), Create::Direct).unwrap();
+    let dir = replicas.wrap(dir, vec![NodeId(1)], 8 << 20);
+    let file = dir
+        .create(&container(1, NodeId(0)), Create::Direct)
+        .unwrap();
     file.write_at(&content(1 << 20), 0).unwrap();
     assert_eq!(holder.dir().list().unwrap().len(), 1);
     drop(file);
@@ -275,12 +287,12 @@ fn who_stops_listening_keeps_nobody_waiting() {
     let (holder, own) = (Holder::new(u64::MAX), Scratch::new("owner"));
     let replicas = holder.replicas(KEY, Duration::from_secs(5));
     bring(&replicas, &own, 1, &content(32 << 20)).unwrap();
-    let mut deaf: Vec<Conn> = (0..3).map(|_| holder.connect(0)).collect();
+    let mut deaf: Vec<Conn> = (0..3).map(|_| holder.connect(NodeId(0))).collect();
     for conn in &mut deaf {
         for slot in 0..8 {
             let fetch = Message::Fetch {
                 slot,
-                file: container(1, 0),
+                file: container(1, NodeId(0)),
                 at_bytes: 0,
                 len_bytes: 16 << 20,
             };
@@ -295,7 +307,7 @@ fn who_stops_listening_keeps_nobody_waiting() {
 fn only_files_of_the_job_are_read() {
     let holder = Holder::new(u64::MAX);
     std::fs::write(holder.scratch.path().join("secret"), b"secret").unwrap();
-    let mut conn = holder.connect(0);
+    let mut conn = holder.connect(NodeId(0));
     for (file, kind) in [
         ("secret", ErrorKind::Invalid),
         ("../secret", ErrorKind::Invalid),
@@ -328,12 +340,12 @@ fn nonsense_ends_its_connection_only() {
         Message::Held { slot: 1 },
         Message::Reserve {
             slot: 0,
-            file: container(1, 0),
+            file: container(1, NodeId(0)),
             len_bytes: 1,
         },
-        Message::Goodbye { node: 0 },
+        Message::Goodbye { node: NodeId(0) },
     ] {
-        let mut conn = holder.connect(2);
+        let mut conn = holder.connect(NodeId(2));
         conn.send(&nonsense, LONG).unwrap();
         assert_eq!(
             conn.receive(LONG).unwrap_err().kind(),
@@ -368,7 +380,7 @@ fn a_holder_that_says_nothing_is_left_at_the_deadline() {
     let context = ReplicasContext {
         job: JobName::new("job").unwrap(),
         epoch: EPOCH,
-        own: (0, 0),
+        own: (Rank(0), NodeId(0)),
         replicas: 1,
         domains: Domains::none(2),
         nodes: two_nodes(address, &KEY),
@@ -417,11 +429,11 @@ fn replicas_lie_where_the_option_says() {
         assert_eq!(names(holder.dir().as_ref()).len(), on_disk, "{store:?}");
         // Breaks if: what is in memory is neither listed nor read; nobody would find it.
         let listed = holder.nodes(&KEY)[1]
-            .list((0, 0), &Failpoints::none(), LONG)
+            .list((Rank(0), NodeId(0)), &Failpoints::none(), LONG)
             .unwrap();
         assert_eq!(listed.len(), if store == Spill { 2 } else { 1 });
         let context = OthersContext {
-            own: (0, 0),
+            own: (Rank(0), NodeId(0)),
             members: 2,
             asks_own: false,
             nodes: holder.nodes(&KEY),
@@ -429,7 +441,7 @@ fn replicas_lie_where_the_option_says() {
             failpoints: Failpoints::none(),
         };
         let dirs = Others::new(context, &vec![Vec::new(), listed]).dirs();
-        assert!(read_small(dirs[0].as_ref(), &container(1, 0), MIB).unwrap() == bytes);
+        assert!(read_small(dirs[0].as_ref(), &container(1, NodeId(0)), MIB).unwrap() == bytes);
         holder.end().unwrap();
         // Breaks if: memory keeps what prune removes.
         let room = Room::new(holder.dir(), Arc::clone(&ram), store, MIB);
@@ -467,8 +479,8 @@ fn replicas_in_memory_take_no_more_than_their_room() {
 #[test]
 fn half_of_a_replica_has_no_name() {
     let holder = Holder::new(u64::MAX);
-    let mut conn = holder.connect(0);
-    let file = container(1, 0);
+    let mut conn = holder.connect(NodeId(0));
+    let file = container(1, NodeId(0));
     let reserve = Message::Reserve {
         slot: 1,
         file: file.clone(),
@@ -494,7 +506,7 @@ fn half_of_a_replica_has_no_name() {
     let coming = orcheck_engine::directory::prune::coming_name(&file, EPOCH.counter);
     assert_eq!(names(holder.dir().as_ref()), [coming]);
     let listed = holder.nodes(&KEY)[1]
-        .list((0, 0), &Failpoints::none(), LONG)
+        .list((Rank(0), NodeId(0)), &Failpoints::none(), LONG)
         .unwrap();
     assert_eq!(listed, []);
     let crc = orcheck_format::crc64(&content(4096));

@@ -4,7 +4,7 @@
 use orcheck_engine::replicas::mend::{Copy, plan};
 use orcheck_engine::replicas::{Holdings, NodeAt, Replicas, ReplicasContext};
 use orcheck_format::disk::{CommitRecord, ContainerRef, FileName};
-use orcheck_format::{Epoch, JobName, Level, RunId};
+use orcheck_format::{Epoch, JobName, Level, NodeId, Rank, RunId, TargetId, WriterId};
 use orcheck_io::clock::SystemClock;
 use orcheck_io::failpoints::Failpoints;
 use orcheck_net::Key;
@@ -21,13 +21,13 @@ const OLD: Epoch = Epoch {
     run: RunId([7; 16]),
 };
 
-fn container(node: u32) -> String {
+fn container(node: NodeId) -> String {
     let name = FileName::Container {
         step: 9,
         epoch: OLD.counter,
         run: OLD.run.short_bytes(),
         node,
-        writer: 0,
+        writer: WriterId(0),
     };
     name.to_string()
 }
@@ -35,15 +35,15 @@ fn container(node: u32) -> String {
 /// A checkpoint of two nodes, one container each.
 fn record() -> CommitRecord {
     let containers = (0..2).map(|node| ContainerRef {
-        file: container(node),
-        server: 0,
-        node,
-        writer: 0,
+        file: container(NodeId(node)),
+        server: TargetId(0),
+        node: NodeId(node),
+        writer: WriterId(0),
         len_bytes: LEN_BYTES,
         manifest_digest: [0; 32],
-        ranks: vec![(node, 1)],
+        ranks: vec![(Rank(node), 1)],
         refers_to: Vec::new(),
-        holders: vec![1 - node],
+        holders: vec![NodeId(1 - node)],
     });
     CommitRecord {
         job: JobName::new("job").unwrap(),
@@ -61,7 +61,7 @@ fn record() -> CommitRecord {
 
 /// What every member plans, by node.
 fn plans(holdings: &Holdings) -> Vec<Vec<Copy>> {
-    let of_node = |node| {
+    let of_node = |node: u32| {
         let at = |n: u32| NodeAt {
             name: format!("n{n}"),
             addresses: Vec::new(),
@@ -73,7 +73,7 @@ fn plans(holdings: &Holdings) -> Vec<Vec<Copy>> {
                 counter: 2,
                 run: RunId([8; 16]),
             },
-            own: (node, node),
+            own: (Rank(node), NodeId(node)),
             replicas: 1,
             domains: Domains::none(MEMBERS),
             nodes: (0..MEMBERS).map(at).collect(),
@@ -108,7 +108,7 @@ fn holders_afterwards(holdings: &Holdings, file: &str) -> BTreeSet<u32> {
             );
             assert!(held.insert(node) == copy.fetch_bytes.is_some());
             for to in copy.to {
-                assert!(held.insert(to), "node {to} gets it twice, or has it");
+                assert!(held.insert(to.0), "node {to} gets it twice, or has it");
             }
         }
     }
@@ -118,7 +118,7 @@ fn holders_afterwards(holdings: &Holdings, file: &str) -> BTreeSet<u32> {
 fn holds(files: &[(u32, u64)]) -> Vec<(String, u64)> {
     files
         .iter()
-        .map(|&(node, len)| (container(node), len))
+        .map(|&(node, len)| (container(NodeId(node)), len))
         .collect()
 }
 
@@ -186,7 +186,7 @@ fn every_missing_copy_is_made_once() {
     ] {
         let holdings = holdings.to_vec();
         assert_eq!(
-            holders_afterwards(&holdings, &container(0)).len(),
+            holders_afterwards(&holdings, &container(NodeId(0))).len(),
             2,
             "{case}"
         );
@@ -198,7 +198,7 @@ fn every_missing_copy_is_made_once() {
         assert_eq!(fetches, usize::from(fetched), "{case}");
         // Nobody has the other container: nothing can be done for it.
         assert!(
-            copies.iter().all(|copy| copy.file == container(0)),
+            copies.iter().all(|copy| copy.file == container(NodeId(0))),
             "{case}"
         );
     }

@@ -10,7 +10,7 @@ use orcheck_engine::flush::{Announced, ContainerWriter, Ledger, Target};
 use orcheck_format::disk::{
     Claim, CommitRecord, ContainerHeader, ContainerRef, Features, FileName,
 };
-use orcheck_format::{Epoch, JobName, Level, RunId};
+use orcheck_format::{Epoch, JobName, Level, NodeId, Rank, RunId, TargetId, WriterId};
 use orcheck_io::clock::SystemClock;
 use orcheck_io::disk::Dir;
 use orcheck_io::failpoints::Failpoints;
@@ -71,7 +71,7 @@ fn pool() -> Pool {
     Pool::create(shape).unwrap()
 }
 
-fn writer(dir: &Arc<dyn Dir>, stripes: Vec<(u32, Arc<dyn Dir>)>) -> ContainerWriter {
+fn writer(dir: &Arc<dyn Dir>, stripes: Vec<(TargetId, Arc<dyn Dir>)>) -> ContainerWriter {
     let features = if stripes.is_empty() {
         Features::default()
     } else {
@@ -83,8 +83,8 @@ fn writer(dir: &Arc<dyn Dir>, stripes: Vec<(u32, Arc<dyn Dir>)>) -> ContainerWri
         step: 1,
         epoch: EPOCH,
         level: Level::Global,
-        node: 0,
-        writer: 0,
+        node: NodeId(0),
+        writer: WriterId(0),
         world_size: 1,
         alignment_bytes: 4096,
         created_unix_ms: 0,
@@ -92,7 +92,7 @@ fn writer(dir: &Arc<dyn Dir>, stripes: Vec<(u32, Arc<dyn Dir>)>) -> ContainerWri
     };
     let target = Target {
         dir: Arc::clone(dir),
-        server: 0,
+        server: TargetId(0),
         stripes,
         direct: false,
         ranks: 1,
@@ -107,7 +107,7 @@ fn writer(dir: &Arc<dyn Dir>, stripes: Vec<(u32, Arc<dyn Dir>)>) -> ContainerWri
 fn write_rank(writer: &mut ContainerWriter, pool: &Pool) {
     writer
         .begin_rank(
-            0,
+            Rank(0),
             Announced {
                 stream_len_bytes: 8192,
                 cut_bytes: 8192,
@@ -117,7 +117,7 @@ fn write_rank(writer: &mut ContainerWriter, pool: &Pool) {
         .unwrap();
     writer.append(pool, 0, 8192).unwrap();
     let record = orcheck_format::disk::RankRecord {
-        rank: 0,
+        rank: Rank(0),
         stream_len_bytes: 8192,
         regions: vec![],
     };
@@ -168,7 +168,7 @@ fn a_stripe_file_keeps_no_surplus() {
     let dir = open_dir(scratch.path(), Failpoints::none()).unwrap();
     let pool = pool();
     let chunk = pool.try_take(0).unwrap();
-    let stripes = vec![(0, Arc::clone(&dir))];
+    let stripes = vec![(TargetId(0), Arc::clone(&dir))];
     let mut writer = writer(&dir, stripes);
     write_rank(&mut writer, &pool);
     let reference = writer.finish().ok().unwrap();
@@ -215,8 +215,8 @@ fn container(step: u64) -> String {
         step,
         epoch: 1,
         run: EPOCH.run.short_bytes(),
-        node: 0,
-        writer: 0,
+        node: NodeId(0),
+        writer: WriterId(0),
     };
     name.to_string()
 }
@@ -233,12 +233,12 @@ fn record_of(step: u64) -> CommitRecord {
         servers: vec!["/pfs".into()],
         containers: vec![ContainerRef {
             file: container(step),
-            server: 0,
-            node: 0,
-            writer: 0,
+            server: TargetId(0),
+            node: NodeId(0),
+            writer: WriterId(0),
             len_bytes: 20480,
             manifest_digest: [0; 32],
-            ranks: vec![(0, 1)],
+            ranks: vec![(Rank(0), 1)],
             refers_to: vec![],
             holders: vec![],
         }],

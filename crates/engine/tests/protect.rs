@@ -6,7 +6,7 @@ use orcheck_engine::replicas::{
 };
 use orcheck_format::disk::FileName;
 use orcheck_format::wire::Message;
-use orcheck_format::{Epoch, Error, ErrorKind, RunId, crc64};
+use orcheck_format::{Epoch, Error, ErrorKind, NodeId, RunId, WriterId, crc64};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,17 +16,17 @@ const EPOCH: Epoch = Epoch {
 };
 const CREDIT_BYTES: u64 = 3 * PIECE_BYTES / 2;
 
-fn container(step: u64, node: u32) -> String {
+fn container(step: u64, node: NodeId) -> String {
     container_of(EPOCH, step, node)
 }
 
-fn container_of(epoch: Epoch, step: u64, node: u32) -> String {
+fn container_of(epoch: Epoch, step: u64, node: NodeId) -> String {
     let name = FileName::Container {
         step,
         epoch: epoch.counter,
         run: epoch.run.short_bytes(),
         node,
-        writer: 0,
+        writer: WriterId(0),
     };
     name.to_string()
 }
@@ -35,13 +35,17 @@ fn container_of(epoch: Epoch, step: u64, node: u32) -> String {
 fn keeper(budget_bytes: u64, credit_bytes: u64) -> Keeper {
     let mut keeper = Keeper::new(EPOCH, budget_bytes, credit_bytes);
     for node in 0..8 {
-        assert!(keeper.step(KeeperEvent::Came(node, node)).is_empty());
+        assert!(
+            keeper
+                .step(KeeperEvent::Came(node, NodeId(node)))
+                .is_empty()
+        );
     }
     keeper
 }
 
 /// A piece of a container stands for its bytes: their checksum is what has to arrive.
-fn content(node: u32, bytes: u64) -> Vec<u8> {
+fn content(node: NodeId, bytes: u64) -> Vec<u8> {
     let words = (0..bytes / 8).flat_map(|i| (i ^ u64::from(node) << 40).to_le_bytes());
     words.collect()
 }
@@ -91,26 +95,26 @@ impl World {
             budget_bytes,
         };
         for (node, holders) in (0..).zip(holders) {
-            let (owner, actions) = Owner::new(node, &container(1, node), bytes, holders);
-            this.owners.push((owner, content(node, bytes), 0));
-            this.of_owner(node, actions);
+            let holders: Vec<NodeId> = holders.iter().copied().map(NodeId).collect();
+            let (owner, actions) = Owner::new(node, &container(1, NodeId(node)), bytes, &holders);
+            this.owners.push((owner, content(NodeId(node), bytes), 0));
+            this.of_owner(NodeId(node), actions);
         }
         this
     }
 
-    fn of_owner(&mut self, node: u32, actions: Vec<OwnerAction>) {
+    fn of_owner(&mut self, node: NodeId, actions: Vec<OwnerAction>) {
         for action in actions {
             match action {
                 OwnerAction::To(holder, message) => {
-                    let way = self.to_keeper.entry((node, holder)).or_default();
+                    let way = self.to_keeper.entry((node.0, holder.0)).or_default();
                     way.push_back(OnTheWay::Message(message));
                 }
                 OwnerAction::Send(holder, at, len) => {
                     assert!(len <= PIECE_BYTES);
-                    let bytes =
-                        self.owners[node as usize].1[at as usize..][..len as usize].to_vec();
-                    let way = self.to_keeper.entry((node, holder)).or_default();
-                    way.push_back(OnTheWay::Data(node, at, bytes));
+                    let bytes = self.owners[node.index()].1[at as usize..][..len as usize].to_vec();
+                    let way = self.to_keeper.entry((node.0, holder.0)).or_default();
+                    way.push_back(OnTheWay::Data(node.0, at, bytes));
                 }
                 OwnerAction::Sent(_) => {}
                 OwnerAction::Done => self.decide(node, Ok(())),
@@ -119,17 +123,17 @@ impl World {
         }
     }
 
-    fn decide(&mut self, node: u32, outcome: Result<(), Error>) {
-        assert!(self.outcome[node as usize].is_none(), "decided twice");
-        self.outcome[node as usize] = Some(outcome);
+    fn decide(&mut self, node: NodeId, outcome: Result<(), Error>) {
+        assert!(self.outcome[node.index()].is_none(), "decided twice");
+        self.outcome[node.index()] = Some(outcome);
     }
 
-    fn of_keeper(&mut self, node: u32, actions: Vec<KeeperAction>) {
+    fn of_keeper(&mut self, node: NodeId, actions: Vec<KeeperAction>) {
         for action in actions {
-            let disk = &mut self.disks[node as usize];
+            let disk = &mut self.disks[node.index()];
             match action {
                 KeeperAction::To(owner, message) => {
-                    let way = self.to_owner.entry((node, owner)).or_default();
+                    let way = self.to_owner.entry((node.0, owner)).or_default();
                     way.push_back(OnTheWay::Message(message));
                 }
                 KeeperAction::Create(place, file, _) => {
@@ -141,13 +145,13 @@ impl World {
                     assert_eq!(disk.files.remove(&place).unwrap().0, file);
                 }
                 KeeperAction::HangUp(owner, _) => {
-                    self.to_keeper.remove(&(owner, node));
-                    let way = self.to_owner.entry((node, owner)).or_default();
+                    self.to_keeper.remove(&(owner, node.0));
+                    let way = self.to_owner.entry((node.0, owner)).or_default();
                     way.push_back(OnTheWay::Closed);
                 }
             }
         }
-        let used = self.keepers[node as usize].used_bytes();
+        let used = self.keepers[node.index()].used_bytes();
         // Breaks if: a reservation is not checked against what is left.
         assert!(used <= self.budget_bytes, "{used} of {}", self.budget_bytes);
     }
@@ -168,7 +172,7 @@ impl World {
             return false;
         }
         match can[(choice % can.len() as u64) as usize] {
-            (0, owner, keeper) => self.at_keeper(owner, keeper),
+            (0, owner, keeper) => self.at_keeper(owner, NodeId(keeper)),
             (1, keeper, owner) => {
                 let event = match self
                     .to_owner
@@ -177,16 +181,16 @@ impl World {
                     .pop_front()
                     .unwrap()
                 {
-                    OnTheWay::Message(message) => OwnerEvent::From(keeper, message),
+                    OnTheWay::Message(message) => OwnerEvent::From(NodeId(keeper), message),
                     _ => OwnerEvent::Gone(
-                        keeper,
+                        NodeId(keeper),
                         Error::unavailable("the peer closed the connection"),
                     ),
                 };
                 let actions = self.owners[owner as usize].0.step(event);
-                self.of_owner(owner, actions);
+                self.of_owner(NodeId(owner), actions);
             }
-            (2, node, _) => self.at_disk(node),
+            (2, node, _) => self.at_disk(NodeId(node)),
             (_, node, _) => {
                 let (owner, bytes, ready) = &mut self.owners[node as usize];
                 let len = bytes.len() as u64;
@@ -198,15 +202,15 @@ impl World {
                     OwnerEvent::Ready(*ready)
                 };
                 let actions = owner.step(event);
-                self.of_owner(node, actions);
+                self.of_owner(NodeId(node), actions);
             }
         }
         true
     }
 
-    fn at_keeper(&mut self, owner: u32, node: u32) {
-        let way = self.to_keeper.get_mut(&(owner, node)).unwrap();
-        let keeper = &mut self.keepers[node as usize];
+    fn at_keeper(&mut self, owner: u32, node: NodeId) {
+        let way = self.to_keeper.get_mut(&(owner, node.0)).unwrap();
+        let keeper = &mut self.keepers[node.index()];
         let actions = match way.pop_front().unwrap() {
             OnTheWay::Message(message) => keeper.step(KeeperEvent::From(owner, message)),
             OnTheWay::Data(slot, at, bytes) => {
@@ -214,7 +218,7 @@ impl World {
                 let mut actions = keeper.step(event);
                 if let [KeeperAction::Write(place, at, _)] = actions[..] {
                     actions.clear();
-                    self.disks[node as usize]
+                    self.disks[node.index()]
                         .work
                         .push_back(Work::Write(place, at, bytes));
                 }
@@ -225,8 +229,8 @@ impl World {
         self.of_keeper(node, actions);
     }
 
-    fn at_disk(&mut self, node: u32) {
-        let disk = &mut self.disks[node as usize];
+    fn at_disk(&mut self, node: NodeId) {
+        let disk = &mut self.disks[node.index()];
         let event = match disk.work.pop_front().unwrap() {
             Work::Write(place, at, bytes) => {
                 let Some((_, file, _)) = disk.files.get_mut(&place) else {
@@ -244,7 +248,7 @@ impl World {
                 KeeperEvent::Synced(place, crc64(file))
             }
         };
-        let actions = self.keepers[node as usize].step(event);
+        let actions = self.keepers[node.index()].step(event);
         self.of_keeper(node, actions);
     }
 
@@ -255,7 +259,7 @@ impl World {
                 continue;
             }
             for &holder in &holders[node as usize] {
-                let name = container(1, node);
+                let name = container(1, NodeId(node));
                 let found = self.disks[holder as usize]
                     .files
                     .values()
@@ -359,7 +363,7 @@ fn nonsense() -> impl Strategy<Value = (Message, (u32, u64, usize))> {
         (slot.clone(), 0u32..4, 0u64..3 * BYTES).prop_map(|(slot, node, len_bytes)| {
             Message::Reserve {
                 slot,
-                file: container(7, node),
+                file: container(7, NodeId(node)),
                 len_bytes: len_bytes.min(BYTES),
             }
         }),
@@ -370,7 +374,7 @@ fn nonsense() -> impl Strategy<Value = (Message, (u32, u64, usize))> {
         }),
         slot.clone().prop_map(|slot| Message::LetGo { slot }),
         slot.clone().prop_map(|slot| Message::Held { slot }),
-        Just(Message::Goodbye { node: 0 }),
+        Just(Message::Goodbye { node: NodeId(0) }),
     ];
     (
         message,
@@ -380,7 +384,7 @@ fn nonsense() -> impl Strategy<Value = (Message, (u32, u64, usize))> {
 
 fn reserved(
     keeper: &mut Keeper,
-    node: u32,
+    node: NodeId,
     slot: u32,
     file: String,
     len_bytes: u64,
@@ -390,8 +394,8 @@ fn reserved(
         file,
         len_bytes,
     };
-    keeper.step(KeeperEvent::Came(node, node));
-    match &keeper.step(KeeperEvent::From(node, reserve))[..] {
+    keeper.step(KeeperEvent::Came(node.0, node));
+    match &keeper.step(KeeperEvent::From(node.0, reserve))[..] {
         [
             KeeperAction::Create(..),
             KeeperAction::To(_, Message::Granted { .. }),
@@ -415,7 +419,13 @@ fn a_keeper_refuses_what_is_not_its_business() {
     };
     // Breaks if: the epoch of a container is not looked at; a run that this one does not know would take the room.
     for epoch in [newer, other] {
-        let refused = reserved(&mut keeper, 1, 0, container_of(epoch, 1, 1), 10);
+        let refused = reserved(
+            &mut keeper,
+            NodeId(1),
+            0,
+            container_of(epoch, 1, NodeId(1)),
+            10,
+        );
         assert_eq!(refused, Err(ErrorKind::Fenced));
     }
     // What an older run left may come from anybody.
@@ -425,30 +435,42 @@ fn a_keeper_refuses_what_is_not_its_business() {
     };
     let mut roomy = self::keeper(100, 50);
     assert_eq!(
-        reserved(&mut roomy, 1, 0, container_of(older, 1, 3), 10),
+        reserved(
+            &mut roomy,
+            NodeId(1),
+            0,
+            container_of(older, 1, NodeId(3)),
+            10
+        ),
         Ok(())
     );
     // Breaks if: the node in the name is not that of the connection.
     assert_eq!(
-        reserved(&mut keeper, 1, 0, container(1, 2), 10),
+        reserved(&mut keeper, NodeId(1), 0, container(1, NodeId(2)), 10),
         Err(ErrorKind::Corrupt)
     );
     assert_eq!(
-        reserved(&mut keeper, 1, 0, "../x".into(), 10),
+        reserved(&mut keeper, NodeId(1), 0, "../x".into(), 10),
         Err(ErrorKind::Corrupt)
     );
     assert_eq!(
-        reserved(&mut keeper, 1, 0, container(1, 1), 101),
+        reserved(&mut keeper, NodeId(1), 0, container(1, NodeId(1)), 101),
         Err(ErrorKind::NoSpace)
     );
-    assert_eq!(reserved(&mut keeper, 1, 0, container(1, 1), 60), Ok(()));
     assert_eq!(
-        reserved(&mut keeper, 2, 0, container(1, 2), 41),
+        reserved(&mut keeper, NodeId(1), 0, container(1, NodeId(1)), 60),
+        Ok(())
+    );
+    assert_eq!(
+        reserved(&mut keeper, NodeId(2), 0, container(1, NodeId(2)), 41),
         Err(ErrorKind::NoSpace)
     );
-    assert_eq!(reserved(&mut keeper, 2, 0, container(1, 2), 40), Ok(()));
     assert_eq!(
-        reserved(&mut keeper, 2, 0, container(2, 2), 0),
+        reserved(&mut keeper, NodeId(2), 0, container(1, NodeId(2)), 40),
+        Ok(())
+    );
+    assert_eq!(
+        reserved(&mut keeper, NodeId(2), 0, container(2, NodeId(2)), 0),
         Err(ErrorKind::Corrupt),
         "slot in use"
     );
@@ -466,7 +488,7 @@ fn sent(
     received_crc: u64,
 ) -> Result<(), ErrorKind> {
     let mut keeper = keeper(1000, 60);
-    reserved(&mut keeper, 1, 0, container(1, 1), 100).unwrap();
+    reserved(&mut keeper, NodeId(1), 0, container(1, NodeId(1)), 100).unwrap();
     let mut last = Vec::new();
     for &(at, len) in pieces {
         last = keeper.step(KeeperEvent::Data(1, 0, at, len));
@@ -527,12 +549,12 @@ fn bytes_come_in_order_within_their_room_and_whole() {
 
 #[test]
 fn an_owner_that_hears_nothing_names_who_is_slow() {
-    let (mut owner, _) = Owner::new(0, &container(1, 0), 100, &[3, 4]);
+    let (mut owner, _) = Owner::new(0, &container(1, NodeId(0)), 100, &[NodeId(3), NodeId(4)]);
     let granted = Message::Granted {
         slot: 0,
         credit_bytes: 100,
     };
-    owner.step(OwnerEvent::From(3, granted));
+    owner.step(OwnerEvent::From(NodeId(3), granted));
     owner.step(OwnerEvent::Ready(60));
     let actions = owner.step(OwnerEvent::Deadline);
     let Some(OwnerAction::Lost(error)) = actions.last() else {
@@ -550,13 +572,22 @@ fn an_owner_that_hears_nothing_names_who_is_slow() {
 
 #[test]
 fn pieces_go_to_all_holders_in_turn_as_they_were_drawn() {
-    let (mut owner, _) = Owner::new(3, &container(1, 0), 3 * PIECE_BYTES, &[5, 2]);
+    let (mut owner, _) = Owner::new(
+        3,
+        &container(1, NodeId(0)),
+        3 * PIECE_BYTES,
+        &[NodeId(5), NodeId(2)],
+    );
     for node in [2, 5] {
         let granted = Message::Granted {
             slot: 3,
             credit_bytes: 2 * PIECE_BYTES,
         };
-        assert!(owner.step(OwnerEvent::From(node, granted)).is_empty());
+        assert!(
+            owner
+                .step(OwnerEvent::From(NodeId(node), granted))
+                .is_empty()
+        );
     }
     let actions = owner.step(OwnerEvent::Ready(3 * PIECE_BYTES));
     // Breaks if: one holder gets all that its credit allows before the next: of the links of k holders one is busy, and
@@ -564,7 +595,7 @@ fn pieces_go_to_all_holders_in_turn_as_they_were_drawn() {
     let piece = |node, nth| OwnerAction::Send(node, nth * PIECE_BYTES, PIECE_BYTES);
     let mut expected: Vec<OwnerAction> = [0, 1]
         .iter()
-        .flat_map(|&nth| [piece(5, nth), piece(2, nth)])
+        .flat_map(|&nth| [piece(NodeId(5), nth), piece(NodeId(2), nth)])
         .collect();
     expected.push(OwnerAction::Sent(2 * PIECE_BYTES));
     assert_eq!(actions, expected);
@@ -572,7 +603,7 @@ fn pieces_go_to_all_holders_in_turn_as_they_were_drawn() {
 
 #[test]
 fn without_holders_there_is_nothing_to_wait_for() {
-    let (mut owner, actions) = Owner::new(0, &container(1, 0), 100, &[]);
+    let (mut owner, actions) = Owner::new(0, &container(1, NodeId(0)), 100, &[]);
     assert!(actions.is_empty());
     assert_eq!(owner.step(OwnerEvent::Ready(60)), [OwnerAction::Sent(60)]);
     assert_eq!(owner.step(OwnerEvent::End(1)), [OwnerAction::Done]);

@@ -8,7 +8,9 @@ use orcheck_engine::directory::TargetFailure;
 use orcheck_engine::node::Outcome;
 use orcheck_format::disk::{ContainerRef, FileName};
 use orcheck_format::wire::{AgentMessage, Message};
-use orcheck_format::{Detail, Epoch, Error, ErrorKind, JobName, Level, RunId};
+use orcheck_format::{
+    Detail, Epoch, Error, ErrorKind, JobName, Level, NodeId, Rank, RunId, TargetId, WriterId,
+};
 use orcheck_placement::Placement;
 use proptest::prelude::*;
 use proptest::test_runner::{TestCaseError, TestRunner};
@@ -20,6 +22,7 @@ const RUN: RunId = RunId([3; 16]);
 const LEVELS: [Level; 3] = [Level::Node, Level::Peers(1), Level::Global];
 
 fn container(step: u64, node: u32, writer: u32, rank: u32) -> ContainerRef {
+    let (node, writer, rank) = (NodeId(node), WriterId(writer), Rank(rank));
     let name = FileName::Container {
         step,
         epoch: 1,
@@ -29,7 +32,7 @@ fn container(step: u64, node: u32, writer: u32, rank: u32) -> ContainerRef {
     };
     ContainerRef {
         file: name.to_string(),
-        server: 0,
+        server: TargetId(0),
         node,
         writer,
         len_bytes: 8192,
@@ -79,7 +82,7 @@ impl World {
         let placement = Placement::balanced(&names, &servers, None).unwrap();
         Self {
             nodes: (0..nodes)
-                .map(|n| NodeState::new(n, writers, LEVELS.to_vec()))
+                .map(|n| NodeState::new(NodeId(n), writers, LEVELS.to_vec()))
                 .collect(),
             lead: LeadState::new(facts, Some(placement)),
             bag: Vec::new(),
@@ -106,7 +109,7 @@ impl World {
                     match action {
                         NodeAction::ToLead(message) => {
                             self.bag
-                                .push(Packet::ToLead(LeadEvent::FromNode(node, message)));
+                                .push(Packet::ToLead(LeadEvent::FromNode(NodeId(node), message)));
                         }
                         NodeAction::Publish(step, level, outcome) => {
                             let told = self.outcomes.entry((step, level)).or_default();
@@ -273,7 +276,7 @@ fn play(
                             Message::NotDurable {
                                 step,
                                 level: Some(level),
-                                server: Some(node % 3),
+                                server: Some(TargetId(node % 3)),
                                 kind: ErrorKind::NoSpace,
                                 text: "full".into(),
                             }
@@ -316,7 +319,7 @@ fn play(
                 .durable
                 .entry((*step, *level))
                 .or_default()
-                .insert((*node, container.writer));
+                .insert((*node, container.writer.0));
         }
         delivered += 1;
         seen.note(&world);
@@ -325,7 +328,7 @@ fn play(
         {
             anybody_gone = true;
             world.deliver(Packet::ToLead(LeadEvent::NodeGone(
-                node % nodes,
+                NodeId(node % nodes),
                 Error::unavailable("hung up"),
             )));
         }
@@ -378,7 +381,7 @@ fn play(
 
 #[test]
 fn the_lead_gone_is_told_to_everybody_who_waits() {
-    let mut node = NodeState::new(0, 2, LEVELS.to_vec());
+    let mut node = NodeState::new(NodeId(0), 2, LEVELS.to_vec());
     let durable = Message::Durable {
         step: 7,
         level: Level::Global,
@@ -395,7 +398,7 @@ fn the_lead_gone_is_told_to_everybody_who_waits() {
 
 #[test]
 fn a_writer_gone_refuses_what_was_collected_and_what_comes() {
-    let mut node = NodeState::new(0, 2, LEVELS.to_vec());
+    let mut node = NodeState::new(NodeId(0), 2, LEVELS.to_vec());
     let durable = |step, writer| {
         NodeEvent::FromRank(Message::Durable {
             step,
@@ -403,7 +406,7 @@ fn a_writer_gone_refuses_what_was_collected_and_what_comes() {
             container: container(step, 0, writer, writer),
         })
     };
-    node.step(durable(7, 0));
+    node.step(durable(7, WriterId(0).0));
     let refused = node.step(NodeEvent::WriterGone(Error::unavailable("rank 1 is gone")));
     // Breaks if: only what was collected is refused; steps that no writer reported yet would be waited for.
     assert!(matches!(
@@ -414,7 +417,7 @@ fn a_writer_gone_refuses_what_was_collected_and_what_comes() {
             NodeAction::Gone(_),
         ]
     ));
-    let later = node.step(durable(8, 0));
+    let later = node.step(durable(8, WriterId(0).0));
     assert!(matches!(
         &later[..],
         [NodeAction::ToLead(Message::NotDurable { step: 8, .. })]
@@ -424,7 +427,7 @@ fn a_writer_gone_refuses_what_was_collected_and_what_comes() {
 // Breaks if: a writer whose ranks ended is waited for; the agent would be in the way of the next run until its deadline.
 #[test]
 fn a_writer_that_is_done_holds_nothing_up() {
-    let mut node = NodeState::new(0, 2, LEVELS.to_vec());
+    let mut node = NodeState::new(NodeId(0), 2, LEVELS.to_vec());
     let durable = |step, writer| {
         NodeEvent::FromRank(Message::Durable {
             step,
@@ -432,15 +435,15 @@ fn a_writer_that_is_done_holds_nothing_up() {
             container: container(step, 0, writer, writer),
         })
     };
-    node.step(durable(7, 0));
-    node.step(durable(8, 1));
-    let refused = node.step(NodeEvent::WriterDone(1));
+    node.step(durable(7, WriterId(0).0));
+    node.step(durable(8, WriterId(1).0));
+    let refused = node.step(NodeEvent::WriterDone(WriterId(1)));
     assert!(matches!(
         &refused[..],
         [NodeAction::ToLead(Message::NotDurable { step: 7, .. })]
     ));
     // What it had written still counts.
-    let voted = node.step(durable(8, 0));
+    let voted = node.step(durable(8, WriterId(0).0));
     assert!(matches!(
         &voted[..],
         [NodeAction::ToLead(Message::Vote { step: 8, .. })]
@@ -449,7 +452,7 @@ fn a_writer_that_is_done_holds_nothing_up() {
     let level = Level::Global;
     node.step(NodeEvent::FromLead(Message::Committed { step: 8, level }));
     assert!(node.is_idle());
-    let later = node.step(durable(9, 0));
+    let later = node.step(durable(9, WriterId(0).0));
     assert!(matches!(
         &later[..],
         [NodeAction::ToLead(Message::NotDurable { step: 9, .. })]
@@ -466,22 +469,22 @@ fn who_leaves_has_voted_for_what_it_voted_for() {
             step,
             level: Level::Global,
             node,
-            containers: vec![container(step, node, 0, node)],
+            containers: vec![container(step, node.0, 0, node.0)],
         };
         LeadEvent::FromNode(node, message)
     };
-    world.lead.step(vote(1, 1), 1);
-    world.lead.step(vote(2, 0), 1);
-    let goodbye = Message::Goodbye { node: 1 };
-    let told = world.lead.step(LeadEvent::FromNode(1, goodbye), 1);
+    world.lead.step(vote(1, NodeId(1)), 1);
+    world.lead.step(vote(2, NodeId(0)), 1);
+    let goodbye = Message::Goodbye { node: NodeId(1) };
+    let told = world.lead.step(LeadEvent::FromNode(NodeId(1), goodbye), 1);
     let lost = |actions: &[LeadAction], wanted: u64| matches!(actions, [LeadAction::ToAll(Message::Aborted { step, .. })] if *step == wanted);
     assert!(lost(&told, 2), "{told:?}");
-    let whole = world.lead.step(vote(1, 0), 1);
+    let whole = world.lead.step(vote(1, NodeId(0)), 1);
     assert!(
         matches!(&whole[..], [LeadAction::WriteRecord(_)]),
         "{whole:?}"
     );
-    let later = world.lead.step(vote(3, 0), 1);
+    let later = world.lead.step(vote(3, NodeId(0)), 1);
     assert!(lost(&later, 3), "{later:?}");
     assert!(!world.lead.is_idle());
     world.lead.step(LeadEvent::RecordWritten(1, Ok(())), 1);
@@ -497,10 +500,10 @@ fn a_node_that_is_not_there_has_recorded_nothing() {
         let vote = Message::Vote {
             step,
             level,
-            node,
+            node: NodeId(node),
             containers: vec![container(step, node, 0, 0)],
         };
-        world.lead.step(LeadEvent::FromNode(node, vote), 1);
+        world.lead.step(LeadEvent::FromNode(NodeId(node), vote), 1);
     }
     let recorded = |node| {
         let message = Message::Recorded {
@@ -511,35 +514,42 @@ fn a_node_that_is_not_there_has_recorded_nothing() {
         };
         LeadEvent::FromNode(node, message)
     };
-    assert_eq!(world.lead.step(recorded(0), 1), []);
-    assert_eq!(world.lead.step(recorded(7), 1), []);
+    assert_eq!(world.lead.step(recorded(NodeId(0)), 1), []);
+    assert_eq!(world.lead.step(recorded(NodeId(7)), 1), []);
     let committed = LeadAction::ToAll(Message::Committed { step, level });
-    assert_eq!(world.lead.step(recorded(1), 1), [committed]);
+    assert_eq!(world.lead.step(recorded(NodeId(1)), 1), [committed]);
 }
 
 // Breaks if: the seal of some ranks is enough, or one is counted twice.
 #[test]
 fn level_process_needs_all_ranks_of_all_nodes_and_no_record() {
     let mut world = World::new(2, 1);
-    let mut node = NodeState::new(0, 1, LEVELS.to_vec()).outliving(2);
+    let mut node = NodeState::new(NodeId(0), 1, LEVELS.to_vec()).outliving(2);
     let sealed =
         |rank, step| NodeEvent::FromRank(Message::Agent(AgentMessage::Sealed { rank, step }));
-    assert_eq!(node.step(sealed(0, 5)), Vec::new());
-    assert_eq!(node.step(sealed(0, 5)), Vec::new());
-    let voted = node.step(sealed(1, 5));
+    assert_eq!(node.step(sealed(Rank(0), 5)), Vec::new());
+    assert_eq!(node.step(sealed(Rank(0), 5)), Vec::new());
+    let voted = node.step(sealed(Rank(1), 5));
     let [NodeAction::ToLead(vote)] = &voted[..] else {
         panic!("{voted:?}")
     };
-    assert_eq!(world.lead.step(LeadEvent::FromNode(0, vote.clone()), 1), []);
-    let told = world.lead.step(LeadEvent::FromNode(1, vote.clone()), 1);
+    assert_eq!(
+        world
+            .lead
+            .step(LeadEvent::FromNode(NodeId(0), vote.clone()), 1),
+        []
+    );
+    let told = world
+        .lead
+        .step(LeadEvent::FromNode(NodeId(1), vote.clone()), 1);
     let level = Level::Process;
     assert_eq!(
         told,
         [LeadAction::ToAll(Message::Committed { step: 5, level })]
     );
     // Where the engine ends with its ranks there is no such level.
-    let mut inside = NodeState::new(0, 1, LEVELS.to_vec());
-    assert_eq!(inside.step(sealed(0, 5)), Vec::new());
+    let mut inside = NodeState::new(NodeId(0), 1, LEVELS.to_vec());
+    assert_eq!(inside.step(sealed(Rank(0), 5)), Vec::new());
 }
 
 #[test]
@@ -547,17 +557,17 @@ fn what_lies_in_a_failed_directory_is_not_committed() {
     let mut world = World::new(1, 1);
     let failed = Error::unavailable("gone");
     world.lead.step(
-        LeadEvent::RecordWritten(1, Err(TargetFailure::of(0, failed))),
+        LeadEvent::RecordWritten(1, Err(TargetFailure::of(TargetId(0), failed))),
         1,
     );
     let vote = |step| Message::Vote {
         step,
         level: Level::Global,
-        node: 0,
+        node: NodeId(0),
         containers: vec![container(step, 0, 0, 0)],
     };
     // Breaks if: vote() does not look at lost_servers.
-    let actions = world.lead.step(LeadEvent::FromNode(0, vote(2)), 1);
+    let actions = world.lead.step(LeadEvent::FromNode(NodeId(0), vote(2)), 1);
     assert!(matches!(
         &actions[..],
         [LeadAction::ToAll(Message::Aborted { step: 2, .. })]
@@ -578,25 +588,25 @@ fn what_refers_to_a_failed_directory_is_not_committed() {
         let vote = Message::Vote {
             step,
             level: Level::Global,
-            node: 0,
+            node: NodeId(0),
             containers: vec![container],
         };
-        let actions = world.lead.step(LeadEvent::FromNode(0, vote), 1);
+        let actions = world.lead.step(LeadEvent::FromNode(NodeId(0), vote), 1);
         let written = matches!(&actions[..], [LeadAction::WriteRecord(_)]);
         let end = if written {
             Ok(())
         } else {
-            Err(TargetFailure::of(0, Error::unavailable("gone")))
+            Err(TargetFailure::of(TargetId(0), Error::unavailable("gone")))
         };
         world.lead.step(LeadEvent::RecordWritten(step, end), 1);
         written
     };
-    assert!(vote(1, 0, &[]) && vote(2, 1, &[]));
-    assert!(vote(3, 1, &[1, 2]), "both are there");
-    assert!(!vote(4, 1, &[0]), "nobody knows where it lies");
+    assert!(vote(1, TargetId(0), &[]) && vote(2, TargetId(1), &[]));
+    assert!(vote(3, TargetId(1), &[1, 2]), "both are there");
+    assert!(!vote(4, TargetId(1), &[0]), "nobody knows where it lies");
     // With that, directory 0 failed.
-    assert!(!vote(5, 1, &[1, 2]));
-    assert!(vote(6, 1, &[2]) && vote(7, 2, &[]));
+    assert!(!vote(5, TargetId(1), &[1, 2]));
+    assert!(vote(6, TargetId(1), &[2]) && vote(7, TargetId(2), &[]));
 }
 
 // Breaks if: `lose_node` gives nothing up: the ranks of the other nodes wait for a vote that will not come.
@@ -607,12 +617,12 @@ fn a_node_gone_ends_every_step_that_waits_for_it() {
         let vote = Message::Vote {
             step,
             level,
-            node: 0,
+            node: NodeId(0),
             containers: vec![container(step, 0, 0, 0)],
         };
-        assert_eq!(world.lead.step(LeadEvent::FromNode(0, vote), 1), []);
+        assert_eq!(world.lead.step(LeadEvent::FromNode(NodeId(0), vote), 1), []);
     }
-    let gone = LeadEvent::NodeGone(1, Error::unavailable("hung up"));
+    let gone = LeadEvent::NodeGone(NodeId(1), Error::unavailable("hung up"));
     let aborted: Vec<u64> = (world.lead.step(gone, 1).iter())
         .filter_map(|action| match action {
             LeadAction::ToAll(Message::Aborted { step, .. }) => Some(*step),
@@ -636,30 +646,36 @@ fn a_step_whose_record_may_be_there_is_not_lost_for_good() {
     let vote = |step, node| {
         let containers = vec![container(step, node, 0, node)];
         LeadEvent::FromNode(
-            node,
+            NodeId(node),
             Message::Vote {
                 step,
                 level,
-                node,
+                node: NodeId(node),
                 containers,
             },
         )
     };
     let mut world = World::new(2, 1);
-    world.lead.step(vote(1, 0), 1);
-    assert!(!world.lead.step(vote(2, 0), 1).iter().any(|_| true));
+    world.lead.step(vote(1, NodeId(0).0), 1);
+    assert!(
+        !world
+            .lead
+            .step(vote(2, NodeId(0).0), 1)
+            .iter()
+            .any(|_| true)
+    );
     // Of step 1 the records are asked for, of step 2 not.
-    assert_eq!(world.lead.step(vote(1, 1), 1).len(), 1);
+    assert_eq!(world.lead.step(vote(1, NodeId(1).0), 1).len(), 1);
     let failed = Some(Error::no_space("full"));
     let recorded = Message::Recorded {
         step: 1,
         level,
-        node: 1,
+        node: NodeId(1),
         failed,
     };
-    let actions = world.lead.step(LeadEvent::FromNode(1, recorded), 1);
+    let actions = world.lead.step(LeadEvent::FromNode(NodeId(1), recorded), 1);
     assert!(lost_text(&actions).unwrap().starts_with(UNDECIDED));
-    let gone = LeadEvent::NodeGone(1, Error::unavailable("hung up"));
+    let gone = LeadEvent::NodeGone(NodeId(1), Error::unavailable("hung up"));
     let actions = world.lead.step(gone, 1);
     assert!(
         !lost_text(&actions).unwrap().contains(UNDECIDED),
@@ -669,7 +685,7 @@ fn a_step_whose_record_may_be_there_is_not_lost_for_good() {
     // Of a job on one node, what its record came to.
     for known in [true, false] {
         let mut world = World::new(1, 1);
-        world.lead.step(vote(1, 0), 1);
+        world.lead.step(vote(1, NodeId(0).0), 1);
         let error = Error::unavailable("the fsync failed");
         let error = match known {
             true => error.with(Detail::Undecided),
@@ -681,7 +697,7 @@ fn a_step_whose_record_may_be_there_is_not_lost_for_good() {
             panic!("{actions:?}")
         };
         let sent = Message::decode(recorded.kind(), &recorded.encode()).unwrap();
-        let actions = world.lead.step(LeadEvent::FromNode(0, sent), 1);
+        let actions = world.lead.step(LeadEvent::FromNode(NodeId(0), sent), 1);
         let aborted = actions.iter().find_map(|action| match action {
             LeadAction::ToAll(Message::Aborted { error, .. }) => Some(error),
             _ => None,
@@ -690,7 +706,7 @@ fn a_step_whose_record_may_be_there_is_not_lost_for_good() {
     }
 
     // The same when it is the lead that is gone.
-    let mut node = NodeState::new(0, 2, LEVELS.to_vec());
+    let mut node = NodeState::new(NodeId(0), 2, LEVELS.to_vec());
     for (step, writer) in [(1, 0), (1, 1), (2, 0)] {
         let container = container(step, 0, writer, writer);
         node.step(NodeEvent::FromRank(Message::Durable {
@@ -718,11 +734,11 @@ fn a_full_directory_gets_no_more_containers_and_the_last_one_stays() {
         let message = Message::NotDurable {
             step,
             level: Some(Level::Global),
-            server: Some(server),
+            server: Some(TargetId(server)),
             kind: ErrorKind::NoSpace,
             text: "full".into(),
         };
-        let actions = world.lead.step(LeadEvent::FromNode(0, message), 1);
+        let actions = world.lead.step(LeadEvent::FromNode(NodeId(0), message), 1);
         let placed = actions
             .iter()
             .any(|a| matches!(a, LeadAction::ToAll(Message::Placement { .. })));

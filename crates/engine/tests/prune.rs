@@ -4,7 +4,7 @@
 
 use orcheck_engine::directory::prune::{KeepRule, Referred, prune};
 use orcheck_format::disk::{CommitRecord, ContainerRef, FileName};
-use orcheck_format::{Epoch, JobName, Level, RunId};
+use orcheck_format::{Epoch, JobName, Level, NodeId, Rank, RunId, TargetId, WriterId};
 use orcheck_io::failpoints::{Effect, Failpoint, FailpointHook, Failpoints, Verdict};
 use orcheck_staging::open_dir;
 use orcheck_testing::power::{Disk, Journal, choice, choices};
@@ -39,7 +39,7 @@ fn a_record_never_outlives_its_containers() {
             epoch: 1,
             run: epoch.run.short_bytes(),
             node,
-            writer: 0,
+            writer: WriterId(0),
         }
         .to_string()
     };
@@ -55,13 +55,13 @@ fn a_record_never_outlives_its_containers() {
             servers: vec!["/a".into(), "/b".into()],
             containers: (0..2)
                 .map(|node| ContainerRef {
-                    file: container(step, node),
-                    server: node,
-                    node,
-                    writer: 0,
+                    file: container(step, NodeId(node)),
+                    server: TargetId(node),
+                    node: NodeId(node),
+                    writer: WriterId(0),
                     len_bytes: 20480,
                     manifest_digest: [0; 32],
-                    ranks: vec![(node, 1)],
+                    ranks: vec![(Rank(node), 1)],
                     refers_to: vec![],
                     holders: vec![],
                 })
@@ -78,7 +78,7 @@ fn a_record_never_outlives_its_containers() {
             std::fs::create_dir(path).unwrap();
             for step in 1..=3 {
                 std::fs::write(path.join(record(step)), content(step)).unwrap();
-                std::fs::write(path.join(container(step, node)), b"container").unwrap();
+                std::fs::write(path.join(container(step, NodeId(node))), b"container").unwrap();
             }
         }
         let journal = Journal::begin(scratch.path(), Box::new(|| 0)).unwrap();
@@ -105,8 +105,12 @@ fn a_record_never_outlives_its_containers() {
             for number in 0..choices(parts.len()) {
                 let image = disk.image(&parts, &choice(&parts, number, 1));
                 for (dir, step) in [("a", 1), ("a", 2), ("b", 1), ("b", 2)] {
-                    let whole = image.file(&format!("a/{}", container(step, 0))).is_some()
-                        && image.file(&format!("b/{}", container(step, 1))).is_some();
+                    let whole = image
+                        .file(&format!("a/{}", container(step, NodeId(0))))
+                        .is_some()
+                        && image
+                            .file(&format!("b/{}", container(step, NodeId(1))))
+                            .is_some();
                     assert!(
                         whole || image.file(&format!("{dir}/{}", record(step))).is_none(),
                         "sync {failing} failed; after effect {}: {:?}",
@@ -137,8 +141,8 @@ fn a_record_that_cannot_be_read_keeps_everything_older() {
             step,
             epoch: 2,
             run: epoch.run.short_bytes(),
-            node: 0,
-            writer: 0,
+            node: NodeId(0),
+            writer: WriterId(0),
         };
         CommitRecord {
             job: JobName::new("job").unwrap(),
@@ -151,12 +155,12 @@ fn a_record_that_cannot_be_read_keeps_everything_older() {
             servers: vec!["/a".into()],
             containers: vec![ContainerRef {
                 file: file.to_string(),
-                server: 0,
-                node: 0,
-                writer: 0,
+                server: TargetId(0),
+                node: NodeId(0),
+                writer: WriterId(0),
                 len_bytes: 20480,
                 manifest_digest: [0; 32],
-                ranks: vec![(0, 1)],
+                ranks: vec![(Rank(0), 1)],
                 refers_to: vec![],
                 holders: vec![],
             }],

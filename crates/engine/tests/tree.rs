@@ -9,35 +9,37 @@ use orcheck_engine::commit::{
 use orcheck_engine::node::Outcome;
 use orcheck_format::disk::{CommitRecord, ContainerRef, FileName};
 use orcheck_format::wire::Message;
-use orcheck_format::{Epoch, Error, ErrorKind, JobName, Level, RunId};
+use orcheck_format::{
+    Epoch, Error, ErrorKind, JobName, Level, NodeId, Rank, RunId, TargetId, WriterId,
+};
 use proptest::prelude::*;
 use proptest::test_runner::{TestCaseError, TestRunner};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 const LEVELS: [Level; 2] = [Level::Node, Level::Global];
 
-fn container(step: u64, node: u32) -> ContainerRef {
+fn container(step: u64, node: NodeId) -> ContainerRef {
     let name = FileName::Container {
         step,
         epoch: 1,
         run: [3; 4],
         node,
-        writer: 0,
+        writer: WriterId(0),
     };
     ContainerRef {
         file: name.to_string(),
-        server: 0,
+        server: TargetId(0),
         node,
-        writer: 0,
+        writer: WriterId(0),
         len_bytes: 8192,
         manifest_digest: [1; 32],
-        ranks: vec![(node, 1)],
+        ranks: vec![(Rank(node.0), 1)],
         refers_to: vec![],
         holders: vec![],
     }
 }
 
-fn durable(step: u64, level: Level, node: u32) -> NodeEvent {
+fn durable(step: u64, level: Level, node: NodeId) -> NodeEvent {
     NodeEvent::FromRank(Message::Durable {
         step,
         level,
@@ -59,16 +61,19 @@ fn vote(step: u64, by: &[u32]) -> Message {
     Message::Vote {
         step,
         level: Level::Global,
-        node: by[0],
-        containers: by.iter().map(|&node| container(step, node)).collect(),
+        node: NodeId(by[0]),
+        containers: by
+            .iter()
+            .map(|&node| container(step, NodeId(node)))
+            .collect(),
     }
 }
 
-fn goodbye(node: u32) -> Message {
+fn goodbye(node: NodeId) -> Message {
     Message::Goodbye { node }
 }
 
-fn said(by: &[(u32, u32)], message: Message) -> RelayAction {
+fn said(by: &[(NodeId, u32)], message: Message) -> RelayAction {
     RelayAction::Up(Message::Said {
         by: by.to_vec(),
         message: Box::new(message),
@@ -109,6 +114,7 @@ impl World {
             node_root: "/local".into(),
         };
         let node = |node| {
+            let node = NodeId(node);
             let state = NodeState::new(node, 1, LEVELS.to_vec());
             Some((state, Relay::new(tree, node)))
         };
@@ -127,53 +133,53 @@ impl World {
         }
     }
 
-    fn send_up(&mut self, node: u32, what: Option<Message>) {
-        if node > 0 && !self.cut.contains(&node) {
-            self.up.entry(node).or_default().push_back(what);
+    fn send_up(&mut self, node: NodeId, what: Option<Message>) {
+        if node > NodeId(0) && !self.cut.contains(&node.0) {
+            self.up.entry(node.0).or_default().push_back(what);
         }
     }
 
-    fn send_down(&mut self, node: u32, what: Option<Message>) {
-        if !self.cut.contains(&node) {
-            self.down.entry(node).or_default().push_back(what);
+    fn send_down(&mut self, node: NodeId, what: Option<Message>) {
+        if !self.cut.contains(&node.0) {
+            self.down.entry(node.0).or_default().push_back(what);
         }
     }
 
     /// A node and the one above it do not hear each other any more.
-    fn hang_up(&mut self, node: u32) {
+    fn hang_up(&mut self, node: NodeId) {
         self.send_up(node, None);
         self.send_down(node, None);
-        self.cut.insert(node);
+        self.cut.insert(node.0);
     }
 
-    fn die(&mut self, node: u32) {
-        self.nodes[node as usize] = None;
-        self.up.remove(&node);
+    fn die(&mut self, node: NodeId) {
+        self.nodes[node.index()] = None;
+        self.up.remove(&node.0);
         self.hang_up(node);
         for below in self.tree.below(node) {
-            self.hang_up(below);
+            self.hang_up(NodeId(below));
         }
     }
 
-    fn node(&mut self, node: u32, event: NodeEvent) {
+    fn node(&mut self, node: NodeId, event: NodeEvent) {
         if let NodeEvent::FromRank(Message::Durable { step, level, .. }) = event {
-            self.said.insert((step, level, node));
+            self.said.insert((step, level, node.0));
         }
-        let Some((state, _)) = &mut self.nodes[node as usize] else {
+        let Some((state, _)) = &mut self.nodes[node.index()] else {
             return;
         };
         for action in state.step(event) {
             match action {
-                NodeAction::ToLead(message) if node == 0 => {
-                    self.lead(LeadEvent::FromNode(0, message));
+                NodeAction::ToLead(message) if node == NodeId(0) => {
+                    self.lead(LeadEvent::FromNode(NodeId(0), message));
                 }
-                NodeAction::ToLead(message) if self.tree.relays().contains(&node) => {
+                NodeAction::ToLead(message) if self.tree.relays().contains(&node.0) => {
                     self.relay(node, RelayEvent::FromBelow(node, message));
                 }
                 NodeAction::ToLead(message) => self.send_up(node, Some(message)),
                 NodeAction::Publish(step, level, outcome) => {
                     let told = self.told.entry((step, level)).or_default();
-                    let before = told.entry(node).or_insert(outcome.clone());
+                    let before = told.entry(node.0).or_insert(outcome.clone());
                     let committed = |outcome: &Outcome| *outcome == Outcome::Committed;
                     assert_eq!(
                         committed(before),
@@ -185,16 +191,16 @@ impl World {
                     let record = CommitRecord::decode(&bytes).unwrap();
                     assert_eq!(record.containers.len(), self.nodes.len());
                     let written = NodeEvent::RecordWritten(step, level, Ok(()));
-                    self.records.entry(node).or_default().push_back(written);
+                    self.records.entry(node.0).or_default().push_back(written);
                 }
-                NodeAction::Gone(_) => drop(self.gone.insert(node)),
+                NodeAction::Gone(_) => drop(self.gone.insert(node.0)),
                 NodeAction::Lanes(..) => {}
             }
         }
     }
 
-    fn relay(&mut self, node: u32, event: RelayEvent) {
-        let Some((_, relay)) = &mut self.nodes[node as usize] else {
+    fn relay(&mut self, node: NodeId, event: RelayEvent) {
+        let Some((_, relay)) = &mut self.nodes[node.index()] else {
             return;
         };
         for action in relay.step(event) {
@@ -202,12 +208,12 @@ impl World {
                 RelayAction::Up(message) => self.send_up(node, Some(message)),
                 RelayAction::Down(message) => {
                     for below in self.tree.below(node) {
-                        self.send_down(below, Some(message.clone()));
+                        self.send_down(NodeId(below), Some(message.clone()));
                     }
                 }
                 RelayAction::HangUp => {
                     for below in self.tree.below(node) {
-                        self.hang_up(below);
+                        self.hang_up(NodeId(below));
                     }
                 }
             }
@@ -229,10 +235,10 @@ impl World {
                                 .all(|n| self.said.contains(&(step, level, n)))
                         );
                     }
-                    for below in self.tree.below(0) {
-                        self.send_down(below, Some(message.clone()));
+                    for below in self.tree.below(NodeId(0)) {
+                        self.send_down(NodeId(below), Some(message.clone()));
                     }
-                    self.node(0, NodeEvent::FromLead(message));
+                    self.node(NodeId(0), NodeEvent::FromLead(message));
                 }
                 LeadAction::WriteRecord(record) => {
                     assert_eq!(record.containers.len(), self.nodes.len());
@@ -256,22 +262,22 @@ impl World {
         };
         match what {
             0 => {
-                let above = self.tree.above(node).unwrap();
+                let above = self.tree.above(NodeId(node)).unwrap();
                 let message = self.up.get_mut(&node).and_then(Way::pop_front).flatten();
                 if let Some(message) = &message {
-                    self.tree.allows(node, message).unwrap();
+                    self.tree.allows(NodeId(node), message).unwrap();
                 }
                 let error = || Error::unavailable("hung up");
-                if above == 0 {
+                if above == NodeId(0) {
                     self.to_lead += 1;
                     self.lead(match message {
-                        Some(message) => LeadEvent::FromNode(node, message),
-                        None => LeadEvent::NodeGone(node, error()),
+                        Some(message) => LeadEvent::FromNode(NodeId(node), message),
+                        None => LeadEvent::NodeGone(NodeId(node), error()),
                     });
                 } else {
                     let event = match message {
-                        Some(message) => RelayEvent::FromBelow(node, message),
-                        None => RelayEvent::Gone(node, error()),
+                        Some(message) => RelayEvent::FromBelow(NodeId(node), message),
+                        None => RelayEvent::Gone(NodeId(node), error()),
                     };
                     self.relay(above, event);
                 }
@@ -282,22 +288,22 @@ impl World {
                 match message {
                     Some(message) => {
                         if relays {
-                            self.relay(node, RelayEvent::FromAbove(message.clone()));
+                            self.relay(NodeId(node), RelayEvent::FromAbove(message.clone()));
                         }
-                        self.node(node, NodeEvent::FromLead(message));
+                        self.node(NodeId(node), NodeEvent::FromLead(message));
                     }
                     None => {
                         if relays {
-                            self.relay(node, RelayEvent::AboveGone);
+                            self.relay(NodeId(node), RelayEvent::AboveGone);
                         }
                         let error = Error::unavailable("hung up");
-                        self.node(node, NodeEvent::LeadGone(error));
+                        self.node(NodeId(node), NodeEvent::LeadGone(error));
                     }
                 }
             }
             _ => {
                 let event = self.records.get_mut(&node).and_then(VecDeque::pop_front);
-                self.node(node, event.unwrap());
+                self.node(NodeId(node), event.unwrap());
             }
         }
         true
@@ -344,7 +350,7 @@ fn play((nodes, fan_out, steps, fates, order, dies): &Play) -> Result<(), TestCa
                     failed.insert((step, level));
                     lost(step, level)
                 } else {
-                    durable(step, level, node)
+                    durable(step, level, NodeId(node))
                 };
                 reports.push((node, event));
             }
@@ -359,19 +365,19 @@ fn play((nodes, fan_out, steps, fates, order, dies): &Play) -> Result<(), TestCa
             && !struck
         {
             struck = true;
-            world.die(node % nodes);
+            world.die(NodeId(node % nodes));
         }
         happened += 1;
         let pick = order.next().unwrap();
         // Ranks report while messages travel.
         if !reports.is_empty() && pick % 3 == 0 {
             let (node, event) = reports.remove(usize::from(pick) % reports.len());
-            world.node(node, event);
+            world.node(NodeId(node), event);
         } else if !world.happen(pick) {
             let Some((node, event)) = reports.pop() else {
                 break;
             };
-            world.node(node, event);
+            world.node(NodeId(node), event);
         }
     }
     for step in 1..=*steps {
@@ -405,8 +411,8 @@ fn one_message_for_all_that_are_below() {
     let mut world = World::new(13, 3);
     for step in 1..=10 {
         for node in (0..13).rev() {
-            world.node(node, durable(step, Level::Global, node));
-            world.node(node, durable(step, Level::Node, node));
+            world.node(NodeId(node), durable(step, Level::Global, NodeId(node)));
+            world.node(NodeId(node), durable(step, Level::Node, NodeId(node)));
         }
         while world.happen(0) {}
     }
@@ -421,10 +427,10 @@ fn a_lost_relay_ends_the_waits_on_both_sides() {
     // 0 ─ 1 ─ 3, 4; 0 ─ 2 ─ 5, 6
     let mut world = World::new(7, 2);
     for node in [0, 2, 3, 5] {
-        world.node(node, durable(1, Level::Global, node));
+        world.node(NodeId(node), durable(1, Level::Global, NodeId(node)));
     }
     while world.happen(0) {}
-    world.die(1);
+    world.die(NodeId(1));
     while world.happen(0) {}
     for node in [0, 2, 3, 5] {
         let told = &world.told[&(1, Level::Global)];
@@ -433,7 +439,7 @@ fn a_lost_relay_ends_the_waits_on_both_sides() {
     // Who had not voted yet hears that it is over, on either side.
     for step in [1, 2] {
         for node in [2, 5, 6] {
-            world.node(node, durable(step, Level::Global, node));
+            world.node(NodeId(node), durable(step, Level::Global, NodeId(node)));
         }
         while world.happen(0) {}
         assert!(matches!(
@@ -444,29 +450,35 @@ fn a_lost_relay_ends_the_waits_on_both_sides() {
     assert!(world.gone.is_superset(&BTreeSet::from([3, 4])));
     // The lead hears of what is gone further down, too.
     let mut world = World::new(7, 2);
-    world.node(0, durable(1, Level::Global, 0));
-    world.die(6);
+    world.node(NodeId(0), durable(1, Level::Global, NodeId(0)));
+    world.die(NodeId(6));
     while world.happen(0) {}
     assert!(matches!(
         world.told[&(1, Level::Global)][&0],
         Outcome::Lost(_)
     ));
     // And a relay without a way up keeps nobody.
-    let mut relay = Relay::new(Tree::new(7, 2), 1);
+    let mut relay = Relay::new(Tree::new(7, 2), NodeId(1));
     assert_eq!(relay.step(RelayEvent::AboveGone), [RelayAction::HangUp]);
 }
 
 // Breaks if: who leaves is told of before the votes that are held; what it voted for would be lost.
 #[test]
 fn who_leaves_below_a_relay_has_voted() {
-    let mut relay = Relay::new(Tree::new(7, 2), 1);
-    assert_eq!(relay.step(RelayEvent::FromBelow(3, vote(1, &[3]))), []);
-    assert_eq!(relay.step(RelayEvent::FromBelow(3, vote(1, &[3]))), []);
-    let left = relay.step(RelayEvent::FromBelow(3, goodbye(3)));
+    let mut relay = Relay::new(Tree::new(7, 2), NodeId(1));
+    assert_eq!(
+        relay.step(RelayEvent::FromBelow(NodeId(3), vote(1, &[3]))),
+        []
+    );
+    assert_eq!(
+        relay.step(RelayEvent::FromBelow(NodeId(3), vote(1, &[3]))),
+        []
+    );
+    let left = relay.step(RelayEvent::FromBelow(NodeId(3), goodbye(NodeId(3))));
     let Message::Vote { containers, .. } = vote(1, &[3]) else {
         panic!("no vote")
     };
-    let passed = |node: u32, containers: Vec<ContainerRef>| Message::Vote {
+    let passed = |node: NodeId, containers: Vec<ContainerRef>| Message::Vote {
         step: 1,
         level: Level::Global,
         node,
@@ -475,19 +487,25 @@ fn who_leaves_below_a_relay_has_voted() {
     assert_eq!(
         left,
         [
-            said(&[(3, 1)], passed(1, containers)),
-            said(&[(3, 1)], goodbye(3))
+            said(&[(NodeId(3), 1)], passed(NodeId(1), containers)),
+            said(&[(NodeId(3), 1)], goodbye(NodeId(3)))
         ]
     );
     // From then on nothing is held.
-    let next = relay.step(RelayEvent::FromBelow(4, vote(1, &[4])));
-    assert_eq!(next, [said(&[(4, 1)], passed(1, vec![container(1, 4)]))]);
+    let next = relay.step(RelayEvent::FromBelow(NodeId(4), vote(1, &[4])));
+    assert_eq!(
+        next,
+        [said(
+            &[(NodeId(4), 1)],
+            passed(NodeId(1), vec![container(1, NodeId(4))])
+        )]
+    );
 }
 
 // Breaks if: a loss is passed on once for each node; or of two directories that failed only the first is told.
 #[test]
 fn a_loss_is_passed_on_once_for_each_directory() {
-    let mut relay = Relay::new(Tree::new(7, 2), 1);
+    let mut relay = Relay::new(Tree::new(7, 2), NodeId(1));
     let mut lose = |node, server| {
         let message = Message::NotDurable {
             step: 1,
@@ -499,22 +517,32 @@ fn a_loss_is_passed_on_once_for_each_directory() {
         relay.step(RelayEvent::FromBelow(node, message)).len()
     };
     assert_eq!(
-        (lose(3, Some(0)), lose(4, Some(0)), lose(4, Some(1))),
+        (
+            lose(NodeId(3), Some(TargetId(0))),
+            lose(NodeId(4), Some(TargetId(0))),
+            lose(NodeId(4), Some(TargetId(1)))
+        ),
         (1, 0, 1)
     );
-    assert_eq!(relay.step(RelayEvent::FromBelow(1, vote(1, &[1]))), []);
+    assert_eq!(
+        relay.step(RelayEvent::FromBelow(NodeId(1), vote(1, &[1]))),
+        []
+    );
     let level = Level::Global;
     let aborted = Message::Committed { step: 1, level };
     let down = relay.step(RelayEvent::FromAbove(aborted.clone()));
     assert_eq!(down, [RelayAction::Down(aborted)]);
-    assert_eq!(relay.step(RelayEvent::FromBelow(4, vote(1, &[4]))), []);
+    assert_eq!(
+        relay.step(RelayEvent::FromBelow(NodeId(4), vote(1, &[4]))),
+        []
+    );
 }
 
 // Breaks if: a node is believed that speaks for others than those below it.
 #[test]
 fn a_node_speaks_only_for_those_below_it() {
     let tree = Tree::new(15, 2);
-    let speaks = |from, by: &[(u32, u32)], message: Message| {
+    let speaks = |from, by: &[(NodeId, u32)], message: Message| {
         let message = Message::Said {
             by: by.to_vec(),
             message: Box::new(message),
@@ -522,12 +550,28 @@ fn a_node_speaks_only_for_those_below_it() {
         tree.allows(from, &message).is_ok()
     };
     // Below 1 are 3, 4 and 7 … 10.
-    assert!(speaks(1, &[(1, 1), (3, 2), (7, 4)], goodbye(1)));
-    assert!(speaks(1, &[(7, 2)], vote(1, &[7, 8])));
-    assert!(!speaks(1, &[(1, 2)], goodbye(1)), "2 is beside it");
-    assert!(!speaks(1, &[(7, 5)], goodbye(1)), "11 is below 2");
-    assert!(!speaks(1, &[(15, 1)], goodbye(1)), "there is no 15");
-    assert!(!speaks(1, &[(7, 2)], vote(1, &[7, 9])), "9 has not voted");
-    assert!(tree.allows(7, &vote(1, &[7])).is_ok());
-    assert!(tree.allows(7, &vote(1, &[8])).is_err());
+    assert!(speaks(
+        NodeId(1),
+        &[(NodeId(1), 1), (NodeId(3), 2), (NodeId(7), 4)],
+        goodbye(NodeId(1))
+    ));
+    assert!(speaks(NodeId(1), &[(NodeId(7), 2)], vote(1, &[7, 8])));
+    assert!(
+        !speaks(NodeId(1), &[(NodeId(1), 2)], goodbye(NodeId(1))),
+        "2 is beside it"
+    );
+    assert!(
+        !speaks(NodeId(1), &[(NodeId(7), 5)], goodbye(NodeId(1))),
+        "11 is below 2"
+    );
+    assert!(
+        !speaks(NodeId(1), &[(NodeId(15), 1)], goodbye(NodeId(1))),
+        "there is no 15"
+    );
+    assert!(
+        !speaks(NodeId(1), &[(NodeId(7), 2)], vote(1, &[7, 9])),
+        "9 has not voted"
+    );
+    assert!(tree.allows(NodeId(7), &vote(1, &[7])).is_ok());
+    assert!(tree.allows(NodeId(7), &vote(1, &[8])).is_err());
 }

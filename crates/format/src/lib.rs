@@ -21,9 +21,11 @@ mod coding;
 pub mod disk;
 mod error;
 mod ids;
+mod numbers;
 pub mod sabotage;
 pub mod wire;
 
 pub use crate::coding::{Crc64, CrcShift, crc64, crc64_combine};
 pub use error::{Detail, Error, ErrorKind, Result, count, joined, printable, without_next};
 pub use ids::{Decision, Dtype, Epoch, JobName, Level, MAX_JOB_NAME_BYTES, RunId, hex};
+pub use numbers::{NodeId, Rank, Step, TargetId, WriterId};

@@ -176,7 +176,10 @@ mod tests {
             assert_eq!(to_listener[..], vector(&format!("{form} key to listener")));
             assert_eq!(to_caller[..], vector(&format!("{form} key to caller")));
         }
-        let hello = Message::Hello { rank: 3, node: 0 };
+        let hello = Message::Hello {
+            rank: orcheck_format::Rank(3),
+            node: orcheck_format::NodeId(0),
+        };
         let payload = hello.encode();
         let header = FrameHeader {
             kind: hello.kind(),

@@ -17,7 +17,7 @@
 //!
 //! Not here: who holds what (`draw.rs`).
 
-use orcheck_format::{Error, Result};
+use orcheck_format::{Error, NodeId, Result};
 use std::collections::BTreeMap;
 
 /// Most domains that one node is in.
@@ -101,8 +101,8 @@ impl Domains {
 
     /// Whether two different nodes fail together.
     #[must_use]
-    pub fn together(&self, a: u32, b: u32) -> bool {
-        let (a, b) = (&self.of[a as usize], &self.of[b as usize]);
+    pub fn together(&self, a: NodeId, b: NodeId) -> bool {
+        let (a, b) = (&self.of[a.index()], &self.of[b.index()]);
         a.iter().any(|domain| b.contains(domain))
     }
 }

@@ -15,7 +15,7 @@
 
 use crate::domains::Domains;
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Epoch, Error, JobName, Result, count as counted};
+use orcheck_format::{Epoch, Error, JobName, NodeId, Result, count as counted};
 
 /// Draws before it is reported that there are no holders: with domains that overlap in odd ways the first choice may leave
 /// nothing for the last.
@@ -38,7 +38,7 @@ impl Draw<'_> {
     ///
     /// # Errors
     /// Invalid when there are not this many nodes that do not fail together.
-    pub fn holders(&self, domains: &Domains, node: u32, replicas: u32) -> Result<Vec<u32>> {
+    pub fn holders(&self, domains: &Domains, node: NodeId, replicas: u32) -> Result<Vec<NodeId>> {
         self.more(domains, &[node], replicas)
     }
 
@@ -46,7 +46,7 @@ impl Draw<'_> {
     ///
     /// # Errors
     /// Invalid when there are not this many nodes that do not fail together.
-    pub fn more(&self, domains: &Domains, held: &[u32], count: u32) -> Result<Vec<u32>> {
+    pub fn more(&self, domains: &Domains, held: &[NodeId], count: u32) -> Result<Vec<NodeId>> {
         for attempt in 0..DRAWS_MAX {
             if let Some(holders) = self.once(domains, held, count, attempt) {
                 return Ok(holders);
@@ -61,13 +61,20 @@ impl Draw<'_> {
         .next("ask for fewer replicas, use more nodes, or correct the topology file"))
     }
 
-    fn once(&self, domains: &Domains, held: &[u32], count: u32, attempt: u64) -> Option<Vec<u32>> {
+    fn once(
+        &self,
+        domains: &Domains,
+        held: &[NodeId],
+        count: u32,
+        attempt: u64,
+    ) -> Option<Vec<NodeId>> {
         let mut random = self.random(*held.first()?, attempt);
-        let apart = |a: u32, b: u32| !domains.together(a, b) || off(Switch::ReplicaDomain);
-        let mut left: Vec<u32> = (0..domains.nodes())
+        let apart = |a: NodeId, b: NodeId| !domains.together(a, b) || off(Switch::ReplicaDomain);
+        let mut left: Vec<NodeId> = (0..domains.nodes())
+            .map(NodeId)
             .filter(|n| held.iter().all(|&h| h != *n && apart(h, *n)))
             .collect();
-        let mut holders: Vec<u32> = Vec::with_capacity(count as usize);
+        let mut holders: Vec<NodeId> = Vec::with_capacity(count as usize);
         while holders.len() < count as usize {
             if let Some(&last) = holders.last() {
                 left.retain(|&other| apart(last, other));
@@ -80,7 +87,7 @@ impl Draw<'_> {
         Some(holders)
     }
 
-    fn random(&self, node: u32, attempt: u64) -> Random {
+    fn random(&self, node: NodeId, attempt: u64) -> Random {
         let mut hasher = blake3::Hasher::new_derive_key("orcheck 1 holders of replicas");
         hasher.update(&self.epoch.run.0);
         for number in [

@@ -22,7 +22,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use orcheck_format::{Error, Result};
+use orcheck_format::{Error, Result, TargetId};
 use serde::{Deserialize, Serialize};
 
 /// Lanes that a node gets at most when the caller names no number.
@@ -48,7 +48,7 @@ pub struct Placement {
     /// All servers as configured, inactive ones included, so that an index keeps its meaning.
     pub servers: Vec<Target>,
     /// For each node, in the caller's order, the indices of its servers.
-    pub lanes: Vec<Vec<u32>>,
+    pub lanes: Vec<Vec<TargetId>>,
 }
 
 /// The mapping file. Kept separate from [`Placement`] because it speaks in names.
@@ -84,7 +84,7 @@ impl Placement {
         lanes_per_node: Option<u32>,
     ) -> Result<Self> {
         let lanes_per_node = check_input(nodes, servers, lanes_per_node)?;
-        let mut turn = (0..servers.len() as u32).cycle();
+        let mut turn = (0..servers.len() as u32).map(TargetId).cycle();
         let lanes = nodes
             .iter()
             .map(|_| turn.by_ref().take(lanes_per_node).collect())
@@ -125,10 +125,11 @@ impl Placement {
         let mut load = vec![(0_u128, 0_u32); servers.len()];
         let mut lanes = vec![Vec::new(); nodes.len()];
         for node in largest_first {
-            let mut emptiest_first: Vec<u32> = (0..servers.len() as u32).collect();
-            emptiest_first.sort_by_key(|&server| (load[server as usize], server));
+            let mut emptiest_first: Vec<TargetId> =
+                (0..servers.len() as u32).map(TargetId).collect();
+            emptiest_first.sort_by_key(|&server| (load[server.index()], server));
             for server in emptiest_first.into_iter().take(lanes_per_node) {
-                let (bytes, streams) = &mut load[server as usize];
+                let (bytes, streams) = &mut load[server.index()];
                 *bytes += u128::from(sizes_bytes[node]);
                 *streams += 1;
                 lanes[node].push(server);
@@ -210,13 +211,13 @@ impl Placement {
                     ))
                     .next("give the node another server, or take this one off `inactive`"));
                 }
-                if of_node.contains(&(server as u32)) {
+                if of_node.contains(&TargetId(server as u32)) {
                     return Err(Error::invalid(format!(
                         "mapping file: node \"{node}\" names server \"{name}\" twice"
                     ))
                     .next("name each server of a node once; a lane is one stream to one server"));
                 }
-                of_node.push(server as u32);
+                of_node.push(TargetId(server as u32));
             }
             lanes.push(of_node);
         }
@@ -232,7 +233,7 @@ impl Placement {
     ///
     /// `nodes` are those that the placement was made for, in the same order.
     pub fn to_toml(&self, nodes: &[String]) -> String {
-        let name = |server: &u32| self.servers[*server as usize].name.clone();
+        let name = |server: &TargetId| self.servers[server.index()].name.clone();
         let file = MappingFile {
             generation: self.generation,
             inactive: self
@@ -268,7 +269,7 @@ impl Placement {
     /// # Errors
     /// `Invalid`: no such server, or not the nodes of this placement. `Unavailable`: `server` is
     /// the last active one.
-    pub fn without(&self, server: u32, nodes: &[String]) -> Result<Self> {
+    pub fn without(&self, server: TargetId, nodes: &[String]) -> Result<Self> {
         if nodes.len() != self.lanes.len() {
             return Err(Error::invalid(format!(
                 "placement of {} nodes, asked to change with {} nodes",
@@ -276,7 +277,7 @@ impl Placement {
                 nodes.len()
             )));
         }
-        let Some(lost) = self.servers.get(server as usize) else {
+        let Some(lost) = self.servers.get(server.index()) else {
             return Err(Error::invalid(format!(
                 "placement has {} servers, asked to take out number {server}",
                 self.servers.len()
@@ -287,7 +288,7 @@ impl Placement {
         }
         let mut next = self.clone();
         next.generation += 1;
-        next.servers[server as usize].active = false;
+        next.servers[server.index()].active = false;
         if next.servers.iter().all(|s| !s.active) {
             return Err(Error::unavailable(format!(
                 "target \"{}\" is out of use and it was the last active one of {}",
@@ -298,19 +299,20 @@ impl Placement {
         }
         let mut streams = vec![0_u64; next.servers.len()];
         for lane in next.lanes.iter().flatten() {
-            streams[*lane as usize] += 1;
+            streams[lane.index()] += 1;
         }
         for of_node in &mut next.lanes {
             let Some(at) = of_node.iter().position(|&lane| lane == server) else {
                 continue;
             };
             let to = (0..next.servers.len() as u32)
-                .filter(|&s| next.servers[s as usize].active && !of_node.contains(&s))
-                .min_by_key(|&s| (streams[s as usize], s));
+                .map(TargetId)
+                .filter(|to| next.servers[to.index()].active && !of_node.contains(to))
+                .min_by_key(|to| (streams[to.index()], *to));
             match to {
                 Some(to) => {
                     of_node[at] = to;
-                    streams[to as usize] += 1;
+                    streams[to.index()] += 1;
                 }
                 None => {
                     of_node.remove(at);
@@ -327,8 +329,8 @@ impl Placement {
         for (node, lanes) in self.lanes.iter().enumerate() {
             // 1.
             assert!(!lanes.is_empty(), "node {node} has no lane");
-            let active = |&lane: &u32| {
-                let target = self.servers.get(lane as usize);
+            let active = |&lane: &TargetId| {
+                let target = self.servers.get(lane.index());
                 target.is_some_and(|target| target.active)
             };
             assert!(
@@ -336,7 +338,7 @@ impl Placement {
                 "node {node}: {lanes:?} are not all in use"
             );
             // 2.
-            let different: BTreeSet<u32> = lanes.iter().copied().collect();
+            let different: BTreeSet<TargetId> = lanes.iter().copied().collect();
             assert_eq!(different.len(), lanes.len(), "node {node}: {lanes:?}");
         }
     }

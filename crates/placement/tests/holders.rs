@@ -1,7 +1,7 @@
 //! Who holds whose replicas.
 #![allow(clippy::unwrap_used)]
 
-use orcheck_format::{Epoch, ErrorKind, JobName, RunId};
+use orcheck_format::{Epoch, ErrorKind, JobName, NodeId, RunId};
 use orcheck_placement::{Domains, Draw};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -13,14 +13,14 @@ fn epoch(counter: u64) -> Epoch {
     }
 }
 
-fn holders(domains: &Domains, step: u64, node: u32, replicas: u32) -> Vec<u32> {
+fn holders(domains: &Domains, step: u64, node: u32, replicas: u32) -> Vec<NodeId> {
     let job = JobName::new("cavity").unwrap();
     let draw = Draw {
         job: &job,
         epoch: epoch(3),
         step,
     };
-    draw.holders(domains, node, replicas).unwrap()
+    draw.holders(domains, NodeId(node), replicas).unwrap()
 }
 
 /// `nodes` nodes in switches of `switch_nodes`, switches in racks of two.
@@ -37,8 +37,11 @@ fn tree(nodes: u32, switch_nodes: u32) -> Domains {
 #[test]
 fn a_draw_is_for_ever() {
     let domains = Domains::none(16);
-    let drawn: Vec<Vec<u32>> = (0..4).map(|node| holders(&domains, 40, node, 3)).collect();
-    assert_eq!(drawn, DRAWN_BY_THE_FIRST_RELEASE);
+    let drawn: Vec<Vec<NodeId>> = (0..4).map(|node| holders(&domains, 40, node, 3)).collect();
+    assert_eq!(
+        drawn,
+        DRAWN_BY_THE_FIRST_RELEASE.map(|nodes| nodes.map(NodeId))
+    );
 }
 
 const DRAWN_BY_THE_FIRST_RELEASE: [[u32; 3]; 4] = [[12, 3, 1], [8, 14, 4], [8, 9, 10], [7, 5, 14]];
@@ -50,7 +53,7 @@ fn every_other_node_is_drawn_equally_often() {
     for place in 0..2 {
         let mut counts = vec![0.0; nodes as usize];
         for step in 0..draws {
-            counts[holders(&Domains::none(nodes), step, 4, 2)[place] as usize] += 1.0;
+            counts[(holders(&Domains::none(nodes), step, 4, 2)[place]).index()] += 1.0;
         }
         assert_eq!(counts.remove(4), 0.0, "the owner");
         let expected = draws as f64 / f64::from(nodes - 1);
@@ -77,7 +80,7 @@ fn steps_epochs_jobs_and_nodes_draw_for_themselves() {
                         epoch: epoch(counter),
                         step,
                     };
-                    all.insert(draw.holders(&domains, node, 4).unwrap());
+                    all.insert(draw.holders(&domains, NodeId(node), 4).unwrap());
                 }
             }
         }
@@ -99,8 +102,8 @@ fn what_cannot_be_had_is_refused() {
         (tree(16, 4), 1),
         (tree(24, 4), 2),
     ] {
-        draw.holders(&domains, 0, most).unwrap();
-        let error = draw.holders(&domains, 0, most + 1).unwrap_err();
+        draw.holders(&domains, NodeId(0), most).unwrap();
+        let error = draw.holders(&domains, NodeId(0), most + 1).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
         assert!(error.message().contains("replica"), "{error}");
     }
@@ -115,7 +118,7 @@ fn a_replica_on_a_job_of_one_node_is_refused_in_the_singular() {
         epoch: epoch(1),
         step: 1,
     };
-    let error = draw.holders(&Domains::none(1), 0, 1).unwrap_err();
+    let error = draw.holders(&Domains::none(1), NodeId(0), 1).unwrap_err();
     let words = "1 replica of node 0's part of the checkpoint cannot be placed: the job has 1 node, and each replica needs another node";
     assert!(error.message().starts_with(words), "{error}");
 }
@@ -124,7 +127,7 @@ fn a_replica_on_a_job_of_one_node_is_refused_in_the_singular() {
 fn a_topology_file_must_name_every_node() {
     let nodes = ["n1".to_owned(), "n2".to_owned()];
     let good = Domains::from_toml("n1 = 's'\nn2 = ['t', 's']\nspare = 't'", &nodes).unwrap();
-    assert!(good.together(0, 1));
+    assert!(good.together(NodeId(0), NodeId(1)));
     for (text, part) in [
         ("n1 = 's'", "does not name node 'n2'"),
         ("n1 = 's'\nn2 = 5", "n2 = 5: expected a name"),
@@ -138,7 +141,7 @@ fn a_topology_file_must_name_every_node() {
     assert!(
         !Domains::from_toml("n1 = []\nn2 = []", &nodes)
             .unwrap()
-            .together(0, 1)
+            .together(NodeId(0), NodeId(1))
     );
 }
 
@@ -153,7 +156,7 @@ proptest! {
         let replicas = replicas.min(racks - 1);
         let drawn = holders(&domains, step, node, replicas);
         prop_assert_eq!(drawn.len() as u32, replicas);
-        let copies: Vec<u32> = drawn.iter().copied().chain([node]).collect();
+        let copies: Vec<NodeId> = drawn.iter().copied().chain([NodeId(node)]).collect();
         for (at, &a) in copies.iter().enumerate() {
             for &b in &copies[..at] {
                 prop_assert!(a != b && !domains.together(a, b));

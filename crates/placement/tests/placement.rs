@@ -2,7 +2,7 @@
 //! file's refusals.
 #![allow(clippy::unwrap_used)]
 
-use orcheck_format::ErrorKind;
+use orcheck_format::{ErrorKind, TargetId};
 use orcheck_placement::{DEFAULT_LANES_MAX, Placement};
 use proptest::prelude::*;
 
@@ -13,7 +13,7 @@ fn names(prefix: &str, count: usize) -> Vec<String> {
 fn streams(placement: &Placement) -> Vec<usize> {
     let mut streams = vec![0; placement.servers.len()];
     for lane in placement.lanes.iter().flatten() {
-        streams[*lane as usize] += 1;
+        streams[lane.index()] += 1;
     }
     streams
 }
@@ -29,7 +29,7 @@ fn check_lanes(placement: &Placement) {
         assert!(!lanes.is_empty(), "a node without a lane: {placement:?}");
         for (i, lane) in lanes.iter().enumerate() {
             assert!(
-                placement.servers[*lane as usize].active,
+                placement.servers[lane.index()].active,
                 "inactive lane: {placement:?}"
             );
             assert!(
@@ -40,11 +40,11 @@ fn check_lanes(placement: &Placement) {
     }
 }
 
-fn fullest(lanes: &[Vec<u32>], sizes: &[u64], servers: usize) -> u64 {
+fn fullest(lanes: &[Vec<TargetId>], sizes: &[u64], servers: usize) -> u64 {
     let mut load = vec![0; servers];
     for (of_node, size) in lanes.iter().zip(sizes) {
         for lane in of_node {
-            load[*lane as usize] += size;
+            load[lane.index()] += size;
         }
     }
     load.into_iter().max().unwrap()
@@ -123,7 +123,7 @@ proptest! {
         let first = order.index(servers.len()) as u32;
         for i in 0..servers.len() as u32 {
             let lost = (first + i) % servers.len() as u32;
-            let next = placement.without(lost, &nodes);
+            let next = placement.without(TargetId(lost), &nodes);
             if i as usize == servers.len() - 1 {
                 let error = next.unwrap_err();
                 prop_assert_eq!(error.kind(), ErrorKind::Unavailable);
@@ -133,9 +133,9 @@ proptest! {
             let next = next.unwrap();
             check_lanes(&next);
             prop_assert_eq!(next.generation, placement.generation + 1);
-            prop_assert_eq!(&next, &next.without(lost, &nodes).unwrap());
+            prop_assert_eq!(&next, &next.without(TargetId(lost), &nodes).unwrap());
             for (before, after) in placement.lanes.iter().zip(&next.lanes) {
-                if !before.contains(&lost) {
+                if !before.contains(&TargetId(lost)) {
                     prop_assert_eq!(before, after, "a lane moved that was not on the lost server");
                 }
             }
@@ -154,7 +154,7 @@ proptest! {
                                lost in any::<prop::sample::Index>()) {
         let (nodes, servers) = (names("node \"q\" ", sizes.len()), servers.into_iter().collect::<Vec<_>>());
         let placement = Placement::weighted(&nodes, &sizes, &servers, None).unwrap();
-        for placement in [placement.without(lost.index(servers.len()) as u32, &nodes).unwrap(), placement] {
+        for placement in [placement.without(TargetId(lost.index(servers.len()) as u32), &nodes).unwrap(), placement] {
             let text = placement.to_toml(&nodes);
             prop_assert_eq!(Placement::from_toml(&text, &nodes, &servers).unwrap(), placement);
         }
@@ -178,7 +178,10 @@ fn a_mapping_file_as_a_user_writes_it() {
         elsewhere = "/not/of/this/run"
     "#;
     let placement = Placement::from_toml(text, &names("n", 2), &names("/s", 3)).unwrap();
-    assert_eq!(placement.lanes, [vec![1], vec![0, 1]]);
+    assert_eq!(
+        placement.lanes,
+        [vec![TargetId(1)], vec![TargetId(0), TargetId(1)]]
+    );
     assert_eq!(placement.generation, 0);
     assert!(!placement.servers[2].active);
 }
@@ -253,11 +256,14 @@ fn impossible_input_is_refused_with_the_reason() {
     }
     let placement = Placement::balanced(&nodes, &servers, None).unwrap();
     assert_eq!(
-        placement.without(2, &nodes).unwrap_err().kind(),
+        placement.without(TargetId(2), &nodes).unwrap_err().kind(),
         ErrorKind::Invalid
     );
     assert_eq!(
-        placement.without(0, &nodes[..1]).unwrap_err().kind(),
+        placement
+            .without(TargetId(0), &nodes[..1])
+            .unwrap_err()
+            .kind(),
         ErrorKind::Invalid
     );
 }

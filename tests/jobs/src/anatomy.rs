@@ -39,7 +39,7 @@ pub fn anatomy(bytes: &[u8]) -> Anatomy {
         let record = stream + (stream_len_bytes as usize).next_multiple_of(BLOCK_BYTES);
         let (_, used) = decode_rank_record(&bytes[record..]).unwrap();
         ranks.push((
-            header.rank,
+            header.rank.0,
             at..at + BLOCK_BYTES,
             stream..record,
             record..record + used,
@@ -51,7 +51,7 @@ pub fn anatomy(bytes: &[u8]) -> Anatomy {
         for extent in rank.regions.iter().flat_map(|region| &region.extents) {
             let from = extent.physical as usize;
             extents.push((
-                rank.rank,
+                rank.rank.0,
                 usize::from(extent.store),
                 from..from + extent.stored_len_bytes as usize,
             ));

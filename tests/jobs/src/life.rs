@@ -11,7 +11,7 @@ use orcheck_engine::encoding::{Accept, Trust};
 use orcheck_engine::restart::{Candidate, RankView, candidates};
 use orcheck_format::disk::{CommitRecord, FileName};
 use orcheck_format::wire::identity_of;
-use orcheck_format::{ErrorKind, JobName, Level};
+use orcheck_format::{ErrorKind, JobName, Level, Rank};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::failpoints::Failpoints;
 use orcheck_io::memory::Span;
@@ -248,7 +248,7 @@ impl Workload {
         let views: Vec<RankView> = (0..self.ranks)
             .map(|rank| {
                 let place = &places[self.node_of(rank) as usize];
-                RankView::open(place, candidate, rank, self.ranks)
+                RankView::open(place, candidate, Rank(rank), self.ranks)
             })
             .collect::<orcheck_format::Result<_>>()
             .map_err(Trouble::Refused)?;
@@ -557,7 +557,7 @@ impl Life {
 
     /// One rank of it in this process, over a collective between processes. `between` is called on this rank.
     pub fn live_one(&self, collective: Box<dyn Collective>, between: &(dyn Fn(u64) + Sync)) {
-        let own = || format!("n{}", self.workload.node_of(collective.rank()));
+        let own = || format!("n{}", self.workload.node_of(collective.rank().0));
         let node = self.names.clone().unwrap_or_else(own);
         self.live_on(&node, collective, between);
     }
@@ -569,7 +569,7 @@ impl Life {
         collective: Box<dyn Collective>,
         between: &(dyn Fn(u64) + Sync),
     ) {
-        let rank = collective.rank();
+        let rank = collective.rank().0;
         let job = self.workload.job(&self.root, self.failpoints.clone());
         let text = format!("{}{}node_name = '{node}'\n", job.options, self.more);
         let environment = Environment {

@@ -110,8 +110,8 @@ fn one(
     if let Some(path) = own_node {
         let own = |node: u32| path.ends_with(format!("n{node}"));
         // Replicas of others lie here as whole as its own containers.
-        let held = |container: &ContainerRef| container.holders.iter().any(|&holder| own(holder));
-        (record.containers).retain(|container| own(container.node) || held(container));
+        let held = |container: &ContainerRef| container.holders.iter().any(|&holder| own(holder.0));
+        (record.containers).retain(|container| own(container.node.0) || held(container));
     }
     let verdict = verify_commit_with(places, &record, (&trust, proof), &mut |_, _| {})?;
     let mut broken: Vec<String> = verdict.findings().map(|f| f.message.clone()).collect();

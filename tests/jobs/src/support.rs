@@ -3,7 +3,7 @@
 use crate::{Deployment, deployment};
 use orcheck_client::{Collective, Environment, Options, Session};
 use orcheck_engine::host::agent::{Agent, Stop};
-use orcheck_format::{Dtype, Error, JobName, Result};
+use orcheck_format::{Dtype, Error, JobName, Rank, Result};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::failpoints::Failpoints;
 use orcheck_io::memory::Span;
@@ -172,8 +172,8 @@ impl Threads {
 }
 
 impl Collective for Threads {
-    fn rank(&self) -> u32 {
-        self.rank
+    fn rank(&self) -> Rank {
+        Rank(self.rank)
     }
 
     fn size(&self) -> u32 {

@@ -24,7 +24,7 @@ use orcheck_client::JOB_VARIABLE;
 use orcheck_engine::encoding::Trust;
 use orcheck_engine::restart::reader::Reader;
 use orcheck_format::disk::{CommitRecord, FileName, RegionRecord};
-use orcheck_format::{Dtype, Error, ErrorKind, Result};
+use orcheck_format::{Dtype, Error, ErrorKind, Rank, Result};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::disk::{Create, Dir, Entry};
 use orcheck_io::failpoints::Failpoints;
@@ -54,7 +54,7 @@ const PADDING: &str = " (bytes: if the region holds structures, the unused bytes
 
 /// A difference in one region of one rank.
 struct Difference {
-    rank: u32,
+    rank: Rank,
     region: String,
     text: String,
     elements: u64,
@@ -190,7 +190,7 @@ impl Prover<'_> {
         };
         let differences: Vec<Value> = (found.differences.iter())
             .map(|one| {
-                json!({ "rank": one.rank, "region": one.region, "elements": one.elements, "first": one.text })
+                json!({ "rank": one.rank.0, "region": one.region, "elements": one.elements, "first": one.text })
             })
             .collect();
         Outcome {
@@ -464,7 +464,7 @@ fn differs_in_its_bytes(elements: u64) -> String {
 struct Checkpoint {
     readers: Vec<Reader>,
     /// Reader and region, by rank and name.
-    regions: BTreeMap<(u32, String), (usize, RegionRecord)>,
+    regions: BTreeMap<(Rank, String), (usize, RegionRecord)>,
 }
 
 fn checkpoint(job: &Job, step: u64, trust: &Arc<Trust>) -> Result<Checkpoint> {
@@ -496,7 +496,7 @@ fn checkpoint(job: &Job, step: u64, trust: &Arc<Trust>) -> Result<Checkpoint> {
 }
 
 impl Checkpoint {
-    fn read(&self, key: &(u32, String)) -> Result<Option<Vec<u8>>> {
+    fn read(&self, key: &(Rank, String)) -> Result<Option<Vec<u8>>> {
         let Some((reader, region)) = self.regions.get(key) else {
             return Ok(None);
         };
@@ -542,7 +542,7 @@ fn compare(
 
 fn compare_region(
     (first, resumed): (&Checkpoint, &Checkpoint),
-    key: &(u32, String),
+    key: &(Rank, String),
     region: &RegionRecord,
     (again, tolerance): (Option<&Checkpoint>, f64),
     found: &mut Found,

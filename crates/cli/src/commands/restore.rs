@@ -20,7 +20,7 @@ use orcheck_engine::directory::Commit;
 use orcheck_engine::encoding::Trust;
 use orcheck_engine::restart::reader::{Reader, beside_a_good_copy, holder_of};
 use orcheck_format::disk::{ContainerRef, RegionRecord};
-use orcheck_format::{Crc64, Error, ErrorKind, Result};
+use orcheck_format::{Crc64, Error, ErrorKind, Rank, Result};
 use orcheck_io::disk::{Create, Dir};
 use serde_json::{Value, json};
 
@@ -38,7 +38,7 @@ pub fn run(args: &RestoreArgs, json_wanted: bool) -> std::result::Result<Outcome
     let job = Job::open_trusting(&args.which.place(&args.place), trust)?;
     let commit = job.pick(&args.which)?;
     let restored = match (&args.region, args.rank) {
-        (Some(region), Some(rank)) => one(args, &job, rank, region, trust, json_wanted),
+        (Some(region), Some(rank)) => one(args, &job, Rank(rank), region, trust, json_wanted),
         _ => all(args, &job, trust, json_wanted),
     };
     restored.map_err(|failure| {
@@ -80,7 +80,7 @@ const OTHER_COPIES: &str = "give all directories of the job: another one may hol
 fn one(
     args: &RestoreArgs,
     job: &Job,
-    rank: u32,
+    rank: Rank,
     name: &str,
     trust: &Arc<Trust>,
     json_wanted: bool,
@@ -132,7 +132,7 @@ fn one(
     let mut document = region_entry(region, &args.out.display().to_string(), crc);
     document["job"] = json!(record.job.as_str());
     document["step"] = json!(record.step);
-    document["rank"] = json!(rank);
+    document["rank"] = json!(rank.0);
     document["notes"] = json!(warnings);
     let text = format!(
         "restored region {name:?} of rank {rank}, step {}: {} to {}\n",
@@ -148,7 +148,7 @@ fn one(
     })
 }
 
-fn no_region(reader: &Reader, (step, rank): (u64, u32), name: &str) -> Error {
+fn no_region(reader: &Reader, (step, rank): (u64, Rank), name: &str) -> Error {
     let ranks = reader.manifest().ranks.iter();
     let regions = ranks
         .filter(|one| one.rank == rank)
@@ -185,7 +185,7 @@ fn all(
     let commit = job.pick(&args.which)?;
     let record = &commit.record;
     if let Some(rank) = args.rank {
-        holder_of(record, rank)?;
+        holder_of(record, Rank(rank))?;
     }
     let bar = progress_bar(!json_wanted);
     let total = record
@@ -208,7 +208,7 @@ fn all(
         bytes: 0,
     };
     for container in &record.containers {
-        if args.rank.is_none_or(|rank| container.holds(rank)) {
+        if args.rank.is_none_or(|rank| container.holds(Rank(rank))) {
             extraction.container(container)?;
         }
     }
@@ -242,7 +242,7 @@ impl Extraction<'_> {
         let opens = || !open().is_err_and(|error| error.kind() == ErrorKind::Unavailable);
         let mut gone = None;
         for rank in &reader.manifest().ranks {
-            if self.args.rank.is_some_and(|wanted| wanted != rank.rank) {
+            if self.args.rank.is_some_and(|wanted| wanted != rank.rank.0) {
                 continue;
             }
             let rank_name = format!("rank-{:06}", rank.rank);
@@ -281,7 +281,7 @@ impl Extraction<'_> {
                     }
                     Err(unwritten) => return Err(unwritten.told(unread)),
                 };
-                entry["rank"] = json!(rank.rank);
+                entry["rank"] = json!(rank.rank.0);
                 self.entries.push(entry);
             }
         }
@@ -429,7 +429,7 @@ fn concerns_it_alone(error: &Error) -> bool {
 /// Hands a region to `sink`, and tells its errors from those of reading.
 fn stream(
     reader: &Reader,
-    rank: u32,
+    rank: Rank,
     region: &RegionRecord,
     damage: &mut dyn FnMut(&Error),
     sink: &mut Sink<'_>,
@@ -446,7 +446,7 @@ fn stream(
 
 fn to_stdout(
     reader: &Reader,
-    rank: u32,
+    rank: Rank,
     region: &RegionRecord,
     damage: &mut dyn FnMut(&Error),
 ) -> std::result::Result<(), Unwritten> {
@@ -468,7 +468,7 @@ fn write_region(
     name: &str,
     force: bool,
     reader: &Reader,
-    rank: u32,
+    rank: Rank,
     region: &RegionRecord,
     progress: &mut dyn FnMut(u64),
     damage: &mut dyn FnMut(&Error),

@@ -7,8 +7,8 @@
 use orcheck_engine::directory::Commit;
 use orcheck_engine::encoding::Trust;
 use orcheck_engine::restart::reader::{Reader, holder_of};
-use orcheck_format::ErrorKind;
 use orcheck_format::disk::{ContainerRef, RankRecord, RegionKind, RegionRecord};
+use orcheck_format::{ErrorKind, NodeId, Rank};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::disk::Dir;
 use serde_json::{Value, json};
@@ -29,7 +29,7 @@ pub fn run(args: &ShowArgs, as_json: bool) -> Result<Outcome, Failure> {
     let job = Job::open_trusting(&args.which.place(&args.place), &trust)?;
     let commit = job.pick(&args.which)?;
     for &rank in &args.ranks {
-        holder_of(&commit.record, rank)?;
+        holder_of(&commit.record, Rank(rank))?;
     }
     let mut view = View::new(&job, commit, &args.ranks, as_json);
     for container in &commit.record.containers {
@@ -137,7 +137,7 @@ impl<'a> View<'a> {
                 }
                 self.warnings.extend(notes);
                 for rank in &reader.manifest().ranks {
-                    if self.ranks_wanted.is_empty() || self.ranks_wanted.contains(&rank.rank) {
+                    if self.ranks_wanted.is_empty() || self.ranks_wanted.contains(&rank.rank.0) {
                         self.add_rank(container, rank);
                     }
                 }
@@ -156,15 +156,15 @@ impl<'a> View<'a> {
         }
         let regions: Vec<Value> = rank.regions.iter().map(region_document).collect();
         self.ranks.push(json!({
-            "rank": rank.rank,
+            "rank": rank.rank.0,
             "container": container.file,
             "stream_len_bytes": rank.stream_len_bytes,
             "regions": regions,
         }));
     }
 
-    fn node_name(&self, node: u32) -> Option<String> {
-        self.commit.record.nodes.get(node as usize).cloned()
+    fn node_name(&self, node: NodeId) -> Option<String> {
+        self.commit.record.nodes.get(node.index()).cloned()
     }
 
     /// Where a container lies.
@@ -210,15 +210,15 @@ impl<'a> View<'a> {
         let holders = container.holders.iter();
         let holders = holders.filter_map(|&node| self.node_name(node));
         let ranges = container.ranks.iter();
-        let ranges = ranges.map(|(first, count)| json!({ "first": first, "count": count }));
+        let ranges = ranges.map(|(first, count)| json!({ "first": first.0, "count": count }));
         json!({
             "file": container.file,
             "place": self.place(container),
             "copies": copies.collect::<Vec<String>>(),
             "holders": holders.collect::<Vec<String>>(),
-            "node": container.node,
+            "node": container.node.0,
             "node_name": self.node_name(container.node).unwrap_or_default(),
-            "writer": container.writer,
+            "writer": container.writer.0,
             "len_bytes": container.len_bytes,
             "refers_to": container.refers_to,
             "rank_ranges": ranges.collect::<Vec<Value>>(),
@@ -321,7 +321,7 @@ pub fn region_document(region: &RegionRecord) -> Value {
         "local": region.local,
         "global": region.global,
         "offset": region.offset,
-        "same_as": region.same_as,
+        "same_as": region.same_as.map(|rank| rank.0),
         "extents": region.extents.len(),
         "referred_bytes": referred_bytes(region),
         "stored_bytes": region.extents.iter().map(|extent| extent.stored_len_bytes).sum::<u64>(),
@@ -335,7 +335,7 @@ fn referred_bytes(region: &RegionRecord) -> u64 {
     older.map(|extent| extent.len_bytes).sum()
 }
 
-fn region_row(rank: u32, region: &RegionRecord) -> Vec<Cell> {
+fn region_row(rank: Rank, region: &RegionRecord) -> Vec<Cell> {
     let mut flags = Vec::new();
     for (bit, name) in [(1, "optional"), (2, "same"), (4, "cpu-writes-only")] {
         if region.flags & bit != 0 {

@@ -270,7 +270,7 @@ fn document(one: &Checked<'_>, older_good: Option<&CommitRecord>) -> Value {
             "file": container.file,
             "path": container.path,
             "copies": container.copies,
-            "node": container.node,
+            "node": container.node.0,
             "ranks": container.ranks,
             "regions": container.regions,
             "checked_bytes": container.checked_bytes,
@@ -278,7 +278,7 @@ fn document(one: &Checked<'_>, older_good: Option<&CommitRecord>) -> Value {
             "findings": container.findings.iter().map(|finding| json!({
                 "kind": finding.kind.name(),
                 "fatal": finding.fatal,
-                "rank": finding.rank,
+                "rank": finding.rank.map(|rank| rank.0),
                 "region": finding.region,
                 "message": one.told(finding, older_good),
             })).collect::<Vec<Value>>(),

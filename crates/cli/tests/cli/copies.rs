@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use orcheck_format::Level;
 use orcheck_format::disk::CommitRecord;
+use orcheck_format::{Level, NodeId, Rank};
 
 use crate::answer;
 use orcheck_fixtures::reading::{Scratch, Spec, Written, flip, payload, write};
@@ -28,7 +28,7 @@ fn replicated(scratch: &Scratch, step: u64) -> Written {
         assert_eq!(path.parent().unwrap(), dirs[index]);
         let other = &dirs[index + 1];
         std::fs::copy(path, other.join(path.file_name().unwrap())).unwrap();
-        container.holders = vec![index as u32 + 1];
+        container.holders = vec![NodeId(index as u32 + 1)];
     }
     for dir in &dirs {
         std::fs::write(dir.join(spec.commit_name()), record.encode()).unwrap();
@@ -85,13 +85,13 @@ fn a_damaged_copy_is_named_and_another_one_is_used() {
         let restore = ["restore", "--rank", "1", "--region", "u", "--out", &shown];
         let restored = nodes.ask(&restore);
         assert_eq!(restored.code, 0, "{}", restored.stderr);
-        assert!(std::fs::read(&out).unwrap() == payload(1, 40, "u", 24_000));
+        assert!(std::fs::read(&out).unwrap() == payload(Rank(1), 40, "u", 24_000));
         // The copy of the first node is read first.
         assert_eq!(restored.stderr.contains("another copy is good"), node == 0);
         let mut command = crate::orcheck(&restore[..6]);
         let root = nodes.scratch.path().join("local").display().to_string();
         let streamed = command.args(["-", "--node-dir", &root]).output().unwrap();
-        assert!(streamed.stdout == payload(1, 40, "u", 24_000));
+        assert!(streamed.stdout == payload(Rank(1), 40, "u", 24_000));
         let all = nodes.scratch.path().join("all").display().to_string();
         assert_eq!(nodes.ask(&["restore", "--all", "--out", &all]).code, 0);
     }

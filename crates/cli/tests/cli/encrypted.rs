@@ -9,7 +9,7 @@ use orcheck_format::disk::{
     BLOCK_BYTES, CommitRecord, Compression, ContainerHeader, Extent, Features, RankRecord,
     RegionKind, RegionRecord, encode_rank_record,
 };
-use orcheck_format::{Dtype, Error, Level, crc64};
+use orcheck_format::{Dtype, Error, Level, NodeId, Rank, TargetId, WriterId, crc64};
 use orcheck_io::failpoints::Failpoints;
 use orcheck_io::user::Secret;
 use orcheck_pool::{Pool, PoolShape};
@@ -42,8 +42,8 @@ pub fn write(site: &Site) -> std::path::PathBuf {
         step: 5,
         epoch: epoch(1),
         level: Level::Global,
-        node: 0,
-        writer: 0,
+        node: NodeId(0),
+        writer: WriterId(0),
         world_size: 1,
         alignment_bytes: BLOCK_BYTES as u32,
         created_unix_ms: 1,
@@ -52,7 +52,7 @@ pub fn write(site: &Site) -> std::path::PathBuf {
     let key = ContainerKey::create(&secret, &mut header).unwrap();
     let target = Target {
         dir: open_dir(&dir, Failpoints::none()).unwrap(),
-        server: 0,
+        server: TargetId(0),
         stripes: Vec::new(),
         direct: false,
         ranks: 1,
@@ -109,7 +109,7 @@ pub fn write(site: &Site) -> std::path::PathBuf {
         cut_bytes: 1 << 18,
         may_shrink: false,
     };
-    writer.begin_rank(0, announced).unwrap();
+    writer.begin_rank(Rank(0), announced).unwrap();
     let recipe = Recipe {
         compression: Compression::Zstd,
         level: 1,
@@ -121,7 +121,7 @@ pub fn write(site: &Site) -> std::path::PathBuf {
     assert!(writer.append_piece(&pool, 0, &piece, &body).unwrap());
     writer.end_segment(stream_len_bytes).unwrap();
     let record = RankRecord {
-        rank: 0,
+        rank: Rank(0),
         stream_len_bytes,
         regions: vec![region],
     };

@@ -1,5 +1,6 @@
 //! `restore`.
 
+use orcheck_format::Rank;
 use std::path::Path;
 
 use crate::inspect::Site;
@@ -25,7 +26,7 @@ fn one_region() {
     ];
     let restored = site.ask(&arguments);
     assert_eq!(restored.code, 0, "{}", restored.stderr);
-    assert!(std::fs::read(&out).unwrap() == payload(2, 40, "u", 24_000));
+    assert!(std::fs::read(&out).unwrap() == payload(Rank(2), 40, "u", 24_000));
     // Breaks if: the look at the directory and the reservation of the name are both dropped.
     std::fs::write(&out, b"mine").unwrap();
     let refused = site.ask(&arguments);
@@ -40,7 +41,7 @@ fn one_region() {
     assert_eq!(forced.code, 0);
     let crc = format!(
         "{:016x}",
-        orcheck_format::crc64(&payload(2, 40, "u", 24_000))
+        orcheck_format::crc64(&payload(Rank(2), 40, "u", 24_000))
     );
     assert_eq!(forced.json()["crc64_nvme"], crc);
     assert_eq!(
@@ -59,7 +60,7 @@ fn to_standard_output() {
     ]);
     let output = command.output().unwrap();
     assert_eq!(output.status.code(), Some(0));
-    assert!(output.stdout == payload(0, 40, "u", 24_000));
+    assert!(output.stdout == payload(Rank(0), 40, "u", 24_000));
     assert_eq!(
         site.ask(&[
             "restore", "--rank", "0", "--region", "u", "--out", "-", "--json"
@@ -112,7 +113,7 @@ fn everything_with_an_index() {
         let owner = if name == "same" { 0 } else { rank };
         let bytes = std::fs::read(out.join(region["file"].as_str().unwrap())).unwrap();
         assert!(
-            bytes == payload(owner, 40, name, bytes.len()),
+            bytes == payload(Rank(owner), 40, name, bytes.len()),
             "rank {rank} region {name}"
         );
         assert_eq!(bytes.len() as u64, region["len_bytes"].as_u64().unwrap());
@@ -164,7 +165,7 @@ fn damage() {
     ]);
     let output = command.output().unwrap();
     assert_eq!(output.status.code(), Some(5));
-    assert!(output.stdout == payload(1, 40, "u", 8192));
+    assert!(output.stdout == payload(Rank(1), 40, "u", 8192));
     // Other regions and ranks are restored; the index tells what is missing.
     let all = site.scratch.path().join("all");
     let partial = site.ask(&[

@@ -18,7 +18,7 @@ use crate::session::Session;
 use orcheck_engine::host::{JOIN_TIMEOUT, join};
 use orcheck_engine::node::Index;
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Level, Result};
+use orcheck_format::{Level, Rank, Result, WriterId};
 use orcheck_io::machine::thread::spawn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -82,7 +82,7 @@ impl Session {
         if let Err(error) = self.end(agreed.is_ok(), left.min(JOIN_TIMEOUT)) {
             self.warnings.push(error.message().to_owned());
         }
-        if self.rank == 0 && self.trigger.should_stop() {
+        if self.rank == Rank(0) && self.trigger.should_stop() {
             report::stopped(&self.job);
         }
         let mut warnings: Vec<String> = std::iter::from_fn(|| self.take_warning()).collect();
@@ -164,7 +164,7 @@ impl Session {
         threads.flush_stop.store(true, Ordering::Release);
         let index = Index::new(&self.link.pool, self.link.shape);
         for writer in 0..self.link.shape.writers {
-            index.nudge(writer);
+            index.nudge(WriterId(writer));
         }
         if let Some(mender) = threads.mender.take() {
             // It looks at the same flag, and what it did not get to is made again after the next restart.

@@ -11,7 +11,7 @@ use crate::session::{
 use orcheck_engine::commit::undecided;
 use orcheck_engine::node::{Index, Outcome};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Detail, Error, ErrorKind, Level, Result};
+use orcheck_format::{Detail, Error, ErrorKind, Level, Rank, Result};
 
 impl Session {
     /// Calls `watcher` for every step that became safe or lost at a level, inside later `due`, `checkpoint`, `close` and
@@ -99,7 +99,7 @@ impl Session {
                 .outcomes
                 .reported
                 .retain(|&(step, _), _| step >= forgotten);
-            if self.rank == 0 {
+            if self.rank == Rank(0) {
                 report::lost(&self.job, error.message());
             }
             self.warnings.push(error.message().to_owned());

@@ -26,7 +26,7 @@ impl Session {
     /// flags; what the directory says.
     pub fn route_file(&mut self, name: &str, flags: u32) -> Result<PathBuf> {
         check_routed(name, flags, &self.memory.regions)?;
-        let node = self.link.layout.node_of(self.rank) as usize;
+        let node = self.link.layout.node_of(self.rank).index();
         let route = match (
             self.memory.route.take(),
             &self.link.places.node,

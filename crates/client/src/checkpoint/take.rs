@@ -207,7 +207,7 @@ impl Session {
 
     fn prepare(&mut self, step: u64) -> Result<Prepared> {
         check_call(step, self.progress.last_step, &self.memory.regions)?;
-        let node = &self.link.layout.nodes[self.link.layout.node_of(self.rank) as usize];
+        let node = &self.link.layout.nodes[self.link.layout.node_of(self.rank).index()];
         let storer = node.ranks.first().copied().unwrap_or(self.rank);
         let route = self.memory.route.as_ref();
         let striped = self.options.mode == Mode::Traditional;
@@ -332,8 +332,8 @@ impl Session {
     /// Most extents of each tracked region: the records of all ranks of a writer must fit one manifest,
     /// half of which is left for the other regions.
     fn most_extents(&self, prepared: &Prepared) -> usize {
-        let node = &self.link.layout.nodes[self.link.layout.node_of(self.rank) as usize];
-        let ranks = node.writers[self.writer as usize].len().max(1);
+        let node = &self.link.layout.nodes[self.link.layout.node_of(self.rank).index()];
+        let ranks = node.writers[self.writer.index()].len().max(1);
         let tracked = prepared.tracked().count().max(1);
         MAX_METADATA_BYTES / 2 / EXTENT_BYTES as usize / ranks / tracked
     }

@@ -41,7 +41,7 @@ pub fn agree_min<T>(
     }
     let failed = vector[0] as u32;
     let mut text = vec![0u8; TEXT_BYTES + 8];
-    if failed == rank
+    if failed == rank.0
         && let Err(error) = &local
     {
         let message = error.message().as_bytes();
@@ -52,7 +52,7 @@ pub fn agree_min<T>(
     }
     collective.bcast(&mut text, failed)?;
     if let Err(error) = local
-        && failed == rank
+        && failed == rank.0
     {
         return Err(error);
     }

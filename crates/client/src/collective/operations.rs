@@ -3,12 +3,12 @@
 //! Invariant: implementations are called only on the thread that calls the session, inside
 //! collective calls, in the same order on all ranks; MPI_THREAD_FUNNELED suffices.
 
-use orcheck_format::Result;
+use orcheck_format::{Rank, Result};
 
 /// What Orcheck needs from the program's parallel environment.
 pub trait Collective: Send {
     /// This rank.
-    fn rank(&self) -> u32;
+    fn rank(&self) -> Rank;
     /// Ranks in the job.
     fn size(&self) -> u32;
     /// `buf` of `root` reaches all ranks; the length is the same everywhere.
@@ -33,8 +33,8 @@ pub trait Collective: Send {
 pub struct Solo;
 
 impl Collective for Solo {
-    fn rank(&self) -> u32 {
-        0
+    fn rank(&self) -> Rank {
+        Rank(0)
     }
 
     fn size(&self) -> u32 {

@@ -22,7 +22,7 @@ use crate::regions::{ArrayLayout, Codec, Region, Regions, Route, Stored, check_r
 use crate::report::Warnings;
 use crate::session::{HISTORY, Restarted, Stats, Which, found_too_late, nothing_found};
 use crate::trigger::Request;
-use orcheck_format::{Dtype, Error, JobName, Level, Result};
+use orcheck_format::{Dtype, Error, JobName, Level, Rank, Result};
 use orcheck_io::failpoints::Failpoints;
 use orcheck_io::memory::{Buffer, Span};
 use orcheck_pool::page_bytes;
@@ -37,7 +37,7 @@ static REQUEST: Request = Request::new();
 pub struct Disabled {
     job: JobName,
     why: Without,
-    rank: u32,
+    rank: Rank,
     failpoints: Failpoints,
     regions: Regions,
     allocations: BTreeMap<usize, Buffer>,
@@ -49,10 +49,10 @@ pub struct Disabled {
 }
 
 impl Disabled {
-    pub(crate) fn new(job: JobName, why: Without, rank: u32, failpoints: Failpoints) -> Self {
+    pub(crate) fn new(job: JobName, why: Without, rank: Rank, failpoints: Failpoints) -> Self {
         let said = format!("job '{}' runs without checkpoints: {why}", job.as_str());
         let mut warnings = Warnings::default();
-        warnings.extend((rank == 0).then_some(said));
+        warnings.extend((rank == Rank(0)).then_some(said));
         Self {
             job,
             why,
@@ -151,7 +151,7 @@ impl Disabled {
         let route = match self.route.take() {
             Some(route) => route,
             None => Route::among_temporary_files(
-                (&self.job, self.rank),
+                (&self.job, Rank(self.rank.0)),
                 &self.failpoints,
                 &mut self.warnings,
             )?,

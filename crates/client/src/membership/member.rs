@@ -15,7 +15,7 @@ use crate::regions::{ArrayLayout, Codec, Stored};
 use crate::report;
 use crate::session::{Restarted, Session, Stats, Waiter, Watcher, Which};
 use crate::trigger::Request;
-use orcheck_format::{Dtype, Error, Level, Result};
+use orcheck_format::{Dtype, Error, Level, Rank, Result};
 use orcheck_io::memory::Span;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -66,7 +66,7 @@ impl Membership {
             None => Session::open_agreed((job, options), collective, environment)
                 .map(|session| On(Box::new(session))),
             Some(why) => {
-                if rank == 0 {
+                if rank == Rank(0) {
                     report::disabled(&job, why);
                 }
                 let off = Disabled::new(job, why, rank, environment.failpoints);
@@ -74,7 +74,7 @@ impl Membership {
             }
         });
         opened.inspect_err(|error| {
-            if rank == 0 {
+            if rank == Rank(0) {
                 report::refused(error);
             }
         })

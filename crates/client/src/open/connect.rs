@@ -17,7 +17,7 @@ use orcheck_engine::commit::{Links, Tree};
 use orcheck_engine::directory::epoch::ClaimLock;
 use orcheck_engine::node::Layout;
 use orcheck_format::wire::Message;
-use orcheck_format::{Error, Result, RunId};
+use orcheck_format::{Error, NodeId, Rank, Result, RunId};
 use orcheck_io::clock::Clock;
 use orcheck_io::failpoints::Failpoints;
 use orcheck_io::machine::thread::spawn_scoped;
@@ -68,17 +68,17 @@ impl Way {
             return Ok(way);
         }
         let mut own = Ok((Vec::new(), Vec::new()));
-        if layout.leads_node(rank) && relays.contains(&node) {
+        if layout.leads_node(rank) && relays.contains(&node.0) {
             let name = format!("orcheck-{}-r{node}", start.run);
             own = doors::open(&name, layout.has_hosts(), options.net);
         }
         let (opened, addresses) = agree(collective, own)?;
         let mut all = doors::exchange(collective, layout, relays.clone(), &addresses)?;
-        if relays.contains(&node) {
+        if relays.contains(&node.0) {
             way.doors = opened;
         }
-        if let Some(above) = tree.above(node).filter(|above| relays.contains(above)) {
-            way.above = all.swap_remove((above - relays.start) as usize);
+        if let Some(above) = tree.above(node).filter(|above| relays.contains(&above.0)) {
+            way.above = all.swap_remove((above.0 - relays.start) as usize);
         }
         Ok(way)
     }
@@ -92,14 +92,14 @@ pub(crate) struct NodeSide {
     pub(crate) listener: Option<Listener>,
 }
 
-pub(crate) fn node_address(run: RunId, node: u32) -> Address {
+pub(crate) fn node_address(run: RunId, node: NodeId) -> Address {
     Address::Abstract(format!("orcheck-{run}-n{node}"))
 }
 
 /// This rank's pool, its connection to the node's control thread, and, on a node's lowest rank,
 /// the connections of that thread.
 pub(crate) fn connect(
-    rank: u32,
+    rank: Rank,
     layout: &Layout,
     side: Option<&mut NodeSide>,
     way: Way,
@@ -114,7 +114,7 @@ pub(crate) fn connect(
         return Ok((Arc::new(pool), conn, None));
     };
     let clock = environment.clock.as_ref();
-    let ranks = layout.nodes[node as usize].ranks.len();
+    let ranks = layout.nodes[node.index()].ranks.len();
     let patience = way.patience;
     let below = way.tree.below(node);
     let own_door = side.listener.take().into_iter().collect();
@@ -136,7 +136,7 @@ pub(crate) fn connect(
         };
         let accept_ranks = spawn_scoped(scope, "orcheck-accept", door)?;
         let lead_door = || {
-            let ours = |_, of| below.contains(&of);
+            let ours = |_, of: NodeId| below.contains(&of.0);
             let accepted = meeting.accept_all(way.doors, 1, below.len(), &ours);
             accepted.inspect_err(|_| meeting.give_up())
         };
@@ -149,7 +149,7 @@ pub(crate) fn connect(
             conn.receive_fd(CONNECT_TIMEOUT).map(|_| conn)
         });
         let own = own.inspect_err(|_| meeting.give_up());
-        let to_lead = if node == 0 || own.is_err() {
+        let to_lead = if node == NodeId(0) || own.is_err() {
             Ok(None)
         } else {
             let me = (rank, node);
@@ -179,14 +179,14 @@ fn links_of(ranks: Vec<Accepted>, nodes: Vec<Accepted>, lead: Option<Conn>) -> L
 }
 
 /// A connection to the control thread of this rank's node, which answers with the pool.
-fn enter_node(rank: u32, layout: &Layout, start: &Start, failpoints: &Failpoints) -> Result<Conn> {
+fn enter_node(rank: Rank, layout: &Layout, start: &Start, failpoints: &Failpoints) -> Result<Conn> {
     let node = layout.node_of(rank);
     let address = node_address(start.run, node);
     let conn = Conn::connect(&address, &start.key, failpoints, CONNECT_TIMEOUT);
     let mut conn = conn.map_err(|error| {
         error.at(format!(
             "rank {rank} and the lowest rank of node '{}'",
-            layout.nodes[node as usize].name
+            layout.nodes[node.index()].name
         ))
     })?;
     conn.send(&Message::Hello { rank, node }, CONNECT_TIMEOUT)?;
@@ -194,7 +194,7 @@ fn enter_node(rank: u32, layout: &Layout, start: &Start, failpoints: &Failpoints
 }
 
 /// A rank, its node, and the connection to it.
-type Accepted = (u32, u32, Conn);
+type Accepted = (Rank, NodeId, Conn);
 
 /// The parts of one process that wait for connections, so that the failure of one ends the waits of all.
 struct Meeting<'a> {
@@ -229,7 +229,7 @@ impl<'a> Meeting<'a> {
         listeners: Vec<Listener>,
         part: usize,
         expected: usize,
-        ours: &dyn Fn(u32, u32) -> bool,
+        ours: &dyn Fn(Rank, NodeId) -> bool,
     ) -> Result<Option<Vec<Accepted>>> {
         let clock = self.environment.clock.as_ref();
         let until = clock.now() + self.patience;
@@ -267,7 +267,7 @@ impl<'a> Meeting<'a> {
 /// Whoever is right above in the tree to the lead.
 fn reach(
     above: &[Address],
-    (rank, node): (u32, u32),
+    (rank, node): (Rank, NodeId),
     key: &Key,
     failpoints: &Failpoints,
     (clock, patience): (&dyn Clock, Duration),

@@ -63,7 +63,7 @@ pub(crate) fn exchange(
         }
     }
     let rank = collective.rank();
-    let at = layout.node_of(rank).wrapping_sub(nodes.start) as usize;
+    let at = layout.node_of(rank).0.wrapping_sub(nodes.start) as usize;
     let mine = layout.leads_node(rank).then_some((at, text.as_bytes()));
     let table = rows(collective, (nodes.len(), ADDRESS_BYTES), mine)?;
     let parse = |row: &[u8]| {

@@ -10,7 +10,7 @@
 use crate::collective::{Collective, agree, agree_min, bcast_bytes, number, rows};
 use crate::options::Options;
 use orcheck_engine::node::{Layout, MAX_LANES, Scheme};
-use orcheck_format::{Error, Result, crc64};
+use orcheck_format::{Error, NodeId, Rank, Result, crc64};
 use orcheck_io::machine::{cpu_socket, cpuset, host_name};
 use orcheck_io::user::SecretSource;
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,13 +40,13 @@ pub(crate) fn exchange_facts(collective: &mut dyn Collective, options: &Options)
     let runs = bcast_bytes(collective, encode_runs(&numbered), 0)?;
     let numbered = agree(collective, decode_runs(&runs, size))?;
 
-    let own = numbered.get(rank as usize).map_or(0, |one| one.0);
+    let own = numbered.get(rank.index()).map_or(0, |one| one.0);
     let count = numbered.iter().map(|one| one.0 + 1).max().unwrap_or(0);
     let lowest = numbered.iter().position(|one| one.0 == own);
     let mut names = [0; 2 * NAME_BYTES];
     names[..node.len()].copy_from_slice(node.as_bytes());
     names[NAME_BYTES..NAME_BYTES + host.len()].copy_from_slice(host.as_bytes());
-    let mine = (lowest == Some(rank as usize)).then_some((own as usize, &names[..]));
+    let mine = (lowest == Some(rank.index())).then_some((own as usize, &names[..]));
     let table = rows(collective, (count as usize, names.len()), mine)?;
     let names: Vec<(String, String)> = (table.chunks_exact(2 * NAME_BYTES))
         .map(|row| (text(&row[..NAME_BYTES]), text(&row[NAME_BYTES..])))
@@ -62,7 +62,10 @@ pub(crate) fn exchange_facts(collective: &mut dyn Collective, options: &Options)
         _ => Ok(()),
     };
     agree(collective, alike)?;
-    let (node_of, sockets): (Vec<u32>, Vec<u32>) = numbered.into_iter().unzip();
+    let numbered = numbered
+        .into_iter()
+        .map(|(node, socket)| (NodeId(node), socket));
+    let (node_of, sockets): (Vec<NodeId>, Vec<u32>) = numbered.unzip();
     let lanes = lanes_per_node(options, names.len());
     let modes = (options.mode, options.scheme);
     agree(
@@ -180,7 +183,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 /// The name of this rank's node, if it is given: alone, or in a list over which the ranks are dealt in blocks.
-fn node_of(options: &Options, rank: u32, size: u32) -> Option<String> {
+fn node_of(options: &Options, rank: Rank, size: u32) -> Option<String> {
     let names: Vec<&str> = options.node_name.as_deref()?.split(',').collect();
     let at = u64::from(rank) * names.len() as u64 / u64::from(size.max(1));
     names.get(at as usize).map(|name| name.trim().to_owned())
@@ -278,7 +281,7 @@ mod tests {
             let text = format!("global = '/a'\nnode_name = '{list}'");
             let options = Options::from_text(&text).unwrap();
             (0..size)
-                .map(|rank| node_of(&options, rank, size).unwrap())
+                .map(|rank| node_of(&options, Rank(rank), size).unwrap())
                 .collect()
         };
         assert_eq!(on("a,b", 4), ["a", "a", "b", "b"]);
@@ -286,6 +289,6 @@ mod tests {
         assert_eq!(on("a", 2), ["a", "a"]);
         assert_eq!(on("a,b,c", 2), ["a", "b"]);
         let options = Options::from_text("global = '/a'").unwrap();
-        assert_eq!(node_of(&options, 0, 1), None);
+        assert_eq!(node_of(&options, Rank(0), 1), None);
     }
 }

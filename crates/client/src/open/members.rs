@@ -19,7 +19,7 @@ use orcheck_engine::encoding::Trust;
 use orcheck_engine::node::Layout;
 use orcheck_engine::replicas::{Files, Holdings, NodeAt};
 use orcheck_format::disk::{FileName, Member, Members};
-use orcheck_format::{Epoch, Error, JobName, Result, count};
+use orcheck_format::{Epoch, Error, JobName, NodeId, Rank, Result, count};
 use orcheck_io::disk::{Dir, write_private};
 use orcheck_io::failpoints::Failpoints;
 use orcheck_io::machine::thread::spawn_scoped;
@@ -131,13 +131,13 @@ fn absent(
     let list = Members {
         job: job.clone(),
         epoch,
-        nodes: if rank == root {
+        nodes: if rank == Rank(root) {
             own.to_vec()
         } else {
             Vec::new()
         },
     };
-    let bytes = if rank == root {
+    let bytes = if rank == Rank(root) {
         list.encode()
     } else {
         Vec::new()
@@ -187,12 +187,12 @@ pub(crate) fn find_absent(
         return Ok(Absent::default());
     }
     let rank = collective.rank();
-    let (node, nodes) = (layout.node_of(rank) as usize, layout.nodes.len());
+    let (node, nodes) = (layout.node_of(rank).index(), layout.nodes.len());
     let mut mine = Ok(Files::new());
     if layout.leads_node(rank) {
         let asked = absent.iter().enumerate();
         let asked: Vec<_> = asked.filter(|(at, _)| at % nodes == node).collect();
-        mine = ask(&asked, (rank, node as u32), failpoints);
+        mine = ask(&asked, (rank, NodeId(node as u32)), failpoints);
     }
     let told = exchange_holdings(collective, layout, mine)?;
     let mut held: Vec<Option<Files>> = vec![None; absent.len()];
@@ -240,7 +240,7 @@ pub(crate) fn may_know_more(silent: &[(String, u64)], found: u64, losses: u8) ->
 /// What the nodes that answer hold, each file behind the node's number; a node that answers has an entry without a file.
 fn ask(
     asked: &[(usize, &(NodeAt, u64))],
-    own: (u32, u32),
+    own: (Rank, NodeId),
     failpoints: &Failpoints,
 ) -> Result<Files> {
     let mut told = Files::new();

@@ -18,7 +18,7 @@ use orcheck_engine::host::Replication;
 use orcheck_engine::node::Layout;
 use orcheck_engine::replicas::{Files, Holdings, NodeAt, ReplicaStore};
 use orcheck_format::disk::Member;
-use orcheck_format::{Epoch, JobName, Result};
+use orcheck_format::{Epoch, JobName, Rank, Result};
 use orcheck_io::disk::Dir;
 use orcheck_io::machine::memory;
 use orcheck_io::user::read_text;
@@ -76,7 +76,7 @@ impl Peers {
             key: start.key.clone(),
         });
         let text = match (&options.topology, rank) {
-            (Some(path), 0) => {
+            (Some(path), Rank(0)) => {
                 read_text(path, TOPOLOGY_LIMIT_BYTES).map_err(|error| error.at("topology"))
             }
             _ => Ok(String::new()),
@@ -143,7 +143,7 @@ pub(crate) fn tell_sources(
 ) -> Result<Option<String>> {
     let rank = i64::from(collective.rank());
     // What the node's own agent has in memory is at home.
-    let home = &layout.nodes[layout.node_of(collective.rank()) as usize].name;
+    let home = &layout.nodes[layout.node_of(collective.rank()).index()].name;
     let mine = mine.filter(|node| *node != home.as_str());
     let mut told = Vec::new();
     let mut after = -1;
@@ -169,7 +169,7 @@ pub(crate) fn tell_sources(
         }
         collective.bcast(&mut name, after as u32)?;
         let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
-        let here = &layout.nodes[layout.node_of(after as u32) as usize].name;
+        let here = &layout.nodes[(layout.node_of(Rank(after as u32))).index()].name;
         let from = String::from_utf8_lossy(name);
         told.push(format!("rank {after} on {here} from {from}"));
     }
@@ -190,7 +190,7 @@ pub(crate) fn exchange_holdings(
     let text = agree_min(collective, text, &mut longest)?;
     let room = longest[0].unsigned_abs() as usize;
     let rank = collective.rank();
-    let node = layout.node_of(rank) as usize;
+    let node = layout.node_of(rank).index();
     let mine = layout.leads_node(rank).then_some((node, text.as_bytes()));
     let table = rows(collective, (layout.nodes.len(), room), mine)?;
     let parse = |part: &[u8]| {

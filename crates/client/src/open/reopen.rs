@@ -68,7 +68,7 @@ impl Reopen {
         };
         let free = free.map_err(|error| error.at("an engine that does not let go of the pool"));
         agree(collective, free)?;
-        let same = if IndexShape::of(&layout.nodes[layout.node_of(collective.rank()) as usize])
+        let same = if IndexShape::of(&layout.nodes[layout.node_of(collective.rank()).index()])
             == self.shape
         {
             Ok(())

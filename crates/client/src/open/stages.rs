@@ -40,7 +40,7 @@ use orcheck_engine::host::{Host, HostPlan, server_names};
 use orcheck_engine::node::{Index, IndexShape, Layout, Patience, pool_chunks};
 use orcheck_engine::replicas::Room;
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Epoch, Error, JobName, Result};
+use orcheck_format::{Epoch, Error, JobName, NodeId, Rank, Result};
 use orcheck_io::disk::Dir;
 use orcheck_io::machine::{cpuset, effective_uid, group_id, memory, online_processors};
 use orcheck_net::{Conn, Listener};
@@ -82,8 +82,8 @@ struct Ranks<'a> {
     job: JobName,
     options: Options,
     layout: Layout,
-    rank: u32,
-    node: u32,
+    rank: Rank,
+    node: NodeId,
     leads_node: bool,
     leads_job: bool,
     recipe: Recipe,
@@ -103,7 +103,7 @@ impl<'a> Ranks<'a> {
             environment,
             node: layout.node_of(rank),
             leads_node: layout.leads_node(rank),
-            leads_job: rank == 0,
+            leads_job: rank == Rank(0),
             job,
             options,
             layout,
@@ -114,7 +114,7 @@ impl<'a> Ranks<'a> {
     }
 
     fn node_name(&self) -> &str {
-        &self.layout.nodes[self.node as usize].name
+        &self.layout.nodes[self.node.index()].name
     }
 
     /// What `work` gives on the lowest rank of each node, `None` on the others. Collective.
@@ -280,7 +280,7 @@ impl Owned {
         led: &Led,
         collective: &mut dyn Collective,
     ) -> Result<Self> {
-        let shape = IndexShape::of(&ranks.layout.nodes[ranks.node as usize]);
+        let shape = IndexShape::of(&ranks.layout.nodes[ranks.node.index()]);
         let claim_here = || node_side(ranks, found, &led.start, shape).map(Some);
         // The lead first: of two runs at once one has its directories and thereby the job, and the
         // other one has claimed nothing elsewhere. Breaks if: all nodes claim at once; each run may
@@ -463,7 +463,7 @@ fn host_plan(ranks: &Ranks<'_>, epoch: Epoch, peers: Option<&Peers>) -> HostPlan
 /// Makes checkpoints due; ranks that are bound compute on as many processors as all of them have
 /// together.
 fn new_trigger(ranks: &Ranks<'_>) -> Result<Trigger> {
-    let of_node = ranks.layout.nodes[ranks.node as usize].ranks.len();
+    let of_node = ranks.layout.nodes[ranks.node.index()].ranks.len();
     let processors = (of_node * cpuset().len()).min(online_processors());
     let machine = (ranks.layout.nodes.len(), processors);
     let clock = Arc::clone(&ranks.environment.clock);

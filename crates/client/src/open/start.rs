@@ -12,7 +12,7 @@ use crate::options::{Balance, Options};
 use orcheck_engine::directory::{Catalog, Places};
 use orcheck_engine::host::server_names;
 use orcheck_engine::node::Layout;
-use orcheck_format::{Error, JobName, Result, RunId};
+use orcheck_format::{Error, JobName, NodeId, Result, RunId, TargetId};
 use orcheck_io::machine::{host_name, process_id};
 use orcheck_io::rng::random_bytes;
 use orcheck_io::user::read_text;
@@ -106,7 +106,7 @@ fn first_placement(
     };
     for (number, &seen) in seen_by_all.iter().enumerate() {
         if !seen {
-            placement = placement.without(number as u32, &nodes)?;
+            placement = placement.without(TargetId(number as u32), &nodes)?;
         }
     }
     Ok(Some(placement))
@@ -126,7 +126,7 @@ fn last_sizes(job: &JobName, nodes: &[String], places: &Places) -> Result<Option
     let sizes = nodes
         .iter()
         .map(|name| {
-            let held = |node: u32| record.nodes.get(node as usize) == Some(name);
+            let held = |node: NodeId| record.nodes.get(node.index()) == Some(name);
             record
                 .containers
                 .iter()

@@ -8,8 +8,8 @@ use crate::open::agent::Agent;
 use crate::open::mender::Mender;
 use orcheck_engine::commit::{ControlShared, Links};
 use orcheck_engine::host::Host;
-use orcheck_format::Result;
 use orcheck_format::wire::{AgentMessage, Message};
+use orcheck_format::{Rank, Result};
 use orcheck_io::poll::Waker;
 use orcheck_net::{Conn, Listener};
 use orcheck_placement::Placement;
@@ -54,7 +54,7 @@ impl Drop for Threads {
 
 impl Threads {
     /// None in this process: those of the node are in its agent.
-    pub(crate) fn elsewhere(host: &Host, rank: u32, own: Conn, agent: Option<Agent>) -> Self {
+    pub(crate) fn elsewhere(host: &Host, rank: Rank, own: Conn, agent: Option<Agent>) -> Self {
         let (own, timeout) = (Mutex::new(own), host.plan.timeout);
         let sealed = move |step| {
             let message = Message::Agent(AgentMessage::Sealed { rank, step });
@@ -79,7 +79,7 @@ impl Threads {
     /// Starts the threads of this rank: on a node's lowest one (`links`) those of the node, with `doors` for the keeper.
     pub(crate) fn start(
         host: &Host,
-        rank: u32,
+        rank: Rank,
         mut own: Conn,
         links: Option<Links>,
         doors: Vec<Listener>,

@@ -10,7 +10,7 @@ use crate::regions::array::ArrayLayout;
 use crate::regions::route::Route;
 use orcheck_engine::capture::Source;
 use orcheck_format::disk::{MAX_NAME_BYTES, RegionKind, RegionRecord};
-use orcheck_format::{Dtype, Error, ErrorKind, Result};
+use orcheck_format::{Dtype, Error, ErrorKind, Rank, Result};
 use orcheck_io::memory::{Span, crc_span};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -332,7 +332,7 @@ impl Region {
     pub(crate) fn prepare(
         &self,
         name: &str,
-        stored_by: Option<u32>,
+        stored_by: Option<Rank>,
         route: Option<&Route>,
     ) -> Result<Option<(RegionRecord, Source)>> {
         let (len_bytes, mut source) = match &self.target {

@@ -26,7 +26,7 @@ use orcheck_engine::node::Index;
 use orcheck_engine::restart::RankView;
 use orcheck_format::disk::MAX_NAME_BYTES;
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Error, ErrorKind, JobName, Result};
+use orcheck_format::{Error, ErrorKind, JobName, Rank, Result};
 use orcheck_io::disk::{Create, Dir, File};
 use orcheck_io::failpoints::Failpoints;
 use orcheck_io::machine::memory;
@@ -54,7 +54,7 @@ pub(crate) struct Budget {
     place: Arc<dyn Dir>,
     job: JobName,
     /// Ranks of this node.
-    ranks: Vec<u32>,
+    ranks: Vec<Rank>,
     len_bytes: u64,
     /// Checkpoints that took stock.
     stocks: Cell<u32>,
@@ -96,7 +96,7 @@ impl Route {
     /// # Errors
     /// What the directory says.
     pub(crate) fn among_temporary_files(
-        (job, rank): (&JobName, u32),
+        (job, rank): (&JobName, Rank),
         failpoints: &Failpoints,
         notes: &mut Warnings,
     ) -> Result<Self> {
@@ -109,7 +109,7 @@ impl Route {
     /// # Errors
     /// What the directory says.
     pub(crate) fn of_host(
-        (job, rank, ranks): (&JobName, u32, &[u32]),
+        (job, rank, ranks): (&JobName, Rank, &[Rank]),
         options: &Options,
         failpoints: &Failpoints,
         notes: &mut Warnings,
@@ -263,7 +263,7 @@ impl Route {
 /// A directory in a place of many jobs, after what killed processes left there.
 fn among_others(
     path: &Path,
-    (job, rank): (&JobName, u32),
+    (job, rank): (&JobName, Rank),
     failpoints: &Failpoints,
     notes: &mut Warnings,
 ) -> Result<(Arc<dyn Dir>, Routed)> {

@@ -21,7 +21,7 @@ use crate::options::distance;
 use crate::session::Session;
 use orcheck_format::disk::{BLOCK_BYTES, CommitRecord, ContainerHeader, FileName, MAX_NODES};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Error, JobName, Level, Result};
+use orcheck_format::{Error, JobName, Level, NodeId, Rank, Result};
 use orcheck_io::clock::moment;
 use orcheck_io::disk::{Dir, read_small};
 use orcheck_io::failpoints::Failpoints;
@@ -123,7 +123,7 @@ impl Session {
 
     /// Directories that should remember earlier runs of the job as others do, and do not. On rank 0.
     pub(crate) fn emptied(&self) -> Vec<String> {
-        if self.rank != 0 || self.options.fresh {
+        if self.rank != Rank(0) || self.options.fresh {
             return Vec::new();
         }
         let servers = self.link.places.of_level(Level::Global);
@@ -168,7 +168,7 @@ impl Session {
 
     /// Servers whose disks have not been in use for long. On rank 0.
     fn new_disks(&self) -> Vec<String> {
-        if self.rank != 0 || self.options.fresh || off(Switch::NewDisk) {
+        if self.rank != Rank(0) || self.options.fresh || off(Switch::NewDisk) {
             return Vec::new();
         }
         let now_ms = self.environment.clock.unix_ms();
@@ -201,7 +201,7 @@ impl Session {
         };
         let mut found = self.emptied();
         found.extend(self.new_disks());
-        if self.rank == 0 {
+        if self.rank == Rank(0) {
             for root in &self.options.global {
                 around.look(root, false, &mut found);
             }
@@ -348,7 +348,7 @@ fn newest_epoch(dir: &dyn Dir, before: u64) -> Option<u64> {
 }
 
 /// An epoch and a node in one number, which is larger for a newer epoch, and of one epoch for the first node.
-fn word_of(epoch: u64, node: u32) -> i64 {
+fn word_of(epoch: u64, node: NodeId) -> i64 {
     let (epoch, nodes) = (epoch.min(1 << 42), MAX_NODES as u64);
     (epoch * nodes + (nodes - 1).saturating_sub(u64::from(node))) as i64
 }
@@ -391,11 +391,11 @@ mod tests {
 
     #[test]
     fn the_newest_epoch_that_any_node_remembers_is_the_largest_number() {
-        let words =
-            [(1, 7), (3, 0), (3, 2), (2, 1 << 19)].map(|(epoch, node)| word_of(epoch, node));
+        let words = [(1, 7), (3, 0), (3, 2), (2, 1 << 19)]
+            .map(|(epoch, node)| word_of(epoch, NodeId(node)));
         assert_eq!(of_word(words.into_iter().max().unwrap()), Some((3, 0)));
         assert_eq!(of_word(0), None);
-        assert!(word_of(u64::MAX, u32::MAX) > 0);
+        assert!(word_of(u64::MAX, NodeId(u32::MAX)) > 0);
     }
 
     #[test]

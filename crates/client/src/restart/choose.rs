@@ -12,7 +12,7 @@ use crate::collective::{agree, agree_min};
 use crate::session::{Past, Restarted, Session};
 use orcheck_engine::directory::choose::{decide, decision, listed};
 use orcheck_engine::restart::Candidate;
-use orcheck_format::{Decision, Error, Level, Result};
+use orcheck_format::{Decision, Error, Level, Rank, Result};
 use orcheck_io::disk::Dir;
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ impl Session {
         }
         let candidate = self.checkpoint_of(step)?;
         let mut dirs: Vec<Arc<dyn Dir>> = Vec::new();
-        if self.rank == 0 {
+        if self.rank == Rank(0) {
             dirs.extend(self.link.places.of_level(Level::Global));
         }
         if self.link.layout.leads_node(self.rank) {

@@ -25,7 +25,7 @@ use orcheck_engine::directory::epoch::record_resumed;
 use orcheck_engine::replicas::{Others, OthersContext, ReplicaStore, files_of};
 use orcheck_engine::restart::{Candidate, NodeView, Offer, RankView, candidates, node_view};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Epoch, Error, ErrorKind, Level, Result, RunId};
+use orcheck_format::{Epoch, Error, ErrorKind, Level, Rank, Result, RunId};
 use orcheck_io::disk::Dir;
 use std::sync::Arc;
 use std::time::Duration;
@@ -110,7 +110,7 @@ impl Session {
     /// Rank 0 looks, everybody learns; every node then adds what only its own directory knows.
     pub(crate) fn share_candidates(&mut self) -> Result<(Vec<Candidate>, Vec<String>)> {
         let silent = self.learn_what_others_hold()?;
-        let looked = if self.rank == 0 && !self.options.fresh {
+        let looked = if self.rank == Rank(0) && !self.options.fresh {
             let looked = candidates(&self.job, &self.link.places);
             let looked = looked.map_err(|error| self.link.places.blame_for(error));
             looked.and_then(|mut offer| match offer.hidden.take() {
@@ -133,7 +133,7 @@ impl Session {
         let bytes = encode(&offer.candidates);
         let mut list = decode(&bcast_bytes(self.collective.as_mut(), bytes, 0)?);
 
-        if self.rank == 0 && !self.options.fresh {
+        if self.rank == Rank(0) && !self.options.fresh {
             let found = list.first().map_or(0, |newest| newest.epoch.counter);
             notes.extend(may_know_more(&silent, found, self.options.peers));
         }
@@ -202,7 +202,7 @@ impl Session {
             .link
             .peers
             .as_ref()
-            .and_then(|peers| peers.nodes.get(node as usize));
+            .and_then(|peers| peers.nodes.get(node.index()));
         let own = match (&self.link.places.node, at) {
             _ if !leads || self.options.fresh => Ok(Vec::new()),
             // The agent knows what is on the disk too.
@@ -272,8 +272,8 @@ impl Session {
             return Ok(None);
         }
         let name = |rank: i64| {
-            let node = self.link.layout.node_of(rank as u32);
-            self.link.layout.nodes[node as usize].name.as_str()
+            let node = self.link.layout.node_of(Rank(rank as u32));
+            self.link.layout.nodes[node.index()].name.as_str()
         };
         // Only whoever holds the record knows who else wrote it.
         let known = own.nodes.iter().map(String::as_str);
@@ -306,7 +306,7 @@ impl Session {
             let view = if self.resume.fenced.contains(&candidate) {
                 Err(Error::not_found(format!(
                     "node '{}' knows a later run that superseded it",
-                    self.link.layout.nodes[self.link.layout.node_of(self.rank) as usize].name
+                    self.link.layout.nodes[self.link.layout.node_of(self.rank).index()].name
                 )))
             } else {
                 RankView::open(&self.link.places, candidate, self.rank, world_size)
@@ -624,7 +624,7 @@ impl Session {
     fn settle(&mut self) -> Result<()> {
         let from = self.resume.from;
         let mut dirs: Vec<Arc<dyn Dir>> = Vec::new();
-        if self.rank == 0 {
+        if self.rank == Rank(0) {
             dirs.extend(self.link.places.of_level(Level::Global));
         }
         if self.link.layout.leads_node(self.rank) {

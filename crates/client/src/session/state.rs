@@ -25,7 +25,7 @@ use crate::trigger::{Request, Trigger};
 use orcheck_engine::capture::{Baseline, Captured};
 use orcheck_engine::node::{Index, Kept, Outcome};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Dtype, Epoch, Error, JobName, Level, Result};
+use orcheck_format::{Dtype, Epoch, Error, JobName, Level, Rank, Result, WriterId};
 use orcheck_io::memory::Span;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -37,10 +37,10 @@ pub struct Session {
     pub(crate) options: Options,
     pub(crate) environment: Environment,
     pub(crate) job: JobName,
-    pub(crate) rank: u32,
+    pub(crate) rank: Rank,
     /// This rank's number among those of its node.
     pub(crate) local: u32,
-    pub(crate) writer: u32,
+    pub(crate) writer: WriterId,
     pub(crate) link: Link,
     pub(crate) memory: Memory,
     pub(crate) progress: Progress,
@@ -109,7 +109,7 @@ impl Session {
             trigger,
             notes,
         } = opened;
-        if rank == 0 {
+        if rank == Rank(0) {
             report::opened(&job, link.epoch, &options);
         }
         let local = link.layout.local_index(rank);
@@ -154,7 +154,7 @@ impl Session {
 
     /// This rank.
     #[must_use]
-    pub fn rank(&self) -> u32 {
+    pub fn rank(&self) -> Rank {
         self.rank
     }
 
@@ -258,14 +258,19 @@ impl Session {
             self.index().set_interval(kept);
         }
         let complaint = self.trigger.complaint();
-        self.warnings.extend(complaint.filter(|_| self.rank == 0));
+        self.warnings
+            .extend(complaint.filter(|_| self.rank == Rank(0)));
         Ok(due)
     }
 
     /// Says once, to a program that asks when checkpoints are due, that nothing makes one due.
     fn warn_untriggered(&mut self) {
         let said = std::mem::replace(&mut self.untriggered_warned, true);
-        if said || self.rank != 0 || self.trigger.is_configured() || off(Switch::UntriggeredSaid) {
+        if said
+            || self.rank != Rank(0)
+            || self.trigger.is_configured()
+            || off(Switch::UntriggeredSaid)
+        {
             return;
         }
         let when = match self.options.end_time_unix_s {
@@ -283,9 +288,9 @@ impl Session {
     pub(crate) fn flush_cpu_ns_of_node(&self) -> u64 {
         let (index, node) = (
             self.index(),
-            &self.link.layout.nodes[self.link.layout.node_of(self.rank) as usize],
+            &self.link.layout.nodes[self.link.layout.node_of(self.rank).index()],
         );
-        let local = |rank: &u32| node.ranks.iter().position(|other| other == rank);
+        let local = |rank: &Rank| node.ranks.iter().position(|other| other == rank);
         let of_writers = node
             .writers
             .iter()
@@ -451,7 +456,7 @@ impl Session {
 
     /// Tells `orcheck run`, on rank 0, the warnings that it was not told yet: a program may never read them.
     pub(crate) fn tell_warnings(&mut self) {
-        for text in self.warnings.news().filter(|_| self.rank == 0) {
+        for text in self.warnings.news().filter(|_| self.rank == Rank(0)) {
             report::warned(&self.job, text);
         }
     }

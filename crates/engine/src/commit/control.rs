@@ -26,7 +26,7 @@ use crate::directory::prune::{KeepRule, Referred, prune};
 use crate::node::{HaltRequest, Index, IndexShape, Outcome};
 use orcheck_format::disk::{CommitRecord, FileName};
 use orcheck_format::wire::Message;
-use orcheck_format::{Error, Level, Result};
+use orcheck_format::{Error, Level, NodeId, Rank, Result, TargetId, WriterId};
 use orcheck_io::clock::Clock;
 use orcheck_io::disk::Dir;
 use orcheck_io::failpoints::Failpoints;
@@ -50,7 +50,7 @@ pub enum Reported {
     /// What it would send from another process.
     Message(Message),
     /// This writer has no ranks any more, and reports nothing.
-    Done(u32),
+    Done(WriterId),
 }
 
 /// What the session and the control thread of a node share.
@@ -98,13 +98,13 @@ pub struct ControlContext {
     /// Shape of the index in it.
     pub shape: IndexShape,
     /// This node.
-    pub node: u32,
+    pub node: NodeId,
     /// The job.
     pub facts: JobFacts,
     /// The ranks of this node, in order.
-    pub ranks: Vec<u32>,
+    pub ranks: Vec<Rank>,
     /// Ranks of this node that host a writer.
-    pub writer_hosts: BTreeSet<u32>,
+    pub writer_hosts: BTreeSet<Rank>,
     /// Writers of this node.
     pub writers: u32,
     /// The job's directories.
@@ -133,11 +133,11 @@ pub struct ControlContext {
 /// The connections of a control thread.
 pub struct Links {
     /// One per rank of this node.
-    pub ranks: Vec<(u32, Conn)>,
+    pub ranks: Vec<(Rank, Conn)>,
     /// To the lead, or to the node between; `None` on the lead.
     pub lead: Option<Conn>,
     /// One per node right below this one in the tree.
-    pub nodes: Vec<(u32, Conn)>,
+    pub nodes: Vec<(NodeId, Conn)>,
 }
 
 enum Work {
@@ -159,7 +159,7 @@ pub struct Control {
     /// Steps of this run committed at each level, the newest few.
     committed: BTreeMap<Level, BTreeSet<u64>>,
     referred: BTreeMap<Level, Referred>,
-    inactive: BTreeSet<u32>,
+    inactive: BTreeSet<TargetId>,
     halt: Watch,
     /// The lead knows that no rank is left here.
     left: bool,
@@ -176,13 +176,15 @@ impl Control {
             0
         };
         let node = NodeState::new(context.node, context.writers, levels).outliving(outlived as u32);
-        let lead = (context.node == 0)
+        let lead = (context.node == NodeId(0))
             .then(|| LeadState::new(context.facts.clone(), context.placement.clone()));
-        let relay = (context.tree.relays().contains(&context.node))
+        let relay = (context.tree.relays().contains(&context.node.0))
             .then(|| Relay::new(context.tree, context.node));
         let placed = context.places.servers.iter().flatten();
-        let mut claimed: Vec<Arc<dyn Dir>> =
-            placed.filter(|_| context.node == 0).cloned().collect();
+        let mut claimed: Vec<Arc<dyn Dir>> = placed
+            .filter(|_| context.node == NodeId(0))
+            .cloned()
+            .collect();
         claimed.extend(context.places.node.clone());
         let clock = &context.clock;
         let halt = Watch::new(
@@ -431,7 +433,7 @@ impl Control {
                     _ => "lost",
                 };
                 let facts = &self.context.facts;
-                let node = &facts.nodes[self.context.node as usize];
+                let node = &facts.nodes[self.context.node.index()];
                 let what = format!("{node} {} {step} {level} {word}", facts.epoch.counter);
                 self.context.failpoints.at("control.published", &what)?;
                 if outcome == Outcome::Committed {
@@ -520,7 +522,7 @@ impl Control {
         let (numbers, dirs) = self.active_servers();
         commit::make_visible(&dirs, record, &self.context.places.trust).map_err(|failure| {
             TargetFailure {
-                target: failure.target.map(|at| numbers[at as usize]),
+                target: failure.target.map(|at| numbers[at.index()]),
                 ..failure
             }
         })
@@ -532,14 +534,14 @@ impl Control {
         if placement.generation < index.generation() {
             return;
         }
-        if let Some(lanes) = placement.lanes.get(self.context.node as usize) {
+        if let Some(lanes) = placement.lanes.get(self.context.node.index()) {
             index.set_lanes(placement.generation, lanes);
         }
         for (number, server) in placement.servers.iter().enumerate() {
             if !server.active {
-                index.set_inactive(number as u32);
+                index.set_inactive(TargetId(number as u32));
             }
-            if !server.active && self.inactive.insert(number as u32) && tell {
+            if !server.active && self.inactive.insert(TargetId(number as u32)) && tell {
                 self.context.shared.note(format!(
                     "directory {} takes no more containers of this run (placement generation {})",
                     server.name, placement.generation
@@ -599,10 +601,10 @@ impl Control {
     }
 
     /// The placed directories that still take part: their numbers and themselves.
-    fn active_servers(&self) -> (Vec<u32>, Vec<Arc<dyn Dir>>) {
+    fn active_servers(&self) -> (Vec<TargetId>, Vec<Arc<dyn Dir>>) {
         let servers = self.context.places.servers.iter().enumerate();
         servers
-            .map(|(server, dir)| (server as u32, dir))
+            .map(|(server, dir)| (TargetId(server as u32), dir))
             .filter(|(server, _)| !self.inactive.contains(server))
             .filter_map(|(server, dir)| dir.clone().map(|dir| (server, dir)))
             .unzip()
@@ -617,7 +619,7 @@ fn drain(conn: &mut Conn, mut take: impl FnMut(Message) -> Result<()>) -> Result
 }
 
 /// A node right below is gone.
-fn gone(leads: bool, node: u32, error: Error) -> Work {
+fn gone(leads: bool, node: NodeId, error: Error) -> Work {
     if leads {
         Work::Lead(LeadEvent::NodeGone(node, error))
     } else {

@@ -22,7 +22,7 @@ use crate::directory::epoch::check_not_fenced;
 use crate::encoding::Trust;
 use orcheck_format::disk::{CommitRecord, ContainerRef, FileName};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Epoch, Error, ErrorKind, Level, Result};
+use orcheck_format::{Epoch, Error, ErrorKind, Level, Result, TargetId};
 use orcheck_io::disk::{Dir, write_small};
 use std::sync::Arc;
 
@@ -84,7 +84,7 @@ fn make_visible_under(
     let mut numbered = (0u32..).zip(dirs);
     numbered.try_for_each(|(number, dir)| {
         dir.check_path()
-            .map_err(|error| TargetFailure::of(number, error))
+            .map_err(|error| TargetFailure::of(TargetId(number), error))
     })?;
     let bytes = record.encode();
     // What readers would refuse must not be acknowledged.
@@ -102,7 +102,7 @@ fn make_visible_under(
     let written = (0u32..).zip(&dirs[..most]).try_for_each(|(number, dir)| {
         begun = number as usize + 1;
         write_small(dir.as_ref(), &name, &bytes)
-            .map_err(|error| TargetFailure::of(number, error.at(&what)))
+            .map_err(|error| TargetFailure::of(TargetId(number), error.at(&what)))
     });
     let written = match written {
         Ok(()) if !off(Switch::EpochAfter) => look_for_newer_runs(dirs, held, trust),
@@ -135,7 +135,7 @@ fn look_for_newer_runs(
 ) -> std::result::Result<(), TargetFailure> {
     (0u32..).zip(dirs).try_for_each(|(number, dir)| {
         check_not_fenced(std::slice::from_ref(dir), epoch, trust)
-            .map_err(|error| TargetFailure::of(number, error))
+            .map_err(|error| TargetFailure::of(TargetId(number), error))
     })
 }
 

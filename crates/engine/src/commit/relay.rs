@@ -24,7 +24,7 @@
 use orcheck_format::disk::ContainerRef;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::Message;
-use orcheck_format::{Error, Level, Result};
+use orcheck_format::{Error, Level, NodeId, Result, TargetId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -48,13 +48,13 @@ impl Tree {
 
     /// The node right above; none for the lead.
     #[must_use]
-    pub fn above(&self, node: u32) -> Option<u32> {
-        Some(node.checked_sub(1)? / self.fan_out)
+    pub fn above(&self, node: NodeId) -> Option<NodeId> {
+        Some(NodeId(node.0.checked_sub(1)? / self.fan_out))
     }
 
     /// The nodes right below.
     #[must_use]
-    pub fn below(&self, node: u32) -> Range<u32> {
+    pub fn below(&self, node: NodeId) -> Range<u32> {
         let first = u64::from(node) * u64::from(self.fan_out) + 1;
         let end = first + u64::from(self.fan_out);
         let within = |at: u64| at.min(u64::from(self.nodes)) as u32;
@@ -64,26 +64,29 @@ impl Tree {
     /// The nodes between others and the lead.
     #[must_use]
     pub fn relays(&self) -> Range<u32> {
-        let last = self.nodes.checked_sub(1).and_then(|last| self.above(last));
-        1..last.map_or(1, |last| last + 1)
+        let last = self
+            .nodes
+            .checked_sub(1)
+            .and_then(|last| self.above(NodeId(last)));
+        1..last.map_or(1, |last| last.0 + 1)
     }
 
     /// How many nodes there are below a node, itself included.
     #[must_use]
-    pub fn size(&self, node: u32) -> u32 {
-        let (mut size, mut level) = (0, node..node.saturating_add(1).min(self.nodes));
+    pub fn size(&self, node: NodeId) -> u32 {
+        let (mut size, mut level) = (0, node.0..node.0.saturating_add(1).min(self.nodes));
         while !level.is_empty() {
             size += level.end - level.start;
-            level = self.below(level.start).start..self.below(level.end - 1).end;
+            level = self.below(NodeId(level.start)).start..self.below(NodeId(level.end - 1)).end;
         }
         size
     }
 
     /// Whether `node` is `top`, or below it.
     #[must_use]
-    pub fn is_under(&self, top: u32, mut node: u32) -> bool {
+    pub fn is_under(&self, top: NodeId, mut node: NodeId) -> bool {
         while node > top {
-            node = (node - 1) / self.fan_out;
+            node = NodeId((node.0 - 1) / self.fan_out);
         }
         node == top
     }
@@ -92,13 +95,13 @@ impl Tree {
     ///
     /// # Errors
     /// Corrupt when it speaks for nodes that are not below it.
-    pub fn allows(&self, from: u32, message: &Message) -> Result<()> {
+    pub fn allows(&self, from: NodeId, message: &Message) -> Result<()> {
         let own = [(from, 1)];
         let (by, message) = match message {
             Message::Said { by, message } => (&by[..], message.as_ref()),
             other => (&own[..], other),
         };
-        let stranger = |node: u32| {
+        let stranger = |node: NodeId| {
             Err(Error::corrupt(format!(
                 "node {from} speaks for node {node}, which is not below it"
             )))
@@ -107,7 +110,7 @@ impl Tree {
             return Ok(());
         }
         for node in each(by) {
-            if node >= self.nodes || !self.is_under(from, node) {
+            if node >= NodeId(self.nodes) || !self.is_under(from, node) {
                 return stranger(node);
             }
         }
@@ -124,21 +127,22 @@ impl Tree {
 }
 
 /// Every node of these ranges.
-pub(crate) fn each(by: &[(u32, u32)]) -> impl Iterator<Item = u32> {
+pub(crate) fn each(by: &[(NodeId, u32)]) -> impl Iterator<Item = NodeId> {
     by.iter()
-        .flat_map(|&(first, count)| first..first.saturating_add(count))
+        .flat_map(|&(first, count)| first.0..first.0.saturating_add(count))
+        .map(NodeId)
 }
 
-fn is_of(by: &[(u32, u32)], node: u32) -> bool {
+fn is_of(by: &[(NodeId, u32)], node: NodeId) -> bool {
     let after = by.partition_point(|(first, _)| *first <= node);
-    after > 0 && node - by[after - 1].0 < by[after - 1].1
+    after > 0 && node.0 - by[after - 1].0.0 < by[after - 1].1
 }
 
-fn ranges(nodes: &BTreeSet<u32>) -> Vec<(u32, u32)> {
-    let mut ranges: Vec<(u32, u32)> = Vec::new();
+fn ranges(nodes: &BTreeSet<NodeId>) -> Vec<(NodeId, u32)> {
+    let mut ranges: Vec<(NodeId, u32)> = Vec::new();
     for &node in nodes {
         match ranges.last_mut() {
-            Some((first, count)) if *first + *count == node => *count += 1,
+            Some((first, count)) if first.0 + *count == node.0 => *count += 1,
             _ => ranges.push((node, 1)),
         }
     }
@@ -149,9 +153,9 @@ fn ranges(nodes: &BTreeSet<u32>) -> Vec<(u32, u32)> {
 #[derive(Debug, Clone)]
 pub enum RelayEvent {
     /// A message of a node right below, or of the relay's own node.
-    FromBelow(u32, Message),
+    FromBelow(NodeId, Message),
     /// The connection to a node right below is gone.
-    Gone(u32, Error),
+    Gone(NodeId, Error),
     /// A message from above.
     FromAbove(Message),
     /// The connection to the node above is gone.
@@ -180,20 +184,20 @@ enum Phase {
 #[derive(Debug, Default)]
 struct Collected {
     /// By whom.
-    said: BTreeSet<u32>,
+    said: BTreeSet<NodeId>,
     /// Of these, whose is not passed on yet, with their containers.
-    waiting: BTreeSet<u32>,
+    waiting: BTreeSet<NodeId>,
     containers: Vec<ContainerRef>,
 }
 
 /// The directory that failed, if one did, and the kind of error.
-type Loss = (Option<u32>, i32);
+type Loss = (Option<TargetId>, i32);
 
 /// A relay's part.
 #[derive(Debug)]
 pub struct Relay {
     tree: Tree,
-    node: u32,
+    node: NodeId,
     collected: BTreeMap<(u64, Level, Phase), Collected>,
     /// Losses of a checkpoint that were passed on.
     lost: BTreeMap<(u64, Level), BTreeSet<Loss>>,
@@ -205,7 +209,7 @@ pub struct Relay {
 impl Relay {
     /// The part of `node`.
     #[must_use]
-    pub fn new(tree: Tree, node: u32) -> Self {
+    pub fn new(tree: Tree, node: NodeId) -> Self {
         Self {
             tree,
             node,
@@ -292,7 +296,7 @@ impl Relay {
         self.decided.contains(&(step, level)) || self.lost.contains_key(&(step, level))
     }
 
-    fn said(&mut self, by: Vec<(u32, u32)>, message: Message) -> Vec<RelayAction> {
+    fn said(&mut self, by: Vec<(NodeId, u32)>, message: Message) -> Vec<RelayAction> {
         match message {
             Message::Vote {
                 step,
@@ -344,14 +348,14 @@ impl Relay {
     fn hold(
         &mut self,
         key: (u64, Level, Phase),
-        by: &[(u32, u32)],
+        by: &[(NodeId, u32)],
         containers: Vec<ContainerRef>,
     ) -> Vec<RelayAction> {
         if self.is_over(key.0, key.1) {
             return Vec::new();
         }
         let collected = self.collected.entry(key).or_default();
-        let new: BTreeSet<u32> = each(by)
+        let new: BTreeSet<NodeId> = each(by)
             .filter(|node| !collected.said.contains(node))
             .collect();
         let of_new = |container: &ContainerRef| new.contains(&container.node);
@@ -400,7 +404,7 @@ impl Relay {
         &mut self,
         key: (u64, Level),
         what: Loss,
-        by: Vec<(u32, u32)>,
+        by: Vec<(NodeId, u32)>,
         message: Message,
     ) -> Vec<RelayAction> {
         if self.decided.contains(&key) && what.0.is_none() {
@@ -433,20 +437,28 @@ mod tests {
                 let tree = Tree::new(nodes, fan_out);
                 let mut seen = vec![0];
                 for node in 0..nodes {
-                    let below = tree.below(node);
+                    let below = tree.below(NodeId(node));
                     assert!(below.len() as u32 <= fan_out);
-                    assert!(below.clone().all(|one| tree.above(one) == Some(node)));
+                    assert!(
+                        below
+                            .clone()
+                            .all(|one| tree.above(NodeId(one)) == Some(NodeId(node)))
+                    );
                     assert_eq!(tree.relays().contains(&node), node > 0 && !below.is_empty());
                     seen.extend(below);
                 }
                 assert!(seen.into_iter().eq(0..nodes));
-                assert_eq!(tree.size(0), nodes);
-                let sum: u32 = tree.below(0).map(|node| tree.size(node)).sum();
+                assert_eq!(tree.size(NodeId(0)), nodes);
+                let sum: u32 = tree
+                    .below(NodeId(0))
+                    .map(|node| tree.size(NodeId(node)))
+                    .sum();
                 assert_eq!(sum + 1, nodes);
             }
         }
         let tree = Tree::new(65, 64);
         assert!(tree.relays().is_empty());
-        assert!(tree.is_under(0, 64) && !tree.is_under(1, 64) && !tree.is_under(2, 1));
+        let under = |top, node| tree.is_under(NodeId(top), NodeId(node));
+        assert!(under(0, 64) && !under(1, 64) && !under(2, 1));
     }
 }

@@ -16,7 +16,7 @@
 use crate::encoding::Trust;
 use orcheck_format::disk::FileName;
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Detail, Error, ErrorKind, JobName, Level, Result};
+use orcheck_format::{Detail, Error, ErrorKind, JobName, Level, Result, TargetId};
 use orcheck_io::disk::Dir;
 use orcheck_io::failpoints::Failpoints;
 use orcheck_staging::client::shown;
@@ -62,7 +62,7 @@ pub struct Away {
 #[derive(Debug, Clone, PartialEq)]
 pub struct TargetFailure {
     /// Its number among the directories in question.
-    pub target: Option<u32>,
+    pub target: Option<TargetId>,
     /// Why.
     pub error: Error,
 }
@@ -70,7 +70,7 @@ pub struct TargetFailure {
 impl TargetFailure {
     /// A failure of this directory.
     #[must_use]
-    pub fn of(target: u32, error: Error) -> Self {
+    pub fn of(target: TargetId, error: Error) -> Self {
         Self {
             target: Some(target),
             error,
@@ -79,7 +79,7 @@ impl TargetFailure {
 
     /// The same; blames no directory where the level has none that is placed.
     #[must_use]
-    pub(crate) fn where_placed(mut self, server: Option<u32>) -> Self {
+    pub(crate) fn where_placed(mut self, server: Option<TargetId>) -> Self {
         self.target = self.target.filter(|_| server.is_some());
         self
     }

@@ -15,7 +15,7 @@
 //! Not here: where the directories lie and what is in them (`client/src/regions/route.rs`).
 
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Epoch, Error, ErrorKind, JobName, Result};
+use orcheck_format::{Epoch, Error, ErrorKind, JobName, Rank, Result};
 use orcheck_io::disk::{Create, Dir, File};
 use orcheck_io::machine::effective_uid;
 use orcheck_io::rng::random_bytes;
@@ -47,7 +47,7 @@ impl Routed {
     ///
     /// # Errors
     /// What the directory says.
-    pub fn in_job(parent: &Arc<dyn Dir>, epoch: Epoch, rank: u32) -> Result<Self> {
+    pub fn in_job(parent: &Arc<dyn Dir>, epoch: Epoch, rank: Rank) -> Result<Self> {
         let child = format!("{IN_JOB}{:06}-{}-r{rank}", epoch.counter, epoch.run.short());
         match Self::make(parent, &child) {
             Ok(Some(routed)) => Ok(routed),
@@ -70,7 +70,7 @@ impl Routed {
     ///
     /// # Errors
     /// What the place says; Unsupported where it has no locks.
-    pub fn among_others(parent: &Arc<dyn Dir>, job: &JobName, rank: u32) -> Result<Self> {
+    pub fn among_others(parent: &Arc<dyn Dir>, job: &JobName, rank: Rank) -> Result<Self> {
         for _ in 0..ATTEMPTS {
             let unique = u64::from_le_bytes(random_bytes());
             let uid = effective_uid();
@@ -162,7 +162,7 @@ pub fn collect(place: &Arc<dyn Dir>) -> Result<()> {
 ///
 /// # Errors
 /// What the directories say; Invalid for one that is deeper than any that is removed.
-pub fn taken_bytes(place: &dyn Dir, job: &JobName, ranks: &[u32]) -> Result<(u64, u64)> {
+pub fn taken_bytes(place: &dyn Dir, job: &JobName, ranks: &[Rank]) -> Result<(u64, u64)> {
     let (mut theirs, mut others) = (0, 0);
     for entry in place.list()? {
         let of_job = entry.is_dir && is_among_others(&entry.name, effective_uid());
@@ -368,11 +368,11 @@ mod tests {
         let scratch = Scratch::in_memory("routednames");
         let job = JobName::new("a-job").unwrap();
         let here = place(&scratch);
-        let mine = Routed::in_job(&here, EPOCH, 12).unwrap();
+        let mine = Routed::in_job(&here, EPOCH, Rank(12)).unwrap();
         assert_eq!(names(&here), ["route-e000005-abababab-r12"]);
         assert_eq!(epoch_of(&names(&here)[0]), Some(5));
         mine.remove().unwrap();
-        let mine = Routed::among_others(&here, &job, 3).unwrap();
+        let mine = Routed::among_others(&here, &job, Rank(3)).unwrap();
         let name = &names(&here)[0];
         assert!(is_among_others(name, effective_uid()), "{name}");
         assert!(!is_among_others(name, effective_uid() + 1), "{name}");
@@ -399,7 +399,7 @@ mod tests {
         }
         let longest = "j".repeat(orcheck_format::MAX_JOB_NAME_BYTES);
         let longest = JobName::new(&longest).unwrap();
-        let mine = Routed::among_others(&here, &longest, u32::MAX).unwrap();
+        let mine = Routed::among_others(&here, &longest, Rank(u32::MAX)).unwrap();
         mine.remove().unwrap();
     }
 
@@ -409,11 +409,11 @@ mod tests {
         let scratch = Scratch::in_memory("routedlocks");
         let here = place(&scratch);
         let job = JobName::new("job").unwrap();
-        let mine = Routed::among_others(&here, &job, 0).unwrap();
-        let in_job = Routed::in_job(&here, EPOCH, 0).unwrap();
+        let mine = Routed::among_others(&here, &job, Rank(0)).unwrap();
+        let in_job = Routed::in_job(&here, EPOCH, Rank(0)).unwrap();
         let living = names(&here);
         // A link that leads out of it, a tree, and one that was killed before it had a lock.
-        let left = Routed::among_others(&here, &job, 1).unwrap();
+        let left = Routed::among_others(&here, &job, Rank(1)).unwrap();
         let outside = here.child("outside", true).unwrap();
         outside.create("precious", Create::Buffered).unwrap();
         let deep = left
@@ -497,7 +497,7 @@ mod tests {
                 call,
             }));
             let here = open_dir(scratch.path(), failpoints).unwrap();
-            let mine = Routed::among_others(&here, &job, 0).unwrap();
+            let mine = Routed::among_others(&here, &job, Rank(0)).unwrap();
             assert!(mine.dir().check_path().is_ok(), "{site}");
             collect(&others).unwrap();
             assert!(mine.dir().check_path().is_ok(), "{site}: it is locked");
@@ -524,7 +524,7 @@ mod tests {
             }
             for rank in 0..300 {
                 // All attempts may be in vain here.
-                if let Ok(mine) = Routed::among_others(&here, &job, rank) {
+                if let Ok(mine) = Routed::among_others(&here, &job, Rank(rank)) {
                     let file = mine.dir().create("file", Create::Buffered);
                     assert!(file.is_ok() && mine.dir().check_path().is_ok(), "{rank}");
                     drop(mine);

@@ -27,7 +27,7 @@ use orcheck_format::disk::{
     Compression, ContainerHeader, Encoding, Encryption, Extent, Features, MAX_ENCODED_BYTES,
 };
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Detail, Error, Result, crc64};
+use orcheck_format::{Detail, Error, Rank, Result, crc64};
 use orcheck_io::memory::copy_into;
 use orcheck_io::rng::random_bytes;
 use orcheck_io::user::{Secret, Wiped, equal};
@@ -99,7 +99,7 @@ pub struct EncodePiece {
 
 impl EncodePiece {
     /// What an encrypted piece is bound to.
-    pub(crate) fn binding(&self, rank: u32, encoding: Encoding) -> Binding {
+    pub(crate) fn binding(&self, rank: Rank, encoding: Encoding) -> Binding {
         Binding {
             rank,
             region: self.region,
@@ -124,7 +124,7 @@ pub enum Body<'a> {
 #[derive(Debug, Clone, Copy)]
 pub struct Binding {
     /// The rank.
-    pub rank: u32,
+    pub rank: Rank,
     /// The region's identity. A later checkpoint that refers to the extent must declare the region alike.
     pub region: [u8; 16],
     /// Where the piece begins in the region.
@@ -141,7 +141,7 @@ impl Binding {
         if off(Switch::BoundExtent) {
             return bytes;
         }
-        bytes.extend_from_slice(&self.rank.to_le_bytes());
+        bytes.extend_from_slice(&self.rank.0.to_le_bytes());
         bytes.extend_from_slice(&self.region);
         bytes.extend_from_slice(&self.region_at_bytes.to_le_bytes());
         bytes.extend_from_slice(&self.len_bytes.to_le_bytes());
@@ -313,8 +313,8 @@ fn derive(
     container.extend_from_slice(&header.epoch.counter.to_le_bytes());
     container.extend_from_slice(&header.epoch.run.0);
     container.extend_from_slice(&header.level.code().to_le_bytes());
-    container.extend_from_slice(&header.node.to_le_bytes());
-    container.extend_from_slice(&header.writer.to_le_bytes());
+    container.extend_from_slice(&header.node.0.to_le_bytes());
+    container.extend_from_slice(&header.writer.0.to_le_bytes());
     if off(Switch::BoundContainer) {
         container.clear();
     }
@@ -552,7 +552,7 @@ impl Decoder {
     pub fn decode(
         &mut self,
         extent: &Extent,
-        rank: u32,
+        rank: Rank,
         region: [u8; 16],
         region_at_bytes: u64,
         key: Option<&ContainerKey>,

@@ -35,7 +35,7 @@ use orcheck_format::disk::{
     decode_rank_record, encode_rank_record, header_crc, ranks_to_ranges,
 };
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Error, ErrorKind, Result};
+use orcheck_format::{Error, ErrorKind, Rank, Result, TargetId};
 use orcheck_io::disk::{Create, Dir, File};
 use orcheck_pool::Pool;
 use std::collections::BTreeSet;
@@ -54,9 +54,9 @@ pub struct Target {
     /// Directory of the container's own file.
     pub dir: Arc<dyn Dir>,
     /// Server index of that directory (0 at level `node`).
-    pub server: u32,
+    pub server: TargetId,
     /// Server index and directory of each stripe file; empty for a container that is not striped.
-    pub stripes: Vec<(u32, Arc<dyn Dir>)>,
+    pub stripes: Vec<(TargetId, Arc<dyn Dir>)>,
     /// Direct I/O where the file system takes it.
     pub direct: bool,
     /// How many ranks are going to be in it.
@@ -67,7 +67,7 @@ pub struct Target {
 }
 
 struct Store {
-    server: u32,
+    server: TargetId,
     file: Box<dyn File>,
     dir: Arc<dyn Dir>,
     name: String,
@@ -79,7 +79,7 @@ struct Store {
 }
 
 impl Store {
-    fn create(server: u32, dir: &Arc<dyn Dir>, name: String, target: &Target) -> Result<Self> {
+    fn create(server: TargetId, dir: &Arc<dyn Dir>, name: String, target: &Target) -> Result<Self> {
         let coming = target.coming.map(|epoch| coming_name(&name, epoch));
         let first = coming.as_ref().unwrap_or(&name);
         let how = if target.direct {
@@ -164,7 +164,7 @@ pub struct ContainerWriter {
     header: ContainerHeader,
     header_crc: u64,
     /// Server whose file was used last: the one that failed when something failed.
-    used: u32,
+    used: TargetId,
     main: Store,
     stripes: Vec<Store>,
     manifest: Manifest,
@@ -190,7 +190,7 @@ pub struct Announced {
 
 /// The rank whose stream is being written.
 struct Stream {
-    rank: u32,
+    rank: Rank,
     announced: Announced,
     at: u64,
     base: u64,
@@ -302,7 +302,7 @@ impl ContainerWriter {
 
     /// The server whose file was used last; after an error: the one that failed.
     #[must_use]
-    pub fn used_server(&self) -> u32 {
+    pub fn used_server(&self) -> TargetId {
         self.used
     }
 
@@ -310,7 +310,7 @@ impl ContainerWriter {
     ///
     /// # Errors
     /// NoSpace as early as the file system can tell.
-    pub fn begin_rank(&mut self, rank: u32, announced: Announced) -> Result<()> {
+    pub fn begin_rank(&mut self, rank: Rank, announced: Announced) -> Result<()> {
         let Announced {
             stream_len_bytes,
             cut_bytes,
@@ -541,7 +541,7 @@ impl ContainerWriter {
         let mut block = vec![0; BLOCK_BYTES];
         block[BLOCK_BYTES - trailer.len()..].copy_from_slice(&trailer);
         self.main.write(&block)?;
-        let ranks: Vec<u32> = self
+        let ranks: Vec<Rank> = self
             .manifest
             .ranks
             .iter()

@@ -17,7 +17,7 @@
 
 use orcheck_format::disk::{Extent, RankRecord};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Error, Level, Result};
+use orcheck_format::{Error, Level, Rank, Result};
 use std::collections::BTreeMap;
 
 /// What one rank stored in one container: its extents by their offset in the rank's stream.
@@ -26,7 +26,7 @@ type Stored = BTreeMap<u64, Extent>;
 /// What one writer stored at each level.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    ranks: BTreeMap<(Level, u32), BTreeMap<u64, Stored>>,
+    ranks: BTreeMap<(Level, Rank), BTreeMap<u64, Stored>>,
 }
 
 impl Ledger {
@@ -34,7 +34,7 @@ impl Ledger {
     /// with its offset in the rank's stream. Forgets what a later snapshot cannot refer to any more.
     pub fn enter(
         &mut self,
-        (level, rank, step): (Level, u32, u64),
+        (level, rank, step): (Level, Rank, u64),
         refers_to: &[u64],
         own: impl IntoIterator<Item = (u64, Extent)>,
     ) {
@@ -164,7 +164,7 @@ mod tests {
 
     fn record(extents: Vec<Extent>) -> RankRecord {
         RankRecord {
-            rank: 3,
+            rank: Rank(3),
             stream_len_bytes: 0,
             regions: vec![RegionRecord {
                 name: "u".into(),
@@ -193,12 +193,12 @@ mod tests {
             (0, extent(None, 8192, 4096, 0)),
             (4096, extent(None, 12288, 100, 0)),
         ];
-        ledger.enter((Level::Node, 3, 7), &[], own);
+        ledger.enter((Level::Node, Rank(3), 7), &[], own);
         let own = [
             (0, extent(None, 40960, 4096, 0)),
             (4096, extent(None, 45056, 100, 0)),
         ];
-        ledger.enter((Level::Global, 3, 7), &[], own);
+        ledger.enter((Level::Global, Rank(3), 7), &[], own);
         for (level, base) in [(Level::Node, 8192), (Level::Global, 40960)] {
             let mut wanted = record(vec![extent(Some("7"), 4000, 150, 0)]);
             ledger.resolve(level, &mut wanted, step_of).unwrap();
@@ -229,7 +229,7 @@ mod tests {
             ..extent(None, 8192, 4096, 5)
         };
         ledger.enter(
-            (Level::Global, 3, 7),
+            (Level::Global, Rank(3), 7),
             &[],
             [(0, encoded.clone()), (4096, encoded.clone())],
         );
@@ -251,9 +251,12 @@ mod tests {
         for step in 0..1000 {
             let needed: Vec<u64> = if step > 500 { vec![500] } else { vec![] };
             let own = [(0, extent(None, step, 10, 0))];
-            ledger.enter((Level::Global, 3, step), &needed, own);
+            ledger.enter((Level::Global, Rank(3), step), &needed, own);
         }
-        let left: Vec<u64> = ledger.ranks[&(Level::Global, 3)].keys().copied().collect();
+        let left: Vec<u64> = ledger.ranks[&(Level::Global, Rank(3))]
+            .keys()
+            .copied()
+            .collect();
         assert_eq!(left, [500, 999]);
     }
 }

@@ -39,7 +39,7 @@ use crate::replicas::Replicas;
 use orcheck_format::disk::{BLOCK_BYTES, MAX_REFERRED};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::Message;
-use orcheck_format::{Epoch, Error, JobName, Level, Result};
+use orcheck_format::{Epoch, Error, JobName, Level, NodeId, Rank, Result, WriterId};
 use orcheck_io::clock::Clock;
 use orcheck_io::failpoints::Failpoints;
 use orcheck_io::machine::thread_cpu_time;
@@ -69,11 +69,11 @@ pub struct FlushContext {
     /// Ranks in the job.
     pub world_size: u32,
     /// Node index and name.
-    pub node: (u32, String),
+    pub node: (NodeId, String),
     /// Writer index on the node.
-    pub writer: u32,
+    pub writer: WriterId,
     /// The writer's ranks: (position on the node, rank).
-    pub ranks: Vec<(u32, u32)>,
+    pub ranks: Vec<(u32, Rank)>,
     /// How streams travel.
     pub mode: Mode,
     /// The job's directories.
@@ -124,7 +124,7 @@ pub struct Flusher {
 /// A snapshot read from the ring whose chunks are kept for the next level.
 struct Snapshot {
     local: u32,
-    rank: u32,
+    rank: Rank,
     announced: Announced,
     segments: Vec<Part>,
     refers_to: Vec<u64>,
@@ -522,7 +522,7 @@ impl Flusher {
     }
 
     /// Why there is no snapshot of a rank, as the others are told.
-    fn given_up(&self, local: u32, rank: u32, step: u64) -> Error {
+    fn given_up(&self, local: u32, rank: Rank, step: u64) -> Error {
         let what = format!("rank {rank} gave its snapshot of step {step} up");
         match self.index().reason(local, step) {
             Some(reason) if reason.what() == reason.message() => reason.at(what).next(format!(

@@ -8,8 +8,8 @@ use crate::encoding::Recipe;
 use crate::host::threads::{HostPlan, Replication, server_names};
 use crate::node::{Layout, Mode, Node};
 use crate::replicas::{NodeAt, ReplicaStore};
-use orcheck_format::Result;
 use orcheck_format::wire::{Adoption, NodePart, RecipePart, ReplicaPart};
+use orcheck_format::{Rank, Result};
 use orcheck_io::user::{Secret, working_dir};
 use orcheck_net::Key;
 use orcheck_placement::{Domains, Placement};
@@ -93,7 +93,7 @@ pub struct Unpacked {
 /// Invalid for addresses or a placement that nobody of this version writes.
 pub fn unpack(adoption: Adoption) -> Result<Unpacked> {
     let nodes = adoption.nodes.iter().map(|part| {
-        let mut ranks: Vec<u32> = part.writers.iter().flatten().copied().collect();
+        let mut ranks: Vec<Rank> = part.writers.iter().flatten().copied().collect();
         ranks.sort_unstable();
         Node {
             name: part.name.clone(),

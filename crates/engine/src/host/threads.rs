@@ -20,7 +20,7 @@ use crate::node::{ENGINE_ALIVE, Index, IndexShape, Layout, Mode, Node};
 use crate::replicas::{
     KeeperContext, KeeperThread, NodeAt, ReplicaStore, Replicas, ReplicasContext, Room,
 };
-use orcheck_format::{Epoch, Error, JobName, Result};
+use orcheck_format::{Epoch, Error, JobName, NodeId, Rank, Result, WriterId};
 use orcheck_io::clock::Clock;
 use orcheck_io::failpoints::Failpoints;
 use orcheck_io::machine::thread::spawn;
@@ -65,7 +65,7 @@ pub struct HostPlan {
     /// Who is where.
     pub layout: Layout,
     /// This node.
-    pub node: u32,
+    pub node: NodeId,
     /// Placed directories as configured.
     pub servers: Vec<String>,
     /// Directory of the nodes as configured, or empty.
@@ -134,7 +134,7 @@ pub struct Host {
 
 impl Host {
     fn node(&self) -> &Node {
-        &self.plan.layout.nodes[self.plan.node as usize]
+        &self.plan.layout.nodes[self.plan.node.index()]
     }
 
     /// The control thread; with `placement` the lanes lead there at first.
@@ -144,7 +144,7 @@ impl Host {
     pub fn control(&self, links: Links, placement: Option<Placement>) -> Result<Running> {
         let plan = &self.plan;
         if let Some(placement) = &placement
-            && let Some(lanes) = placement.lanes.get(plan.node as usize)
+            && let Some(lanes) = placement.lanes.get(plan.node.index())
         {
             // Before any rank can ask: the control thread starts later.
             Index::new(&self.pool, self.shape).set_lanes(placement.generation, lanes);
@@ -218,7 +218,7 @@ impl Host {
     ///
     /// # Errors
     /// Invalid when there are not enough nodes; lack of descriptors.
-    pub fn replicas(&self, rank: u32, stop: &Arc<AtomicBool>) -> Result<Option<Arc<Replicas>>> {
+    pub fn replicas(&self, rank: Rank, stop: &Arc<AtomicBool>) -> Result<Option<Arc<Replicas>>> {
         let Some(replication) = &self.plan.replication else {
             return Ok(None);
         };
@@ -243,8 +243,8 @@ impl Host {
     /// Lack of threads or descriptors.
     pub fn flusher(
         &self,
-        writer: u32,
-        rank: u32,
+        writer: WriterId,
+        rank: Rank,
         report: Report,
         stop: &Arc<AtomicBool>,
     ) -> Result<JoinHandle<Result<()>>> {
@@ -257,7 +257,7 @@ impl Host {
             world_size: plan.layout.world_size(),
             node: (plan.node, node.name.clone()),
             writer,
-            ranks: node.writers[writer as usize]
+            ranks: node.writers[writer.index()]
                 .iter()
                 .map(|&rank| (plan.layout.local_index(rank), rank))
                 .collect(),

@@ -40,7 +40,7 @@ pub use crate::node::descriptor::Descriptor;
 use crate::node::halt::HaltRequest;
 use crate::node::layout::Node;
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Error, ErrorKind, Level, Result};
+use orcheck_format::{Error, ErrorKind, Level, Result, TargetId, WriterId};
 use orcheck_pool::Pool;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release, SeqCst};
 use std::sync::atomic::fence;
@@ -200,7 +200,7 @@ impl<'p> Index<'p> {
 
     /// Says how many chunks this rank will stage into, so that the CP-thread can have their memory
     /// ready before the first checkpoint.
-    pub fn want_chunks(&self, local: u32, writer: u32, chunks: u64) {
+    pub fn want_chunks(&self, local: u32, writer: WriterId, chunks: u64) {
         self.set(self.rank_word(local, WANTED), chunks);
         self.nudge(writer);
     }
@@ -225,7 +225,7 @@ impl<'p> Index<'p> {
     pub fn push(
         &self,
         local: u32,
-        writer: u32,
+        writer: WriterId,
         descriptor: Descriptor,
         timeout: Duration,
     ) -> Result<()> {
@@ -233,7 +233,7 @@ impl<'p> Index<'p> {
         loop {
             let popped = self.get(self.rank_word(local, POPPED));
             if self.pool.ring(local).push(&words) {
-                self.bump(WRITERS + writer);
+                self.bump(WRITERS + writer.0);
                 return Ok(());
             }
             if !self
@@ -267,19 +267,19 @@ impl<'p> Index<'p> {
 
     /// Value to hand to [`Self::wait_for_entries`] after the rings were found empty.
     #[must_use]
-    pub fn writer_news(&self, writer: u32) -> u64 {
-        self.get(WRITERS + writer)
+    pub fn writer_news(&self, writer: WriterId) -> u64 {
+        self.get(WRITERS + writer.0)
     }
 
     /// Sleeps until an entry arrives or `timeout` passes.
-    pub fn wait_for_entries(&self, writer: u32, news: u64, timeout: Duration) {
+    pub fn wait_for_entries(&self, writer: WriterId, news: u64, timeout: Duration) {
         // Woken or not: the caller looks again.
-        let _ = self.pool.wait_while(WRITERS + writer, news, timeout);
+        let _ = self.pool.wait_while(WRITERS + writer.0, news, timeout);
     }
 
     /// Wakes a writer without an entry, for it to see a stop flag.
-    pub fn nudge(&self, writer: u32) {
-        self.bump(WRITERS + writer);
+    pub fn nudge(&self, writer: WriterId) {
+        self.bump(WRITERS + writer.0);
     }
 
     // ---- CP-thread to rank -------------------------------------------------------------------
@@ -424,7 +424,7 @@ impl<'p> Index<'p> {
     pub fn set_rank_gone(&self, local: u32) {
         self.set(self.rank_word(local, RANK_GONE), 1);
         for writer in 0..self.shape.writers {
-            self.nudge(writer);
+            self.nudge(WriterId(writer));
         }
     }
 
@@ -447,7 +447,7 @@ impl<'p> Index<'p> {
     }
 
     /// Publishes where the lanes of this node lead.
-    pub fn set_lanes(&self, generation: u64, servers: &[u32]) {
+    pub fn set_lanes(&self, generation: u64, servers: &[TargetId]) {
         for lane in 0..MAX_LANES {
             let server = servers.get(lane as usize).map_or(0, |&s| u64::from(s) + 1);
             self.set(LANES + lane, server);
@@ -456,17 +456,17 @@ impl<'p> Index<'p> {
     }
 
     /// Says that a placed directory takes no more containers of this run.
-    pub fn set_inactive(&self, server: u32) {
-        if server < MAX_INACTIVE {
-            let word = self.pool.word(INACTIVE + server / 64);
-            word.fetch_or(1 << (server % 64), AcqRel);
+    pub fn set_inactive(&self, server: TargetId) {
+        if server.0 < MAX_INACTIVE {
+            let word = self.pool.word(INACTIVE + server.0 / 64);
+            word.fetch_or(1 << (server.0 % 64), AcqRel);
         }
     }
 
     /// Whether a placed directory is out of use.
     #[must_use]
-    pub fn is_inactive(&self, server: u32) -> bool {
-        server < MAX_INACTIVE && self.get(INACTIVE + server / 64) & 1 << (server % 64) != 0
+    pub fn is_inactive(&self, server: TargetId) -> bool {
+        server.0 < MAX_INACTIVE && self.get(INACTIVE + server.0 / 64) & 1 << (server.0 % 64) != 0
     }
 
     /// Counts `chunks` as taken for good by a rank, if `limit` in all are not exceeded.
@@ -493,13 +493,13 @@ impl<'p> Index<'p> {
 
     /// Server of lane `lane` (modulo the lanes there are).
     #[must_use]
-    pub fn lane_server(&self, lane: u32) -> Option<u32> {
+    pub fn lane_server(&self, lane: u32) -> Option<TargetId> {
         let servers: Vec<u64> = (0..MAX_LANES)
             .map(|l| self.get(LANES + l))
             .take_while(|&s| s != 0)
             .collect();
         let server = *servers.get(lane as usize % servers.len().max(1))?;
-        Some(server as u32 - 1)
+        Some(TargetId(server as u32 - 1))
     }
 
     /// Placement generation that the lanes belong to.

@@ -17,7 +17,7 @@
 //!
 //! Not here: which server a lane leads to (`orcheck_placement::placement`).
 
-use orcheck_format::{Error, Result};
+use orcheck_format::{Error, NodeId, Rank, Result, WriterId};
 
 /// How checkpoints travel to the placed directories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,9 +49,9 @@ pub struct Node {
     /// Host it lives on.
     pub host: String,
     /// Its ranks, ascending.
-    pub ranks: Vec<u32>,
+    pub ranks: Vec<Rank>,
     /// Its writers; `writers[w]` holds the ranks of writer `w`, ascending.
-    pub writers: Vec<Vec<u32>>,
+    pub writers: Vec<Vec<Rank>>,
 }
 
 /// The whole job.
@@ -59,7 +59,7 @@ pub struct Node {
 pub struct Layout {
     /// Nodes in order of their lowest rank.
     pub nodes: Vec<Node>,
-    node_of: Vec<u32>,
+    node_of: Vec<NodeId>,
 }
 
 impl Layout {
@@ -70,7 +70,7 @@ impl Layout {
     /// Invalid for an empty world; Internal for nodes in another order.
     pub fn new(
         names: Vec<(String, String)>,
-        node_of: Vec<u32>,
+        node_of: Vec<NodeId>,
         sockets: &[u32],
         (mode, scheme): (Mode, Scheme),
         lanes_per_node: u32,
@@ -87,16 +87,16 @@ impl Layout {
         let mut nodes: Vec<Node> = names.into_iter().map(node).collect();
         let mut met = 0;
         for (rank, &at) in (0..).zip(&node_of) {
-            met = met.max(at + u32::from(at == met));
-            if at >= met || at as usize >= nodes.len() {
+            met = met.max(at.0 + u32::from(at.0 == met));
+            if at.0 >= met || at.index() >= nodes.len() {
                 return Err(Error::internal(format!(
                     "rank {rank} is on node {at} of {}, and {met} were met before",
                     nodes.len()
                 )));
             }
-            nodes[at as usize].ranks.push(rank);
+            nodes[at.index()].ranks.push(Rank(rank));
         }
-        let socket = |rank: u32| sockets.get(rank as usize).copied().unwrap_or(0);
+        let socket = |rank: Rank| sockets.get(rank.index()).copied().unwrap_or(0);
         for node in &mut nodes {
             node.writers = match (mode, scheme) {
                 (Mode::Orchestrated, Scheme::Node) => {
@@ -108,12 +108,12 @@ impl Layout {
                     groups
                 }
                 (Mode::Orchestrated, Scheme::Socket) => {
-                    let mut sockets: std::collections::BTreeMap<u32, Vec<u32>> =
+                    let mut sockets: std::collections::BTreeMap<u32, Vec<Rank>> =
                         std::collections::BTreeMap::new();
                     for &rank in &node.ranks {
                         sockets.entry(socket(rank)).or_default().push(rank);
                     }
-                    let mut groups: Vec<Vec<u32>> = sockets.into_values().collect();
+                    let mut groups: Vec<Vec<Rank>> = sockets.into_values().collect();
                     groups.sort();
                     groups
                 }
@@ -126,10 +126,10 @@ impl Layout {
     /// Of nodes that have all ranks, each once.
     #[must_use]
     pub fn of_nodes(nodes: Vec<Node>) -> Self {
-        let mut node_of = vec![0; nodes.iter().map(|node| node.ranks.len()).sum()];
+        let mut node_of = vec![NodeId(0); nodes.iter().map(|node| node.ranks.len()).sum()];
         for (at, node) in nodes.iter().enumerate() {
             for &rank in &node.ranks {
-                node_of[rank as usize] = at as u32;
+                node_of[rank.index()] = NodeId(at as u32);
             }
         }
         Self { nodes, node_of }
@@ -143,41 +143,45 @@ impl Layout {
 
     /// The node a rank lives on.
     #[must_use]
-    pub fn node_of(&self, rank: u32) -> u32 {
-        self.node_of[rank as usize]
+    pub fn node_of(&self, rank: Rank) -> NodeId {
+        self.node_of[rank.index()]
     }
 
     /// Position of a rank among the ranks of its node.
     #[must_use]
-    pub fn local_index(&self, rank: u32) -> u32 {
-        let node = &self.nodes[self.node_of(rank) as usize];
+    pub fn local_index(&self, rank: Rank) -> u32 {
+        let node = &self.nodes[self.node_of(rank).index()];
         node.ranks.iter().position(|&r| r == rank).unwrap_or(0) as u32
     }
 
     /// The writer that flushes a rank.
     #[must_use]
-    pub fn writer_of(&self, rank: u32) -> u32 {
-        let node = &self.nodes[self.node_of(rank) as usize];
-        node.writers
-            .iter()
-            .position(|w| w.contains(&rank))
-            .unwrap_or(0) as u32
+    pub fn writer_of(&self, rank: Rank) -> WriterId {
+        let node = &self.nodes[self.node_of(rank).index()];
+        WriterId(
+            node.writers
+                .iter()
+                .position(|w| w.contains(&rank))
+                .unwrap_or(0) as u32,
+        )
     }
 
     /// The writer whose CP-thread this rank hosts, if any.
     #[must_use]
-    pub fn hosted_writer(&self, rank: u32) -> Option<u32> {
-        let node = &self.nodes[self.node_of(rank) as usize];
-        node.writers
+    pub fn hosted_writer(&self, rank: Rank) -> Option<WriterId> {
+        let node = &self.nodes[self.node_of(rank).index()];
+        (node
+            .writers
             .iter()
             .position(|w| w.first() == Some(&rank))
-            .map(|w| w as u32)
+            .map(|w| w as u32))
+        .map(WriterId)
     }
 
     /// Whether this rank hosts its node's control thread.
     #[must_use]
-    pub fn leads_node(&self, rank: u32) -> bool {
-        self.nodes[self.node_of(rank) as usize].ranks.first() == Some(&rank)
+    pub fn leads_node(&self, rank: Rank) -> bool {
+        self.nodes[self.node_of(rank).index()].ranks.first() == Some(&rank)
     }
 
     /// Names of the nodes, in order.
@@ -196,8 +200,8 @@ impl Layout {
 
     /// How many of the job's nodes share the host of node `node`.
     #[must_use]
-    pub fn nodes_on_host_of(&self, node: u32) -> u32 {
-        let host = &self.nodes[node as usize].host;
+    pub fn nodes_on_host_of(&self, node: NodeId) -> u32 {
+        let host = &self.nodes[node.index()].host;
         self.nodes
             .iter()
             .filter(|other| &other.host == host)
@@ -214,7 +218,7 @@ mod tests {
         let mut node_of = Vec::new();
         for (name, _) in spec {
             let at = names.iter().position(|known| known == name);
-            node_of.push(at.unwrap_or(names.len()) as u32);
+            node_of.push(NodeId(at.unwrap_or(names.len()) as u32));
             if at.is_none() {
                 names.push(name);
             }
@@ -228,21 +232,27 @@ mod tests {
     fn one_writer_a_node_by_default() {
         let table = [("a", 0), ("b", 0), ("a", 1), ("b", 1)];
         let layout = layout(&table, Mode::Orchestrated, Scheme::Node, 1);
-        assert_eq!(layout.nodes[0].writers, vec![vec![0, 2]]);
-        assert_eq!(layout.nodes[1].writers, vec![vec![1, 3]]);
-        assert_eq!(layout.hosted_writer(0), Some(0));
-        assert_eq!(layout.hosted_writer(2), None);
-        assert!(layout.leads_node(1) && !layout.leads_node(3));
-        assert_eq!(layout.local_index(3), 1);
+        assert_eq!(layout.nodes[0].writers, [[Rank(0), Rank(2)]]);
+        assert_eq!(layout.nodes[1].writers, [[Rank(1), Rank(3)]]);
+        assert_eq!(layout.hosted_writer(Rank(0)), Some(WriterId(0)));
+        assert_eq!(layout.hosted_writer(Rank(2)), None);
+        assert!(layout.leads_node(Rank(1)) && !layout.leads_node(Rank(3)));
+        assert_eq!(layout.local_index(Rank(3)), 1);
     }
 
     #[test]
     fn lanes_sockets_and_cores_split_the_ranks() {
         let table = [("a", 0), ("a", 0), ("a", 1), ("a", 1)];
         let lanes = layout(&table, Mode::Orchestrated, Scheme::Node, 2);
-        assert_eq!(lanes.nodes[0].writers, vec![vec![0, 1], vec![2, 3]]);
+        assert_eq!(
+            lanes.nodes[0].writers,
+            [[Rank(0), Rank(1)], [Rank(2), Rank(3)]]
+        );
         let sockets = layout(&table, Mode::Orchestrated, Scheme::Socket, 1);
-        assert_eq!(sockets.nodes[0].writers, vec![vec![0, 1], vec![2, 3]]);
+        assert_eq!(
+            sockets.nodes[0].writers,
+            [[Rank(0), Rank(1)], [Rank(2), Rank(3)]]
+        );
         let cores = layout(&table, Mode::Orchestrated, Scheme::Core, 1);
         assert_eq!(cores.nodes[0].writers.len(), 4);
         let vertical = layout(&table, Mode::Vertical, Scheme::Node, 1);
@@ -256,6 +266,7 @@ mod tests {
     fn nodes_in_another_order_are_refused() {
         let names = || vec![("a".to_owned(), "h".to_owned()); 2];
         for node_of in [vec![1, 0], vec![0, 2], vec![0, 1, 2]] {
+            let node_of = node_of.into_iter().map(NodeId).collect();
             let modes = (Mode::Orchestrated, Scheme::Node);
             assert!(Layout::new(names(), node_of, &[], modes, 1).is_err());
         }

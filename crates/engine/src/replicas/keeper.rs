@@ -22,7 +22,7 @@ use crate::replicas::room::Room;
 use orcheck_format::disk::FileName;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::{MAX_DATA_BYTES, Message};
-use orcheck_format::{Crc64, Epoch, Error, Result};
+use orcheck_format::{Crc64, Epoch, Error, NodeId, Result};
 use orcheck_io::disk::{Create, Dir, Entry, File};
 use orcheck_io::failpoints::Failpoints;
 use orcheck_io::machine::thread::spawn;
@@ -54,7 +54,7 @@ pub struct KeeperContext {
     /// This run's epoch.
     pub epoch: Epoch,
     /// This node.
-    pub node: u32,
+    pub node: NodeId,
     /// Where replicas lie, and the node's own files.
     pub room: Arc<Room>,
     /// Bytes of replicas of others that may lie there.
@@ -87,7 +87,7 @@ pub struct KeeperThread {
 struct Peer {
     conn: Conn,
     /// Its node, once it said so.
-    node: Option<u32>,
+    node: Option<NodeId>,
 }
 
 struct Incoming {

@@ -16,7 +16,7 @@ use crate::replicas::protect::PIECE_BYTES;
 use crate::replicas::remote::Holdings;
 use orcheck_format::disk::{CommitRecord, FileName};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Error, Result, crc64};
+use orcheck_format::{Error, NodeId, Result, crc64};
 use orcheck_io::disk::{Create, Dir};
 use orcheck_io::memory::zeroed;
 use std::collections::BTreeSet;
@@ -30,7 +30,7 @@ pub struct Copy {
     /// It is not here yet: its length.
     pub fetch_bytes: Option<u64>,
     /// To whom.
-    pub to: Vec<u32>,
+    pub to: Vec<NodeId>,
 }
 
 /// What came of mending.
@@ -75,15 +75,17 @@ pub fn plan(
         let known = own.map(|own| own.len_bytes);
         let longest = known.or_else(|| holdings.iter().filter_map(len).max());
         let held = (0..members)
+            .map(NodeId)
             .zip(holdings)
             .filter(|(_, node)| len(node).is_some() && len(node) == longest);
-        let mut held: Vec<u32> = held.map(|(node, _)| node).collect();
+        let mut held: Vec<NodeId> = held.map(|(node, _)| node).collect();
         // Breaks if: nobody fetches it; with the node that has it, it would be gone.
         let elsewhere = holdings.iter().any(|node| len(node) == longest);
         let fetch_bytes =
             longest.filter(|_| held.is_empty() && elsewhere && !off(Switch::MendFetch));
         if fetch_bytes.is_some() {
-            held.push((crc64(file.as_bytes()) % u64::from(members.max(1))) as u32);
+            let fetcher = crc64(file.as_bytes()) % u64::from(members.max(1));
+            held.push(NodeId(fetcher as u32));
         }
         let missing = replicas.copies().saturating_sub(held.len() as u32);
         let ours = held.first() == Some(&replicas.node());

@@ -16,7 +16,7 @@
 use crate::replicas::protect::{Owner, OwnerAction, OwnerEvent, PIECE_BYTES};
 use crate::replicas::remote::{CONNECT_TIMEOUT, NodeAt};
 use orcheck_format::wire::Message;
-use orcheck_format::{Crc64, Epoch, Error, JobName, Result};
+use orcheck_format::{Crc64, Epoch, Error, JobName, NodeId, Rank, Result};
 use orcheck_io::clock::Clock;
 use orcheck_io::disk::{Create, Dir, Entry as Listed, File, PinnedWrite};
 use orcheck_io::failpoints::Failpoints;
@@ -42,7 +42,7 @@ pub struct ReplicasContext {
     /// This run's epoch.
     pub epoch: Epoch,
     /// A rank of this node, and the node.
-    pub own: (u32, u32),
+    pub own: (Rank, NodeId),
     /// Replicas of each container.
     pub replicas: u32,
     /// Which nodes fail together.
@@ -68,7 +68,7 @@ pub struct Replicas {
 
 #[derive(Default)]
 struct Links {
-    conns: BTreeMap<u32, Conn>,
+    conns: BTreeMap<NodeId, Conn>,
     next_slot: u32,
 }
 
@@ -91,7 +91,7 @@ impl Replicas {
     ///
     /// # Errors
     /// Invalid when there are not enough nodes.
-    pub fn holders(&self, step: u64) -> Result<Vec<u32>> {
+    pub fn holders(&self, step: u64) -> Result<Vec<NodeId>> {
         let context = &self.context;
         let draw = Draw {
             job: &context.job,
@@ -105,7 +105,7 @@ impl Replicas {
     ///
     /// # Errors
     /// Invalid when there are not enough nodes.
-    pub fn more(&self, step: u64, held: &[u32], count: u32) -> Result<Vec<u32>> {
+    pub fn more(&self, step: u64, held: &[NodeId], count: u32) -> Result<Vec<NodeId>> {
         let context = &self.context;
         let draw = Draw {
             job: &context.job,
@@ -123,7 +123,7 @@ impl Replicas {
 
     /// This node.
     #[must_use]
-    pub fn node(&self) -> u32 {
+    pub fn node(&self) -> NodeId {
         self.context.own.1
     }
 
@@ -132,7 +132,7 @@ impl Replicas {
     pub fn wrap(
         self: &Arc<Self>,
         own: Arc<dyn Dir>,
-        holders: Vec<u32>,
+        holders: Vec<NodeId>,
         most_bytes: u64,
     ) -> Arc<dyn Dir> {
         Arc::new(ReplicatedDir {
@@ -147,7 +147,7 @@ impl Replicas {
     ///
     /// # Errors
     /// What the directory or a holder says; nothing of it is then left at any of them.
-    pub fn copy(self: &Arc<Self>, dir: &dyn Dir, name: &str, holders: &[u32]) -> Result<()> {
+    pub fn copy(self: &Arc<Self>, dir: &dyn Dir, name: &str, holders: &[NodeId]) -> Result<()> {
         let file = dir.open(name)?;
         let len = file.len_bytes()?;
         let transfer = self.begin(name, len, holders);
@@ -162,13 +162,13 @@ impl Replicas {
     }
 
     /// Asks the holders for room.
-    fn begin(self: &Arc<Self>, name: &str, most_bytes: u64, holders: &[u32]) -> Transfer {
+    fn begin(self: &Arc<Self>, name: &str, most_bytes: u64, holders: &[NodeId]) -> Transfer {
         let mut links = self.links();
         let slot = links.next_slot;
         links.next_slot = slot.wrapping_add(1);
         drop(links);
         let (owner, actions) = Owner::new(slot, name, most_bytes, holders);
-        let owner = owner.naming(|node| &self.context.nodes[node as usize].name);
+        let owner = owner.naming(|node| &self.context.nodes[node.index()].name);
         let mut sending = Sending {
             owner,
             slot,
@@ -189,16 +189,16 @@ impl Replicas {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn connect(&self, node: u32) -> Result<Conn> {
+    fn connect(&self, node: NodeId) -> Result<Conn> {
         let context = &self.context;
-        context.nodes[node as usize].reach(context.own, &context.failpoints, CONNECT_TIMEOUT)
+        context.nodes[node.index()].reach(context.own, &context.failpoints, CONNECT_TIMEOUT)
     }
 }
 
 struct ReplicatedDir {
     own: Arc<dyn Dir>,
     replicas: Arc<Replicas>,
-    holders: Vec<u32>,
+    holders: Vec<NodeId>,
     most_bytes: u64,
 }
 
@@ -267,7 +267,7 @@ struct ReplicatedFile {
 /// What goes to the holders; dropped before it is decided, they let go of it.
 struct Transfer {
     replicas: Arc<Replicas>,
-    holders: Vec<u32>,
+    holders: Vec<NodeId>,
     sending: Mutex<Sending>,
 }
 
@@ -284,7 +284,7 @@ struct Sending {
 type Window<'a> = Option<(u64, &'a [u8])>;
 
 impl Sending {
-    fn take(&mut self, with: &Replicas, holders: &[u32], event: OwnerEvent, window: Window<'_>) {
+    fn take(&mut self, with: &Replicas, holders: &[NodeId], event: OwnerEvent, window: Window<'_>) {
         let actions = self.owner.step(event);
         self.carry_out(with, holders, actions, window);
     }
@@ -293,7 +293,7 @@ impl Sending {
     fn carry_out(
         &mut self,
         with: &Replicas,
-        holders: &[u32],
+        holders: &[NodeId],
         actions: Vec<OwnerAction>,
         window: Window<'_>,
     ) {
@@ -346,7 +346,7 @@ impl Sending {
     fn wait(
         &mut self,
         with: &Replicas,
-        holders: &[u32],
+        holders: &[NodeId],
         window: Window<'_>,
         enough: impl Fn(&Self) -> bool,
     ) -> Result<()> {
@@ -393,10 +393,10 @@ fn slot_of(message: &Message) -> Option<u32> {
     }
 }
 
-fn send(with: &Replicas, node: u32, message: &Message) -> Result<()> {
+fn send(with: &Replicas, node: NodeId, message: &Message) -> Result<()> {
     with.context
         .failpoints
-        .at("replicas.send", &with.context.nodes[node as usize].name)?;
+        .at("replicas.send", &with.context.nodes[node.index()].name)?;
     let mut links = with.links();
     let conn = match links.conns.entry(node) {
         Entry::Occupied(there) => there.into_mut(),
@@ -408,7 +408,7 @@ fn send(with: &Replicas, node: u32, message: &Message) -> Result<()> {
 }
 
 /// What holders said meanwhile, waiting a little for the first word.
-fn listen(with: &Replicas, holders: &[u32]) -> Result<Vec<OwnerEvent>> {
+fn listen(with: &Replicas, holders: &[NodeId]) -> Result<Vec<OwnerEvent>> {
     let mut links = with.links();
     let fds: Vec<_> = holders
         .iter()

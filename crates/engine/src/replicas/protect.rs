@@ -27,7 +27,7 @@
 use orcheck_format::disk::FileName;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::Message;
-use orcheck_format::{Epoch, Error, ErrorKind};
+use orcheck_format::{Epoch, Error, ErrorKind, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Longest piece that one frame carries.
@@ -39,9 +39,9 @@ const OPEN_MAX: usize = 64;
 #[derive(Debug, Clone)]
 pub enum OwnerEvent {
     /// A holder says something about this container.
-    From(u32, Message),
+    From(NodeId, Message),
     /// The connection to a holder is gone.
-    Gone(u32, Error),
+    Gone(NodeId, Error),
     /// The container has this many bytes now.
     Ready(u64),
     /// It is complete; the checksum of all its bytes.
@@ -56,9 +56,9 @@ pub enum OwnerEvent {
 #[derive(Debug, Clone, PartialEq)]
 pub enum OwnerAction {
     /// Tell a holder.
-    To(u32, Message),
+    To(NodeId, Message),
     /// Send bytes of the container to a holder: from, how many.
-    Send(u32, u64, u64),
+    Send(NodeId, u64, u64),
     /// Every holder has the bytes up to here; their memory may go.
     Sent(u64),
     /// Durable at every holder.
@@ -89,8 +89,8 @@ struct Holder {
 pub struct Owner {
     slot: u32,
     /// The holders as they were drawn.
-    order: Vec<u32>,
-    holders: BTreeMap<u32, Holder>,
+    order: Vec<NodeId>,
+    holders: BTreeMap<NodeId, Holder>,
     ready_bytes: u64,
     let_go_bytes: u64,
     end_crc: Option<u64>,
@@ -104,7 +104,7 @@ impl Owner {
         slot: u32,
         file: &str,
         most_bytes: u64,
-        holders: &[u32],
+        holders: &[NodeId],
     ) -> (Self, Vec<OwnerAction>) {
         let reserve = Message::Reserve {
             slot,
@@ -115,7 +115,7 @@ impl Owner {
             .iter()
             .map(|&node| OwnerAction::To(node, reserve.clone()))
             .collect();
-        let asked = |&node: &u32| {
+        let asked = |&node: &NodeId| {
             let holder = Holder {
                 name: node.to_string(),
                 phase: Phase::Asked,
@@ -138,7 +138,7 @@ impl Owner {
 
     /// What messages call the holders; else they are called by their numbers.
     #[must_use]
-    pub fn naming<'a>(mut self, name: impl Fn(u32) -> &'a str) -> Self {
+    pub fn naming<'a>(mut self, name: impl Fn(NodeId) -> &'a str) -> Self {
         for (&node, holder) in &mut self.holders {
             holder.name = format!("'{}'", name(node));
         }
@@ -210,7 +210,7 @@ impl Owner {
         self.go_on()
     }
 
-    fn hear(&mut self, node: u32, message: Message) -> Result<(), Error> {
+    fn hear(&mut self, node: NodeId, message: Message) -> Result<(), Error> {
         let Some(holder) = self.holders.get_mut(&node) else {
             return Ok(());
         };
@@ -285,7 +285,7 @@ impl Owner {
         actions
     }
 
-    fn lose(&mut self, at: Option<u32>, error: Error) -> Vec<OwnerAction> {
+    fn lose(&mut self, at: Option<NodeId>, error: Error) -> Vec<OwnerAction> {
         self.decided = true;
         let error = match at.and_then(|node| self.holders.get(&node)) {
             Some(holder) => error.at(format!("replica on node {}", holder.name)),
@@ -318,7 +318,7 @@ pub type Place = (u32, u32);
 #[derive(Debug, Clone)]
 pub enum KeeperEvent {
     /// The owner at the other end of a connection is this node.
-    Came(u32, u32),
+    Came(u32, NodeId),
     /// A message of an owner.
     From(u32, Message),
     /// Bytes of an owner's container came: slot, from, how many.
@@ -366,7 +366,7 @@ struct Incoming {
 pub struct Keeper {
     epoch: Epoch,
     /// The node of each connection.
-    nodes: BTreeMap<u32, u32>,
+    nodes: BTreeMap<u32, NodeId>,
     budget_bytes: u64,
     credit_bytes: u64,
     incoming: BTreeMap<Place, Incoming>,

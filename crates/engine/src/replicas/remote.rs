@@ -14,7 +14,7 @@
 
 use orcheck_format::disk::FileName;
 use orcheck_format::wire::Message;
-use orcheck_format::{Error, Result};
+use orcheck_format::{Error, NodeId, Rank, Result};
 use orcheck_io::disk::{Create, Dir, Entry, File};
 use orcheck_io::failpoints::Failpoints;
 use orcheck_net::{Address, Conn, Key};
@@ -54,7 +54,7 @@ pub struct NodeAt {
 /// How the other nodes are reached.
 pub struct OthersContext {
     /// This rank, and its node.
-    pub own: (u32, u32),
+    pub own: (Rank, NodeId),
     /// Nodes of this run; those behind them in `nodes` are of earlier ones.
     pub members: u32,
     /// The own node's agent has files in memory: it is asked first.
@@ -71,21 +71,24 @@ pub struct OthersContext {
 pub struct Others {
     context: OthersContext,
     /// Nodes that hold each file and its length there, the nearest first.
-    files: BTreeMap<String, Vec<(u32, u64)>>,
-    links: Mutex<BTreeMap<u32, Arc<Link>>>,
+    files: BTreeMap<String, Vec<(NodeId, u64)>>,
+    links: Mutex<BTreeMap<NodeId, Arc<Link>>>,
 }
 
 impl Others {
     /// The other nodes; all have said what they hold.
     #[must_use]
     pub fn new(context: OthersContext, holdings: &Holdings) -> Arc<Self> {
-        let mut files: BTreeMap<String, Vec<(u32, u64)>> = BTreeMap::new();
+        let mut files: BTreeMap<String, Vec<(NodeId, u64)>> = BTreeMap::new();
         let (own, members) = (context.own.1, context.members.max(1));
         // Every node begins with the one after it: they do not all ask the same one.
-        let ring = (1..members).map(|step| (own + step) % members);
+        let ring = (1..members).map(|distance| NodeId((own.0 + distance) % members));
         let own_first = context.asks_own.then_some(own).into_iter();
-        for node in own_first.chain(ring).chain(members..holdings.len() as u32) {
-            for (file, len_bytes) in &holdings[node as usize] {
+        for node in own_first
+            .chain(ring)
+            .chain((members..holdings.len() as u32).map(NodeId))
+        {
+            for (file, len_bytes) in &holdings[node.index()] {
                 let holders = files.entry(file.clone()).or_default();
                 holders.push((node, *len_bytes));
             }
@@ -111,13 +114,13 @@ impl Others {
         (0..most.min(COPIES_MAX)).map(dir).collect()
     }
 
-    fn link(&self, node: u32) -> Result<Arc<Link>> {
+    fn link(&self, node: NodeId) -> Result<Arc<Link>> {
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(link) = links.get(&node) {
             return Ok(Arc::clone(link));
         }
         let context = &self.context;
-        let at = &context.nodes[node as usize];
+        let at = &context.nodes[node.index()];
         let conn = at.reach(context.own, &context.failpoints, CONNECT_TIMEOUT)?;
         let asked = Asked {
             conn,
@@ -141,7 +144,7 @@ impl NodeAt {
     /// Unavailable, with what each address said.
     pub fn reach(
         &self,
-        own: (u32, u32),
+        own: (Rank, NodeId),
         failpoints: &Failpoints,
         within: Duration,
     ) -> Result<Conn> {
@@ -170,7 +173,7 @@ impl NodeAt {
     /// Unavailable when it is not reached or does not answer within `within`; Corrupt for a strange answer.
     pub fn list(
         &self,
-        own: (u32, u32),
+        own: (Rank, NodeId),
         failpoints: &Failpoints,
         within: Duration,
     ) -> Result<Files> {
@@ -258,7 +261,7 @@ impl Dir for OtherDir {
     }
 
     fn list(&self) -> Result<Vec<Entry>> {
-        let held = |(name, nodes): (&String, &Vec<(u32, u64)>)| {
+        let held = |(name, nodes): (&String, &Vec<(NodeId, u64)>)| {
             let &(_, len_bytes) = nodes.get(self.nth)?;
             let name = name.clone();
             Some(Entry {

@@ -37,7 +37,7 @@ use orcheck_format::disk::{
     BLOCK_BYTES, CommitRecord, ContainerHeader, ContainerRef, Extent, Manifest, RankRecord,
     RegionRecord, TRAILER_BYTES, Trailer, header_crc,
 };
-use orcheck_format::{Error, ErrorKind, Result};
+use orcheck_format::{Error, ErrorKind, Rank, Result};
 use orcheck_io::disk::{Dir, File};
 use orcheck_io::memory::{Span, zeroed};
 
@@ -87,7 +87,7 @@ struct Belief {
 ///
 /// # Errors
 /// `NotFound` if no container of the commit holds it.
-pub fn holder_of(commit: &CommitRecord, rank: u32) -> Result<&ContainerRef> {
+pub fn holder_of(commit: &CommitRecord, rank: Rank) -> Result<&ContainerRef> {
     commit
         .containers
         .iter()
@@ -308,7 +308,7 @@ impl Reader {
     }
 
     /// The region of a rank in this container.
-    pub fn region(&self, rank: u32, name: &str) -> Option<&RegionRecord> {
+    pub fn region(&self, rank: Rank, name: &str) -> Option<&RegionRecord> {
         self.rank(rank)?
             .regions
             .iter()
@@ -320,7 +320,7 @@ impl Reader {
     /// # Errors
     /// `Invalid` for a target of another length; `Corrupt` with file, rank, region and byte ranges where a
     /// checksum disagrees or the file ends early.
-    pub fn read_region(&self, rank: u32, region: &RegionRecord, into: Span) -> Result<()> {
+    pub fn read_region(&self, rank: Rank, region: &RegionRecord, into: Span) -> Result<()> {
         let mut decoder = Decoder::default();
         self.each_target(rank, region, into, &mut |_, source, target| {
             source.read(target, &mut decoder)
@@ -330,7 +330,7 @@ impl Reader {
     /// Calls `work` with each extent of the region and where its bytes belong.
     fn each_target(
         &self,
-        rank: u32,
+        rank: Rank,
         region: &RegionRecord,
         into: Span,
         work: &mut dyn FnMut(&Reader, Source<'_>, Span) -> Result<()>,
@@ -364,7 +364,7 @@ impl Reader {
     /// Calls `work` with each extent of the region, in order.
     fn each_source(
         &self,
-        rank: u32,
+        rank: Rank,
         region: &RegionRecord,
         work: &mut dyn FnMut(&Reader, Source<'_>) -> Result<()>,
     ) -> Result<()> {
@@ -385,7 +385,7 @@ impl Reader {
     /// As [`Reader::read_region`]; and what `sink` returns.
     pub fn stream_region(
         &self,
-        rank: u32,
+        rank: Rank,
         region: &RegionRecord,
         sink: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
     ) -> Result<()> {
@@ -399,7 +399,7 @@ impl Reader {
     /// extent without the key only the stored bytes are proven; their number is returned.
     pub(crate) fn check_region(
         &self,
-        (rank, region): (u32, &RegionRecord),
+        (rank, region): (Rank, &RegionRecord),
         wanted: &dyn Fn(&Extent) -> bool,
         damage: &mut dyn FnMut(Error),
         progress: &mut dyn FnMut(u64),
@@ -427,7 +427,7 @@ impl Reader {
         locked_bytes
     }
 
-    fn rank(&self, rank: u32) -> Option<&RankRecord> {
+    fn rank(&self, rank: Rank) -> Option<&RankRecord> {
         let index = self
             .manifest
             .ranks
@@ -439,7 +439,7 @@ impl Reader {
     /// Where the bytes of an extent are, and what to say when they are wrong.
     fn source<'a>(
         &'a self,
-        rank: u32,
+        rank: Rank,
         region: &'a RegionRecord,
         at: u64,
         extent: &'a Extent,

@@ -20,7 +20,7 @@ use crate::restart::reader::{Reader, holder_of, listed};
 use orcheck_format::disk::{CommitRecord, FileName, RegionRecord};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{
-    Detail, Epoch, Error, ErrorKind, JobName, Level, Result, count, without_next,
+    Detail, Epoch, Error, ErrorKind, JobName, Level, Rank, Result, count, without_next,
 };
 use orcheck_io::disk::{Dir, read_small};
 use orcheck_io::memory::Span;
@@ -233,7 +233,7 @@ fn hidden(catalog: &Catalog) -> Option<Error> {
 
 /// One rank's part of a candidate, opened at every level where it can be.
 pub struct RankView {
-    rank: u32,
+    rank: Rank,
     copies: Vec<Copy>,
     notes: Vec<String>,
 }
@@ -261,7 +261,12 @@ impl RankView {
     /// NotFound when it was never completely committed: this node's directories were there in that
     /// run and hold no record of it. Unsupported for another number of ranks, Invalid where a key is missing; otherwise
     /// why no level has it.
-    pub fn open(places: &Places, candidate: Candidate, rank: u32, world_size: u32) -> Result<Self> {
+    pub fn open(
+        places: &Places,
+        candidate: Candidate,
+        rank: Rank,
+        world_size: u32,
+    ) -> Result<Self> {
         let mut copies = Vec::new();
         let mut errors: Vec<Error> = Vec::new();
         let mut notes = Vec::new();
@@ -429,7 +434,7 @@ impl RankView {
 }
 
 /// Reads a region of a rank, and tells what was damaged in one copy where another one was good.
-type Work<'w> = dyn FnMut(&Reader, u32, &RegionRecord, &mut dyn FnMut(&Error)) -> Result<()> + 'w;
+type Work<'w> = dyn FnMut(&Reader, Rank, &RegionRecord, &mut dyn FnMut(&Error)) -> Result<()> + 'w;
 
 /// The levels at which a candidate may be found, weakest first: those that are configured, but the node's own directory
 /// and the other nodes may have it at a level that was configured in its run.
@@ -488,7 +493,7 @@ fn was_there(places: &Places, candidate: Candidate, level: Level) -> bool {
 fn open_copy(
     places: &Places,
     (candidate, level): (Candidate, Level),
-    rank: u32,
+    rank: Rank,
     world_size: u32,
     notes: &mut Vec<String>,
 ) -> Result<Option<Copy>> {

@@ -41,7 +41,9 @@ use again::{Again, write_again};
 use orcheck_format::disk::{
     BLOCK_BYTES, CommitRecord, Compression, ContainerRef, Encoding, FileName,
 };
-use orcheck_format::{Decision, Epoch, Error, ErrorKind, JobName, Level, Result, RunId};
+use orcheck_format::{
+    Decision, Epoch, Error, ErrorKind, JobName, Level, NodeId, Result, RunId, TargetId,
+};
 use orcheck_io::clock::Clock;
 use orcheck_io::disk::Dir;
 use orcheck_io::machine::{effective_uid, host_name, process_id};
@@ -361,7 +363,7 @@ impl Order<'_> {
     /// That the directories of some nodes are missing, with their names.
     fn missing(&self, missing: Vec<&ContainerRef>) -> Error {
         let record = &self.commit.record;
-        let name = |node: u32| record.nodes.get(node as usize).map_or("?", String::as_str);
+        let name = |node: NodeId| record.nodes.get(node.index()).map_or("?", String::as_str);
         let listed: Vec<String> = missing
             .iter()
             .map(|container| homes(record, container))
@@ -401,12 +403,12 @@ impl Order<'_> {
         let record = &self.commit.record;
         let lanes = match self.level {
             Level::Node => (0..record.nodes.len() as u32)
-                .map(|node| vec![node])
+                .map(|node| vec![TargetId(node)])
                 .collect(),
             _ => {
                 let mut sizes = vec![0u64; record.nodes.len()];
                 for (container, one) in record.containers.iter().zip(planned.iter()) {
-                    sizes[container.node as usize] += one.file_bytes;
+                    sizes[container.node.index()] += one.file_bytes;
                 }
                 let servers: Vec<String> = self
                     .destinations
@@ -417,8 +419,8 @@ impl Order<'_> {
             }
         };
         for (container, one) in record.containers.iter().zip(planned) {
-            let of_node = &lanes[container.node as usize];
-            one.destination = of_node[container.writer as usize % of_node.len()] as usize;
+            let of_node = &lanes[container.node.index()];
+            one.destination = of_node[container.writer.index() % of_node.len()].index();
         }
         Ok(())
     }
@@ -481,8 +483,8 @@ impl Order<'_> {
         for (container, one) in record.containers.iter().zip(planned) {
             let reader = self.reader(container)?;
             let server = match self.level {
-                Level::Node => 0,
-                _ => one.destination as u32,
+                Level::Node => TargetId(0),
+                _ => TargetId(one.destination as u32),
             };
             let before = done;
             let mut of_it = |bytes: u64| {

@@ -415,7 +415,7 @@ fn damage_of(
     let findings = verdict.findings.iter();
     let first = findings.min_by_key(|finding| !finding.fatal)?;
     let record = &commit.record;
-    let node = record.nodes.get(container.node as usize);
+    let node = record.nodes.get(container.node.index());
     Some(Damage {
         tenant: String::new(),
         job: record.job.as_str().to_owned(),

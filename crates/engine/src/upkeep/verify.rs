@@ -24,7 +24,7 @@ use std::sync::Arc;
 use orcheck_format::disk::{
     BLOCK_BYTES, CommitRecord, ContainerRef, Extent, Manifest, RankRecord, TRAILER_BYTES,
 };
-use orcheck_format::{Error, ErrorKind, Result};
+use orcheck_format::{Error, ErrorKind, NodeId, Rank, Result};
 use orcheck_io::disk::{Dir, File};
 
 use crate::encoding::{Proof, Trust};
@@ -44,7 +44,7 @@ pub struct Finding {
     /// Whether data is lost: a restore of this rank (or of the whole container) fails.
     pub fatal: bool,
     /// The rank concerned, if one is.
-    pub rank: Option<u32>,
+    pub rank: Option<Rank>,
     /// The region concerned, if one is.
     pub region: Option<String>,
     /// What, where, expected and found.
@@ -61,7 +61,7 @@ pub struct ContainerVerdict {
     /// Copies found in the places.
     pub copies: u32,
     /// Index of the node that wrote it.
-    pub node: u32,
+    pub node: NodeId,
     /// Ranks read.
     pub ranks: u64,
     /// Regions read.
@@ -294,7 +294,7 @@ fn of_all_copies(mut copies: Vec<ContainerVerdict>) -> ContainerVerdict {
 /// What a copy of a container lacks.
 enum Lost {
     Everything,
-    Regions(BTreeSet<(u32, Option<String>)>),
+    Regions(BTreeSet<(Rank, Option<String>)>),
 }
 
 impl Lost {
@@ -347,7 +347,7 @@ impl Check {
         }
     }
 
-    fn find(&mut self, error: &Error, fatal: bool, rank: Option<u32>, region: Option<&str>) {
+    fn find(&mut self, error: &Error, fatal: bool, rank: Option<Rank>, region: Option<&str>) {
         if self.verdict.findings.len() >= MAX_FINDINGS {
             self.verdict.more_findings += 1;
             // A fatal finding is never lost behind harmless ones.
@@ -379,12 +379,11 @@ impl Check {
         for note in reader.take_notes() {
             self.find(&Error::corrupt(note), false, None, None);
         }
-        for missing in container
+        for rank in container
             .ranks
             .iter()
-            .flat_map(|(first, count)| (*first..=first + (count - 1)).map(u64::from))
+            .flat_map(|(first, count)| (first.0..=first.0 + (count - 1)).map(Rank))
         {
-            let rank = missing as u32;
             if reader
                 .manifest()
                 .ranks
@@ -567,7 +566,7 @@ fn same_manifest(rebuilt: &Manifest, stored: &Manifest) -> bool {
     without_places(rebuilt) == without_places(stored)
 }
 
-fn finding(error: &Error, fatal: bool, rank: Option<u32>, region: Option<&str>) -> Finding {
+fn finding(error: &Error, fatal: bool, rank: Option<Rank>, region: Option<&str>) -> Finding {
     Finding {
         kind: error.kind(),
         fatal,

@@ -18,7 +18,7 @@ use orcheck_engine::upkeep::copying::{Copied, Destination, Order, Plan};
 use orcheck_engine::upkeep::verify_commit;
 use orcheck_fixtures::reading::{Spec, Written, claim, epoch, job, open_places, payload, write};
 use orcheck_format::disk::{CommitRecord, Compression, FileName};
-use orcheck_format::{Decision, Level, Result};
+use orcheck_format::{Decision, Level, Rank, Result, TargetId};
 use orcheck_io::clock::SystemClock;
 use orcheck_io::disk::Dir;
 use orcheck_io::failpoints::Failpoints;
@@ -173,7 +173,11 @@ fn check(places: &[Arc<dyn Dir>], record: &CommitRecord, spec: &Spec) {
                     .iter()
                     .find(|one| one.name == region.name)
                     .unwrap();
-                let owner = if region.name == "same" { 0 } else { rank.rank };
+                let owner = if region.name == "same" {
+                    Rank(0)
+                } else {
+                    rank.rank
+                };
                 let mut bytes = Vec::new();
                 let take = &mut |_, part: &[u8]| {
                     bytes.extend_from_slice(part);
@@ -228,7 +232,7 @@ fn what_nodes_hold_comes_to_any_number_of_directories() {
                 (&source.nodes, source.world_size)
             );
             assert!(plan.containers.len() == 2 && !plan.is_there && !copied.was_there);
-            let used: std::collections::BTreeSet<u32> = record
+            let used: std::collections::BTreeSet<TargetId> = record
                 .containers
                 .iter()
                 .map(|container| container.server)
@@ -276,7 +280,7 @@ fn a_global_checkpoint_seeds_the_directories_of_nodes() {
         let record = &catalog.commits()[0].record;
         assert_eq!(record.level, Level::Node);
         for container in &record.containers {
-            let own = container.node as usize == number;
+            let own = container.node.index() == number;
             assert_eq!(dir.join(&container.file).exists(), own);
         }
     }
@@ -325,7 +329,7 @@ fn a_copy_that_is_there_is_proven_and_completed() {
         .record
         .containers
         .iter()
-        .find(|one| one.server == 0)
+        .find(|one| one.server == TargetId(0))
         .unwrap();
     let path = site.root("a").join("cavity").join(&name.file);
     orcheck_fixtures::reading::flip(&path, 9000, 1);
@@ -374,7 +378,7 @@ fn what_a_dead_run_left_of_the_step_is_replaced() {
         let own = record
             .containers
             .iter()
-            .filter(|one| one.server as usize == number);
+            .filter(|one| one.server.index() == number);
         let of_step = std::fs::read_dir(dir).unwrap().filter(|entry| {
             let name = entry.as_ref().unwrap().file_name().into_string().unwrap();
             matches!(

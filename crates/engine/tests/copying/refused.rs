@@ -9,7 +9,7 @@ use orcheck_engine::directory::Catalog;
 use orcheck_engine::directory::epoch::{ClaimLock, Claimant, claim as take_claim};
 use orcheck_engine::encoding::Trust;
 use orcheck_engine::upkeep::copying::Destination;
-use orcheck_format::{ErrorKind, JobName, Level, Result, RunId};
+use orcheck_format::{ErrorKind, JobName, Level, NodeId, Result, RunId};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::disk::{Create, Dir, DiskUsage, Entry, File};
 use orcheck_io::failpoints::Failpoints;
@@ -158,7 +158,7 @@ fn missing_directories_of_nodes_are_named() {
     spec.level = Level::Peers(1);
     let mut record = write(&site.sources(), &spec).record;
     for container in &mut record.containers {
-        container.holders = vec![1 - container.node];
+        container.holders = vec![NodeId(1 - container.node.0)];
     }
     for dir in site.sources() {
         std::fs::write(dir.join(spec.commit_name()), record.encode()).unwrap();

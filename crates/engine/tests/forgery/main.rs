@@ -19,7 +19,7 @@ use orcheck_fixtures::forgery::world::{
     key, members, record_places,
 };
 use orcheck_format::disk::{Claim, CommitRecord, FileName};
-use orcheck_format::{ErrorKind, Result};
+use orcheck_format::{ErrorKind, NodeId, Rank, Result};
 use orcheck_io::disk::Dir;
 use orcheck_io::user::env_var;
 use orcheck_testing::power::Image;
@@ -34,13 +34,13 @@ fn trials() -> u64 {
 }
 
 /// The directories as a node sees them.
-fn places(image: &Image, node: u32, trust: &Arc<Trust>) -> Places {
+fn places(image: &Image, node: NodeId, trust: &Arc<Trust>) -> Places {
     let dir = |place: Place| image.dir(&place.path());
     Places {
         job: job(),
-        node: dir(Place::Node(node)),
+        node: dir(Place::Node(node.0)),
         losses: 1,
-        others: dir(Place::Node((node + 1) % NODES)).into_iter().collect(),
+        others: dir(Place::Node((node.0 + 1) % NODES)).into_iter().collect(),
         servers: (0..SERVERS)
             .map(|server| dir(Place::Server(server)))
             .collect(),
@@ -65,7 +65,9 @@ enum Outcome {
 /// The newest checkpoint that all ranks can read.
 fn restart(world: &World, trust: &Arc<Trust>) -> Outcome {
     let image = world.image();
-    let places: Vec<Places> = (0..NODES).map(|node| places(&image, node, trust)).collect();
+    let places: Vec<Places> = (0..NODES)
+        .map(|node| places(&image, NodeId(node), trust))
+        .collect();
     let offer = match candidates(&job(), &places[0]) {
         Ok(offer) => offer,
         Err(error) => return Outcome::Refused(error.kind()),
@@ -74,8 +76,8 @@ fn restart(world: &World, trust: &Arc<Trust>) -> Outcome {
     for candidate in offer.candidates {
         let read: Result<Option<String>> = (0..RANKS).try_fold(None, |wrong, rank| {
             let places = &places[(rank / 2) as usize];
-            let mut view = RankView::open(places, candidate, rank, RANKS)?;
-            let found = wrong_in(world, &mut view, candidate.step, rank)?;
+            let mut view = RankView::open(places, candidate, Rank(rank), RANKS)?;
+            let found = wrong_in(world, &mut view, candidate.step, Rank(rank))?;
             Ok(wrong.or(found))
         });
         match read {
@@ -87,7 +89,7 @@ fn restart(world: &World, trust: &Arc<Trust>) -> Outcome {
 }
 
 /// What differs from what the rank stored at that step.
-fn wrong_in(world: &World, view: &mut RankView, step: u64, rank: u32) -> Result<Option<String>> {
+fn wrong_in(world: &World, view: &mut RankView, step: u64, rank: Rank) -> Result<Option<String>> {
     if view.region_names() != ["a", "b"] {
         return Ok(Some(format!(
             "step {step} rank {rank}: {:?}",
@@ -346,12 +348,12 @@ fn one_forged_copy_does_not_cost_the_step() {
         assert_eq!(outcome, Outcome::Restored(NEWEST, None), "{forged:?}");
         // What was passed over is told to somebody.
         let image = world.image();
-        let offer = candidates(&job(), &places(&image, 0, &trust)).unwrap();
+        let offer = candidates(&job(), &places(&image, NodeId(0), &trust)).unwrap();
         let mut told = Vec::new();
         for rank in 0..RANKS {
-            let places = places(&image, rank / 2, &trust);
-            let mut view = RankView::open(&places, offer.candidates[0], rank, RANKS).unwrap();
-            wrong_in(&world, &mut view, NEWEST, rank).unwrap();
+            let places = places(&image, NodeId(rank / 2), &trust);
+            let mut view = RankView::open(&places, offer.candidates[0], Rank(rank), RANKS).unwrap();
+            wrong_in(&world, &mut view, NEWEST, Rank(rank)).unwrap();
             told.extend(view.take_notes());
         }
         let nodes = forged.iter().any(|place| matches!(place, Place::Node(_)));
@@ -478,7 +480,7 @@ fn an_invented_claim_ends_no_run_and_names_nobody() {
     let mut world = World::new(Form::Sealed);
     let genuine = world.read(&name).unwrap();
     let look = |world: &World, trust: &Arc<Trust>| {
-        let dirs = places(&world.image(), 0, trust).servers;
+        let dirs = places(&world.image(), NodeId(0), trust).servers;
         let dirs: Vec<_> = dirs.into_iter().flatten().collect();
         let run = Run::newest(&dirs, trust).unwrap().unwrap();
         let ended = check_not_fenced(&dirs, epoch(2), trust).map_err(|error| error.kind());
@@ -512,7 +514,7 @@ fn a_request_to_halt_is_for_the_run_whose_number_the_file_of_its_claim_has() {
     let mut claim = Claim::decode(&world.read(&name).unwrap()).unwrap();
     claim.epoch.counter = 1;
     world.note(&name, claim.encode());
-    let dirs = places(&world.image(), 0, &trust).servers;
+    let dirs = places(&world.image(), NodeId(0), &trust).servers;
     let dirs: Vec<_> = dirs.into_iter().flatten().collect();
     let run = Run::newest(&dirs, &trust).unwrap().unwrap();
     assert_eq!(run.claim.epoch.counter, 2);

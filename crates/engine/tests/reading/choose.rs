@@ -6,7 +6,7 @@ use orcheck_engine::directory::{Catalog, Places};
 use orcheck_engine::restart::candidates;
 use orcheck_fixtures::reading::{Scratch, Spec, claim, epoch, job, open_places, write};
 use orcheck_format::disk::{Choice, CommitRecord, ContainerRef, FileName};
-use orcheck_format::{Decision, ErrorKind, Level};
+use orcheck_format::{Decision, ErrorKind, Level, NodeId, Rank, TargetId, WriterId};
 use orcheck_io::clock::SystemClock;
 use orcheck_io::disk::Dir;
 use orcheck_io::failpoints::{Failpoints, Verdict};
@@ -323,8 +323,8 @@ fn put(path: &Path, step: u64, refers_to: Vec<u64>) {
         step,
         epoch: 1,
         run,
-        node,
-        writer,
+        node: NodeId(node),
+        writer: WriterId(writer),
     };
     let record = CommitRecord {
         job: job(),
@@ -337,12 +337,12 @@ fn put(path: &Path, step: u64, refers_to: Vec<u64>) {
         servers: vec!["/a".into()],
         containers: vec![ContainerRef {
             file: name.to_string(),
-            server: 0,
-            node,
-            writer,
+            server: TargetId(0),
+            node: NodeId(node),
+            writer: WriterId(writer),
             len_bytes: 0,
             manifest_digest: [0; 32],
-            ranks: vec![(0, 1)],
+            ranks: vec![(Rank(0), 1)],
             refers_to,
             holders: vec![],
         }],

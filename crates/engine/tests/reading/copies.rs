@@ -2,6 +2,7 @@
 
 use orcheck_engine::restart::reader::{Reader, holder_of};
 use orcheck_engine::upkeep::verify_commit;
+use orcheck_format::Rank;
 
 use orcheck_fixtures::reading::{Scratch, Spec, Written, flip, open_places, payload, write};
 
@@ -30,12 +31,12 @@ fn damaged_data_is_read_from_another_copy_once() {
     flip(&dirs[0].join(name), at, 3);
     let places = open_places(&dirs);
     let record = &written.record;
-    let reader = Reader::open(&places, record, holder_of(record, 1).unwrap()).unwrap();
-    let region = reader.region(1, "u").unwrap();
+    let reader = Reader::open(&places, record, holder_of(record, Rank(1)).unwrap()).unwrap();
+    let region = reader.region(Rank(1), "u").unwrap();
     let (mut got, mut said) = (Vec::new(), Vec::new());
     reader
         .stream_region_of_any_copy(
-            1,
+            Rank(1),
             region,
             &mut |damage| said.push(damage.to_string()),
             &mut |offset, bytes| {
@@ -45,17 +46,18 @@ fn damaged_data_is_read_from_another_copy_once() {
             },
         )
         .unwrap();
-    assert!(got == payload(1, 40, "u", got.len()));
+    assert!(got == payload(Rank(1), 40, "u", got.len()));
     assert_eq!(said.len(), 1);
     assert!(said[0].contains("bytes 8192..16384"), "{said:?}");
 
     // Both damaged in one place: nothing of it is handed on.
     flip(&dirs[1].join(name), at, 5);
     let mut end = 0;
-    let error = reader.stream_region_of_any_copy(1, region, &mut |_| (), &mut |offset, bytes| {
-        end = offset + bytes.len() as u64;
-        Ok(())
-    });
+    let error =
+        reader.stream_region_of_any_copy(Rank(1), region, &mut |_| (), &mut |offset, bytes| {
+            end = offset + bytes.len() as u64;
+            Ok(())
+        });
     assert!(error.unwrap_err().to_string().contains("damaged data"));
     assert_eq!(end, 8192);
 }
@@ -92,7 +94,11 @@ fn every_copy_is_verified_and_one_good_one_is_enough() {
         let verdict = verify();
         assert!(!verdict.is_restorable());
         let fatal = verdict.findings().filter(|finding| finding.fatal);
-        assert!(fatal.into_iter().all(|finding| finding.rank == Some(1)));
+        assert!(
+            fatal
+                .into_iter()
+                .all(|finding| finding.rank == Some(Rank(1)))
+        );
 
         // One copy gone altogether: what is left is what counts.
         std::fs::remove_file(dirs[1 - damaged].join(name)).unwrap();

@@ -2,8 +2,8 @@
 
 use orcheck_engine::restart::reader::{Reader, holder_of};
 use orcheck_engine::upkeep::{Verdict, verify_commit};
-use orcheck_format::ErrorKind;
 use orcheck_format::disk::{ContainerHeader, FileName, Manifest, Trailer, header_crc};
+use orcheck_format::{ErrorKind, Rank};
 use orcheck_io::memory::Span;
 
 use orcheck_fixtures::reading::{
@@ -51,16 +51,16 @@ impl Case {
         let mut right = 0;
         for &rank in &self.spec.nodes[0] {
             for region in &self.spec.regions {
-                let Some(record) = reader.region(rank, &region.name) else {
+                let Some(record) = reader.region(Rank(rank), &region.name) else {
                     continue;
                 };
                 let mut found = vec![0; region.len];
                 if reader
-                    .read_region(rank, record, Span::from_mut(&mut found))
+                    .read_region(Rank(rank), record, Span::from_mut(&mut found))
                     .is_ok()
                 {
                     assert!(
-                        found == payload(rank, self.spec.step, &region.name, region.len),
+                        found == payload(Rank(rank), self.spec.step, &region.name, region.len),
                         "wrong bytes were handed over"
                     );
                     right += 1;
@@ -144,13 +144,13 @@ fn stream() {
     assert_eq!(findings.len(), 1);
     assert_eq!(
         (findings[0].rank, findings[0].region.as_deref()),
-        (Some(0), Some("u"))
+        (Some(Rank(0)), Some("u"))
     );
     assert!(findings[0].fatal && findings[0].kind == ErrorKind::Corrupt);
     let reader = case.open().unwrap();
-    let region = reader.region(0, "u").unwrap();
+    let region = reader.region(Rank(0), "u").unwrap();
     let error = reader
-        .read_region(0, region, Span::from_mut(&mut vec![0; 24_000]))
+        .read_region(Rank(0), region, Span::from_mut(&mut vec![0; 24_000]))
         .unwrap_err();
     let (from, to) = (stream.start + 8192, stream.start + 16_384);
     for part in [
@@ -168,7 +168,7 @@ fn stream() {
     }
     // Nothing of a damaged extent is handed on.
     let mut handed = 0;
-    let streamed = reader.stream_region(0, region, &mut |_, bytes| {
+    let streamed = reader.stream_region(Rank(0), region, &mut |_, bytes| {
         handed += bytes.len();
         Ok(())
     });
@@ -328,7 +328,7 @@ fn torn_files_are_never_half_read() {
         }
     }
     assert_eq!(
-        holder_of(&case.written.record, 0).unwrap().file,
+        holder_of(&case.written.record, Rank(0)).unwrap().file,
         case.written.record.containers[0].file
     );
 }

@@ -3,8 +3,8 @@
 
 use orcheck_engine::directory::Catalog;
 use orcheck_engine::restart::reader::{Reader, holder_of};
-use orcheck_format::Result;
 use orcheck_format::disk::FileName;
+use orcheck_format::{Rank, Result};
 use orcheck_io::disk::Dir;
 use orcheck_io::memory::Span;
 use orcheck_testing::misread::{How, misreading};
@@ -23,15 +23,15 @@ fn restart(dir: &Arc<dyn Dir>) -> Result<(u64, bool)> {
         .ok_or_else(|| orcheck_format::Error::not_found("no commit record could be read"))?;
     let record = &commit.record;
     let places = std::slice::from_ref(dir);
-    let reader = Reader::open(places, record, holder_of(record, 1)?)?;
+    let reader = Reader::open(places, record, holder_of(record, Rank(1))?)?;
     let mut right = true;
     for name in ["u", "notes"] {
         let region = reader
-            .region(1, name)
+            .region(Rank(1), name)
             .ok_or_else(|| orcheck_format::Error::not_found("a region is missing"))?;
         let mut found = vec![0xee; usize::try_from(region.len_bytes).unwrap()];
-        reader.read_region(1, region, Span::from_mut(&mut found))?;
-        right &= found == payload(1, record.step, name, found.len());
+        reader.read_region(Rank(1), region, Span::from_mut(&mut found))?;
+        right &= found == payload(Rank(1), record.step, name, found.len());
     }
     Ok((record.step, right))
 }

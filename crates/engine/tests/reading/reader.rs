@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use orcheck_engine::restart::reader::{Reader, holder_of};
 use orcheck_engine::upkeep::verify_commit;
 use orcheck_format::disk::Features;
-use orcheck_format::{ErrorKind, Level};
+use orcheck_format::{ErrorKind, Level, Rank};
 use orcheck_io::memory::Span;
 
 use orcheck_fixtures::reading::{
@@ -16,20 +16,20 @@ use orcheck_fixtures::reading::{
 fn check_all(scratch: &Scratch, dirs: &[&str], spec: &Spec, written: &Written) {
     let places = open_places(&dirs.iter().map(|dir| scratch.dir(dir)).collect::<Vec<_>>());
     for &rank in spec.nodes.iter().flatten() {
-        let holder = holder_of(&written.record, rank).unwrap();
+        let holder = holder_of(&written.record, Rank(rank)).unwrap();
         let reader = Reader::open(&places, &written.record, holder).unwrap();
         for region in &spec.regions {
-            let record = reader.region(rank, &region.name).unwrap();
-            let owner = record.same_as.unwrap_or(rank);
+            let record = reader.region(Rank(rank), &region.name).unwrap();
+            let owner = record.same_as.unwrap_or(Rank(rank));
             let expected = payload(owner, spec.step, &region.name, region.len);
             let mut found = vec![0xee; region.len];
             reader
-                .read_region(rank, record, Span::from_mut(&mut found))
+                .read_region(Rank(rank), record, Span::from_mut(&mut found))
                 .unwrap();
             assert!(found == expected, "rank {rank} region {}", region.name);
             let mut streamed = Vec::new();
             reader
-                .stream_region(rank, record, &mut |at, bytes| {
+                .stream_region(Rank(rank), record, &mut |at, bytes| {
                     assert_eq!(at as usize, streamed.len());
                     streamed.extend_from_slice(bytes);
                     Ok(())
@@ -41,7 +41,7 @@ fn check_all(scratch: &Scratch, dirs: &[&str], spec: &Spec, written: &Written) {
                 region.name
             );
         }
-        assert!(reader.region(rank, "absent").is_none());
+        assert!(reader.region(Rank(rank), "absent").is_none());
     }
     let reached = Mutex::new((0, 0));
     let verdict = verify_commit(&places, &written.record, &mut |done, total| {
@@ -147,10 +147,10 @@ fn a_target_of_another_size_is_refused() {
     let written = write(&[scratch.dir("a")], &spec);
     let places = open_places(&[scratch.dir("a")]);
     let reader = Reader::open(&places, &written.record, &written.record.containers[0]).unwrap();
-    let region = reader.region(0, "u").unwrap();
+    let region = reader.region(Rank(0), "u").unwrap();
     for len in [0, 23_999, 24_001] {
         let error = reader
-            .read_region(0, region, Span::from_mut(&mut vec![0; len]))
+            .read_region(Rank(0), region, Span::from_mut(&mut vec![0; len]))
             .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
         assert!(
@@ -162,7 +162,7 @@ fn a_target_of_another_size_is_refused() {
     let mut forged = region.clone();
     forged.len_bytes = 100;
     let error = reader
-        .read_region(0, &forged, Span::from_mut(&mut [0; 100]))
+        .read_region(Rank(0), &forged, Span::from_mut(&mut [0; 100]))
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
 }
@@ -180,10 +180,10 @@ fn a_file_that_changes_while_it_is_read_is_noticed() {
     let written = write(&[scratch.dir("a")], &spec);
     let places = open_places(&[scratch.dir("a")]);
     let reader = Reader::open(&places, &written.record, &written.record.containers[0]).unwrap();
-    let region = reader.region(0, "big").unwrap();
+    let region = reader.region(Rank(0), "big").unwrap();
     let second_piece = region.extents[0].physical as usize + (4 << 20);
     let mut handed_on = 0;
-    let error = reader.stream_region(0, region, &mut |at, bytes| {
+    let error = reader.stream_region(Rank(0), region, &mut |at, bytes| {
         if at == 0 {
             flip(&written.paths[0], second_piece + 10, 3);
         }
@@ -214,7 +214,7 @@ fn a_missing_container_names_where_it_was_looked_for() {
         assert!(error.message().contains(part), "{part} is not in: {error}");
     }
     assert_eq!(
-        holder_of(&written.record, 4).unwrap_err().kind(),
+        holder_of(&written.record, Rank(4)).unwrap_err().kind(),
         ErrorKind::NotFound
     );
     let verdict = verify_commit(&places, &written.record, &mut |_, _| {}).unwrap();

@@ -9,7 +9,7 @@ use orcheck_format::disk::{
     ContainerHeader, Encoding, Extent, Features, FileName, RankRecord, RegionKind, RegionRecord,
     decode_rank_record, encode_rank_record,
 };
-use orcheck_format::{Detail, Dtype, ErrorKind, Level};
+use orcheck_format::{Detail, Dtype, ErrorKind, Level, NodeId, Rank, TargetId, WriterId};
 use orcheck_io::disk::Dir;
 use orcheck_io::failpoints::Verdict;
 use orcheck_pool::{Pool, PoolShape};
@@ -38,7 +38,7 @@ fn record_of(
         crc_plain: 0,
     };
     encode_rank_record(&RankRecord {
-        rank: 0,
+        rank: Rank(0),
         stream_len_bytes,
         regions: vec![RegionRecord {
             name: "state".into(),
@@ -61,8 +61,8 @@ fn older(step: u64) -> String {
         step,
         epoch: 1,
         run: epoch(1).run.short_bytes(),
-        node: 0,
-        writer: 0,
+        node: NodeId(0),
+        writer: WriterId(0),
     }
     .to_string()
 }
@@ -75,8 +75,8 @@ fn writer(dir: &Arc<dyn Dir>, step: u64, features: Features, may_shrink: bool) -
         step,
         epoch: epoch(1),
         level: Level::Global,
-        node: 0,
-        writer: 0,
+        node: NodeId(0),
+        writer: WriterId(0),
         world_size: 1,
         alignment_bytes: 4096,
         created_unix_ms: 0,
@@ -84,7 +84,7 @@ fn writer(dir: &Arc<dyn Dir>, step: u64, features: Features, may_shrink: bool) -
     };
     let target = Target {
         dir: Arc::clone(dir),
-        server: 0,
+        server: TargetId(0),
         stripes: Vec::new(),
         direct: false,
         ranks: 1,
@@ -98,7 +98,7 @@ fn writer(dir: &Arc<dyn Dir>, step: u64, features: Features, may_shrink: bool) -
         cut_bytes: 4096,
         may_shrink,
     };
-    writer.begin_rank(0, announced).unwrap();
+    writer.begin_rank(Rank(0), announced).unwrap();
     writer
 }
 
@@ -163,7 +163,7 @@ fn a_reference_to_a_checkpoint_that_the_rank_did_not_name_is_refused() {
     for (named, refused) in [([1], false), ([0], true)] {
         let mut ledger = Ledger::default();
         for step in [0, 1] {
-            ledger.enter((Level::Global, 0, step), &[0], [(0, stored.clone())]);
+            ledger.enter((Level::Global, Rank(0), step), &[0], [(0, stored.clone())]);
         }
         let mut writer = writer(&dir, 2, Features::references(), true);
         let record = record_of(0, 0, 4096, Some(&older(1)));
@@ -215,8 +215,8 @@ fn created_for(dir: &Arc<dyn Dir>, incompat: u64, ranks: u64) -> ContainerWriter
         step: 2,
         epoch: epoch(1),
         level: Level::Global,
-        node: 0,
-        writer: 0,
+        node: NodeId(0),
+        writer: WriterId(0),
         world_size: 2,
         alignment_bytes: 4096,
         created_unix_ms: 0,
@@ -224,7 +224,7 @@ fn created_for(dir: &Arc<dyn Dir>, incompat: u64, ranks: u64) -> ContainerWriter
     };
     let target = Target {
         dir: dir.clone(),
-        server: 0,
+        server: TargetId(0),
         stripes: Vec::new(),
         direct: false,
         ranks,
@@ -236,7 +236,7 @@ fn created_for(dir: &Arc<dyn Dir>, incompat: u64, ranks: u64) -> ContainerWriter
 }
 
 /// A container into which `rank` has sent a stream of one block.
-fn begun(dir: &Arc<dyn Dir>, pool: &Pool, rank: u32) -> ContainerWriter {
+fn begun(dir: &Arc<dyn Dir>, pool: &Pool, rank: Rank) -> ContainerWriter {
     let mut writer = created(dir, 0);
     let announced = Announced {
         stream_len_bytes: 4096,
@@ -266,13 +266,19 @@ fn a_record_of_another_stream_is_refused() {
         result.is_err_and(|error| error.kind() == ErrorKind::Corrupt)
     };
     let good = record(0, 4096, None);
-    assert!(!refused(0, false, good.clone()));
-    assert!(refused(0, true, good.clone()), "more than it announced");
-    assert!(refused(1, false, good.clone()), "of another rank");
+    assert!(!refused(Rank(0), false, good.clone()));
+    assert!(
+        refused(Rank(0), true, good.clone()),
+        "more than it announced"
+    );
+    assert!(refused(Rank(1), false, good.clone()), "of another rank");
     let longer = record_of(8192, 0, 4096, None);
-    assert!(refused(0, false, longer), "of a longer stream");
+    assert!(refused(Rank(0), false, longer), "of a longer stream");
     let with_more = [&good[..], b"more"].concat();
-    assert!(refused(0, false, with_more), "with something behind it");
+    assert!(
+        refused(Rank(0), false, with_more),
+        "with something behind it"
+    );
     pool.give(chunk);
 }
 
@@ -291,7 +297,7 @@ fn an_extent_that_was_never_sent_as_a_piece_is_refused() {
             cut_bytes: 4096,
             may_shrink: false,
         };
-        writer.begin_rank(0, announced).unwrap();
+        writer.begin_rank(Rank(0), announced).unwrap();
         let piece = EncodePiece {
             segment_at_bytes: 0,
             len_bytes,
@@ -340,10 +346,10 @@ fn space_is_reserved_for_all_ranks_at_once_where_there_is_room() {
                 cut_bytes: 4096,
                 may_shrink: false,
             };
-            writer.begin_rank(rank, announced).unwrap();
+            writer.begin_rank(Rank(rank), announced).unwrap();
             writer.append(&pool, 0, 4096).unwrap();
             let (mut one, _) = decode_rank_record(&record(0, 4096, None)).unwrap();
-            one.rank = rank;
+            one.rank = Rank(rank);
             let framed = encode_rank_record(&one);
             writer
                 .end_rank(framed, &[], &mut Ledger::default())
@@ -369,7 +375,7 @@ fn a_container_that_is_given_up_is_removed() {
     let dir = open_places(&[scratch.dir("a")]).remove(0);
     let pool = pool();
     let chunk = pool.try_take(0).unwrap();
-    let writer = begun(&dir, &pool, 0);
+    let writer = begun(&dir, &pool, Rank(0));
     assert_eq!(dir.list().unwrap().len(), 1);
     writer.abort();
     assert_eq!(dir.list().unwrap().len(), 0);

@@ -26,6 +26,7 @@ use crate::coding::{Crc64, Get, Put, Reader, Writer, check_crc, check_magic, crc
 use crate::disk::manifest::{MAX_METADATA_BYTES, RankRecord};
 use crate::error::{Error, Result};
 use crate::ids::{Epoch, JobName, Level, MAX_JOB_NAME_BYTES};
+use crate::numbers::{NodeId, Rank, WriterId};
 use crate::sabotage::{Switch, off};
 
 /// Size of the header and rank header blocks, and the least alignment of everything else.
@@ -130,9 +131,9 @@ pub struct ContainerHeader {
     /// For which level it was written.
     pub level: Level,
     /// Index of the node.
-    pub node: u32,
+    pub node: NodeId,
     /// Index of the writer within the node.
-    pub writer: u32,
+    pub writer: WriterId,
     /// Ranks in the whole job.
     pub world_size: u32,
     /// Everything after this block starts at a multiple of this: a power of two, at least
@@ -173,8 +174,8 @@ impl ContainerHeader {
             .u64(self.created_unix_ms)
             .u16(self.level.code())
             .u16(job.len() as u16)
-            .u32(self.node)
-            .u32(self.writer)
+            .u32(self.node.0)
+            .u32(self.writer.0)
             .u32(self.world_size)
             .u32(self.alignment_bytes)
             .u32(0)
@@ -263,8 +264,8 @@ impl ContainerHeader {
             step,
             epoch,
             level,
-            node,
-            writer,
+            node: NodeId(node),
+            writer: WriterId(writer),
             world_size,
             alignment_bytes,
             created_unix_ms,
@@ -286,7 +287,7 @@ pub fn header_crc(block: &[u8; BLOCK_BYTES]) -> u64 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RankHeader {
     /// The rank.
-    pub rank: u32,
+    pub rank: Rank,
     /// The checkpoint's step.
     pub step: u64,
     /// Who wrote it.
@@ -303,7 +304,7 @@ impl RankHeader {
         let mut block = [0; BLOCK_BYTES];
         Put::new(&mut block)
             .bytes(&RANK_MAGIC)
-            .u32(self.rank)
+            .u32(self.rank.0)
             .u32(self.cut_bytes)
             .u64(self.step)
             .epoch(&self.epoch)
@@ -317,7 +318,7 @@ impl RankHeader {
         let mut get = unseal::<BLOCK_BYTES>("rank header", bytes, &RANK_MAGIC)?;
         let (rank, cut_bytes) = (get.u32(), get.u32());
         Ok(RankHeader {
-            rank,
+            rank: Rank(rank),
             step: get.u64(),
             epoch: get.epoch(),
             stream_len_bytes: get.u64(),

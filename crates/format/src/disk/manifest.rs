@@ -15,6 +15,7 @@ use crate::coding::{Reader, Writer};
 use crate::disk::names::{FileName, MAX_FILE_NAME_BYTES};
 use crate::error::{Error, Result};
 use crate::ids::{Dtype, Epoch, JobName, Level};
+use crate::numbers::{NodeId, Rank, WriterId};
 use crate::sabotage::{Switch, off};
 use std::collections::BTreeMap;
 
@@ -48,11 +49,11 @@ pub struct Manifest {
     /// For which level it was written.
     pub level: Level,
     /// Index of the node.
-    pub node: u32,
+    pub node: NodeId,
     /// The node's name.
     pub node_name: String,
     /// Index of the writer within the node.
-    pub writer: u32,
+    pub writer: WriterId,
     /// Ranks in the whole job.
     pub world_size: u32,
     /// File names (not paths) of this container: first the container itself, then its stripes.
@@ -65,7 +66,7 @@ pub struct Manifest {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RankRecord {
     /// The rank.
-    pub rank: u32,
+    pub rank: Rank,
     /// Bytes of the rank's stream, without padding.
     pub stream_len_bytes: u64,
     /// The regions, in the order in which the program declared them.
@@ -125,7 +126,7 @@ pub struct RegionRecord {
     /// First element of this rank's part in the global array, per dimension; empty if none.
     pub offset: Vec<u64>,
     /// The rank that stores the bytes, where this one holds the same.
-    pub same_as: Option<u32>,
+    pub same_as: Option<Rank>,
     /// The stored pieces, in order; empty if `same_as` is given.
     pub extents: Vec<Extent>,
 }
@@ -235,7 +236,7 @@ impl Manifest {
         for (index, store) in self.stores.iter().enumerate() {
             self.check_store_name(index, store)?;
         }
-        let mut last: Option<u32> = None;
+        let mut last: Option<Rank> = None;
         let mut held = BTreeMap::new();
         for rank in &self.ranks {
             if last.is_some_and(|last| rank.rank <= last) {
@@ -245,7 +246,7 @@ impl Manifest {
                 )));
             }
             last = Some(rank.rank);
-            if rank.rank >= self.world_size {
+            if rank.rank >= Rank(self.world_size) {
                 return Err(Error::corrupt(format!(
                     "rank {} is outside a job of {} ranks",
                     rank.rank, self.world_size
@@ -271,7 +272,7 @@ impl Manifest {
 
     /// Regions that say `same_as` a rank of this very container must find it there, with the
     /// same length and bytes of its own. Ranks of other containers are checked at restart.
-    fn check_references(&self, held: &BTreeMap<u32, RegionsByName<'_>>) -> Result<()> {
+    fn check_references(&self, held: &BTreeMap<Rank, RegionsByName<'_>>) -> Result<()> {
         for rank in &self.ranks {
             for region in &rank.regions {
                 let Some(target) = region.same_as else {

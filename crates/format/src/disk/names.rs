@@ -22,6 +22,7 @@
 //! Not here: which of these files are needed, and when they are removed.
 
 use crate::ids::{Decision, Epoch, Level, hex, parse_hex};
+use crate::numbers::{NodeId, WriterId};
 use crate::sabotage::{Switch, off};
 use std::fmt;
 
@@ -40,9 +41,9 @@ pub enum FileName {
         /// First four bytes of the run id that wrote it.
         run: [u8; 4],
         /// Index of the node.
-        node: u32,
+        node: NodeId,
         /// Index of the writer within the node.
-        writer: u32,
+        writer: WriterId,
     },
     /// Data of a striped container that lies in another store than the container itself.
     Stripe {
@@ -53,9 +54,9 @@ pub enum FileName {
         /// First four bytes of the run id that wrote it.
         run: [u8; 4],
         /// Index of the node.
-        node: u32,
+        node: NodeId,
         /// Index of the writer within the node.
-        writer: u32,
+        writer: WriterId,
         /// Store number of this stripe within the container, from 1.
         stripe: u32,
     },
@@ -339,8 +340,8 @@ mod tests {
                     step,
                     epoch,
                     run,
-                    node,
-                    writer
+                    node: NodeId(node),
+                    writer: WriterId(writer)
                 }
             ),
             (0..99u64, 0..9u64, run, 0..9u32, 0..9u32, any::<u32>()).prop_map(
@@ -348,8 +349,8 @@ mod tests {
                     step,
                     epoch,
                     run,
-                    node,
-                    writer,
+                    node: NodeId(node),
+                    writer: WriterId(writer),
                     stripe
                 }
             ),
@@ -409,8 +410,8 @@ mod tests {
                     step: 42,
                     epoch: 7,
                     run,
-                    node: 3,
-                    writer: 0,
+                    node: NodeId(3),
+                    writer: WriterId(0),
                 },
             ),
             (
@@ -419,8 +420,8 @@ mod tests {
                     step: 42,
                     epoch: 7,
                     run,
-                    node: 3,
-                    writer: 0,
+                    node: NodeId(3),
+                    writer: WriterId(0),
                     stripe: 1,
                 },
             ),

@@ -17,6 +17,7 @@ use crate::disk::manifest::MAX_NAME_BYTES;
 use crate::disk::names::{FileName, MAX_FILE_NAME_BYTES};
 use crate::error::{Error, Result};
 use crate::ids::{Epoch, JobName, Level};
+use crate::numbers::{NodeId, Rank, TargetId, WriterId};
 use crate::sabotage::{Switch, off};
 use std::collections::BTreeSet;
 
@@ -65,23 +66,23 @@ pub struct ContainerRef {
     /// File name (not path) of the container.
     pub file: String,
     /// Index of the server that has it.
-    pub server: u32,
+    pub server: TargetId,
     /// Index of the node that wrote it.
-    pub node: u32,
+    pub node: NodeId,
     /// Index of the writer within the node.
-    pub writer: u32,
+    pub writer: WriterId,
     /// Bytes of the container's file.
     pub len_bytes: u64,
     /// BLAKE3 digest of its manifest.
     pub manifest_digest: [u8; 32],
     /// The ranks it holds: (first, count), ascending, not touching each other.
-    pub ranks: Vec<(u32, u32)>,
+    pub ranks: Vec<(Rank, u32)>,
     /// Steps of older checkpoints of the same epoch, ascending, at most [`MAX_REFERRED`], whose
     /// containers must stay as long as this one does: extents of this one lie there.
     pub refers_to: Vec<u64>,
     /// Indices of the other nodes that hold a replica, in the order in which they were drawn; none
     /// but at level `peers`.
-    pub holders: Vec<u32>,
+    pub holders: Vec<NodeId>,
 }
 
 /// Who runs an epoch of a job; created before anything else of that epoch.
@@ -120,11 +121,11 @@ pub struct Resumed {
 
 impl ContainerRef {
     /// Whether the container holds this rank.
-    pub fn holds(&self, rank: u32) -> bool {
+    pub fn holds(&self, rank: Rank) -> bool {
         let after = self.ranks.partition_point(|(first, _)| *first <= rank);
         after > 0 && {
             let (first, count) = self.ranks[after - 1];
-            rank - first < count
+            rank.0 - first.0 < count
         }
     }
 
@@ -211,7 +212,7 @@ impl ContainerRef {
                 self.file, self.refers_to
             )));
         }
-        let others: BTreeSet<u32> = self.holders.iter().copied().collect();
+        let others: BTreeSet<NodeId> = self.holders.iter().copied().collect();
         if others.len() != self.holders.len() || others.contains(&self.node) {
             return Err(Error::corrupt(format!(
                 "{}: expected holders that are different nodes and not node {}, found {:?}",
@@ -237,15 +238,15 @@ impl ContainerRef {
 }
 
 /// Ranks in any order, perhaps repeated, as ascending (first, count) ranges.
-pub fn ranks_to_ranges(ranks: &[u32]) -> Vec<(u32, u32)> {
+pub fn ranks_to_ranges(ranks: &[Rank]) -> Vec<(Rank, u32)> {
     let mut sorted = ranks.to_vec();
     sorted.sort_unstable();
     sorted.dedup();
-    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    let mut ranges: Vec<(Rank, u32)> = Vec::new();
     for rank in sorted {
         match ranges.last_mut() {
             // No overflow: rank is beyond the range, so first + count <= rank.
-            Some((first, count)) if *first + *count == rank => *count += 1,
+            Some((first, count)) if first.0 + *count == rank.0 => *count += 1,
             _ => ranges.push((rank, 1)),
         }
     }
@@ -345,7 +346,7 @@ impl CommitRecord {
             Level::Peers(losses) => (MAX_HOLDERS, losses as usize),
             _ => (0, 0),
         };
-        let there = |holder: &u32| (*holder as usize) < self.nodes.len();
+        let there = |holder: &NodeId| holder.index() < self.nodes.len();
         let held = container.holders.len();
         // Breaks if: a record with too few replicas is taken; the loss of its nodes would be the loss of the checkpoint.
         if held < least && !off(Switch::ReplicaCount)
@@ -387,8 +388,7 @@ impl CommitRecord {
                     container.file
                 )));
             }
-            if node as usize >= self.nodes.len() || container.server as usize >= self.servers.len()
-            {
+            if node.index() >= self.nodes.len() || container.server.index() >= self.servers.len() {
                 return Err(Error::corrupt(format!(
                     "{}: node {node} of {} or server {} of {} does not exist",
                     container.file,

@@ -16,6 +16,7 @@ use crate::coding::{Reader, Writer, flag};
 use crate::disk::{Compression, Encoding};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{Epoch, JobName};
+use crate::numbers::{NodeId, Rank};
 use crate::sabotage::{Switch, off};
 use crate::wire::fields::{MAX_TEXT_BYTES, cut, read_kind};
 
@@ -33,7 +34,7 @@ pub struct NodePart {
     /// Host it lives on.
     pub host: String,
     /// Ranks of each writer, ascending.
-    pub writers: Vec<Vec<u32>>,
+    pub writers: Vec<Vec<Rank>>,
     /// Where its keeper is reached; none without replicas.
     pub addresses: Vec<String>,
 }
@@ -80,7 +81,7 @@ pub struct Adoption {
     /// All nodes.
     pub nodes: Vec<NodePart>,
     /// The agent's node.
-    pub node: u32,
+    pub node: NodeId,
     /// Placed directories as configured.
     pub servers: Vec<String>,
     /// Directory of the nodes as configured, or empty.
@@ -113,11 +114,11 @@ pub struct Adoption {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Link {
     /// A rank of the node, by its number.
-    Rank(u32),
+    Rank(Rank),
     /// The lead of the job, or a node between it and this one.
     Lead,
     /// A node below this one, by its index.
-    Node(u32),
+    Node(NodeId),
 }
 
 /// A message between a rank and the agent of its node.
@@ -170,7 +171,7 @@ pub enum AgentMessage {
     /// On the rank's own connection: its snapshot of this step is whole in the pool.
     Sealed {
         /// The rank.
-        rank: u32,
+        rank: Rank,
         /// The step.
         step: u64,
     },
@@ -244,9 +245,9 @@ impl AgentMessage {
             }
             AgentMessage::Link { to, state } => {
                 let (whom, index) = match *to {
-                    Link::Rank(rank) => (0u8, rank),
+                    Link::Rank(rank) => (0u8, rank.0),
                     Link::Lead => (1, 0),
-                    Link::Node(node) => (2, node),
+                    Link::Node(node) => (2, node.0),
                 };
                 w.map(3).uint(1u8).uint(whom).uint(2u8).uint(index);
                 state.write(w.uint(3u8));
@@ -304,9 +305,9 @@ impl AgentMessage {
                 let index = u32::try_from(index)
                     .map_err(|_| r.corrupt(format_args!("{index} is no rank and no node")))?;
                 let to = match r.need(first, "whom (key 1)")? {
-                    0 => Link::Rank(index),
+                    0 => Link::Rank(Rank(index)),
                     1 if index == 0 => Link::Lead,
-                    2 => Link::Node(index),
+                    2 => Link::Node(NodeId(index)),
                     other => return Err(r.corrupt(format_args!("link {other} is unknown"))),
                 };
                 let state = r.need(state, "state (key 3)")?;
@@ -331,7 +332,7 @@ impl AgentMessage {
             12 => {
                 let rank = r.need(first, "rank (key 1)")?;
                 AgentMessage::Sealed {
-                    rank: u32::try_from(rank)
+                    rank: Rank::try_from(rank)
                         .map_err(|_| r.corrupt(format_args!("{rank} is no rank")))?,
                     step: r.need(second, "step (key 2)")?,
                 }
@@ -463,7 +464,7 @@ impl Adoption {
             job: r.need(job, "job (key 2)")?,
             epoch: r.need(epoch, "epoch (key 3)")?,
             nodes: r.need(nodes, "nodes (key 4)")?,
-            node: r.need(node, "node (key 5)")?,
+            node: NodeId(r.need(node, "node (key 5)")?),
             servers: r.need(servers, "servers (key 6)")?,
             node_root: r.need(node_root, "node directory (key 7)")?,
             keep: r.need(keep, "keep (key 8)")?,
@@ -485,7 +486,7 @@ impl Adoption {
     }
 
     fn check(&self) -> Result<()> {
-        let mut ranks: Vec<u32> = Vec::new();
+        let mut ranks: Vec<Rank> = Vec::new();
         for node in &self.nodes {
             for writer in &node.writers {
                 if writer.is_empty() || !writer.is_sorted() {
@@ -498,10 +499,10 @@ impl Adoption {
             }
         }
         ranks.sort_unstable();
-        if ranks.is_empty() || ranks.iter().zip(0..).any(|(&rank, at)| rank != at) {
+        if ranks.is_empty() || ranks.iter().zip(0..).any(|(&rank, at)| rank != Rank(at)) {
             return Err(Error::corrupt("its ranks are not 0, 1, 2, …, each once"));
         }
-        if self.node as usize >= self.nodes.len() {
+        if self.node.index() >= self.nodes.len() {
             return Err(Error::corrupt(format!(
                 "it has {} nodes, so no node {}",
                 self.nodes.len(),
@@ -560,7 +561,7 @@ impl std::fmt::Debug for ConnState {
 
 impl std::fmt::Debug for Adoption {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let name = self.nodes.get(self.node as usize).map(|node| &node.name);
+        let name = self.nodes.get(self.node.index()).map(|node| &node.name);
         write!(
             f,
             "Adoption({}, {}, {name:?})",
@@ -570,7 +571,7 @@ impl std::fmt::Debug for Adoption {
     }
 }
 
-fn numbers(w: &mut Writer, values: &[u32]) {
+fn numbers<T: Copy + Into<u64>>(w: &mut Writer, values: &[T]) {
     w.array(values.len());
     for value in values {
         w.uint(*value);

@@ -21,6 +21,7 @@ use crate::disk::{
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::Level;
+use crate::numbers::{NodeId, Rank, TargetId};
 use crate::sabotage::{Switch, off};
 use crate::wire::agent::AgentMessage;
 use crate::wire::fields::{MAX_TEXT_BYTES, cut, read_kind};
@@ -118,9 +119,9 @@ pub enum Message {
     /// The first message on a connection: who is there.
     Hello {
         /// The sender's rank.
-        rank: u32,
+        rank: Rank,
         /// Index of the sender's node.
-        node: u32,
+        node: NodeId,
     },
     /// A writer's container is durable.
     Durable {
@@ -138,7 +139,7 @@ pub enum Message {
         /// The level it was written for; `None` if it failed before any.
         level: Option<Level>,
         /// Index of the server that failed, if one did.
-        server: Option<u32>,
+        server: Option<TargetId>,
         /// Kind of the error.
         kind: ErrorKind,
         /// Text of the error.
@@ -151,7 +152,7 @@ pub enum Message {
         /// The level.
         level: Level,
         /// Index of the node.
-        node: u32,
+        node: NodeId,
         /// All its containers.
         containers: Vec<ContainerRef>,
     },
@@ -171,7 +172,7 @@ pub enum Message {
         /// The level.
         level: Level,
         /// Index of the node.
-        node: u32,
+        node: NodeId,
         /// What went wrong, if something did.
         failed: Option<Error>,
     },
@@ -201,7 +202,7 @@ pub enum Message {
     /// The sender leaves in order.
     Goodbye {
         /// Index of the sender's node.
-        node: u32,
+        node: NodeId,
     },
     /// An owner asks a holder for room for a replica of its container.
     Reserve {
@@ -284,7 +285,7 @@ pub enum Message {
     /// What several nodes have in common to say to the lead, passed on by one above them.
     Said {
         /// Indices of the nodes: (first, count), ascending, not touching each other.
-        by: Vec<(u32, u32)>,
+        by: Vec<(NodeId, u32)>,
         /// What each of them says; a vote has the containers of all of them.
         message: Box<Message>,
     },
@@ -631,7 +632,7 @@ fn read_about_checkpoint(message: u8, r: &mut Reader<'_>) -> Result<Message> {
         return Ok(Message::NotDurable {
             step,
             level,
-            server: number,
+            server: number.map(TargetId),
             kind,
             text,
         });
@@ -652,7 +653,7 @@ fn read_about_checkpoint(message: u8, r: &mut Reader<'_>) -> Result<Message> {
             Message::Vote {
                 step,
                 level,
-                node,
+                node: NodeId(node),
                 containers,
             }
         }
@@ -671,7 +672,7 @@ fn read_about_checkpoint(message: u8, r: &mut Reader<'_>) -> Result<Message> {
             Message::Recorded {
                 step,
                 level,
-                node,
+                node: NodeId(node),
                 failed,
             }
         }
@@ -693,7 +694,7 @@ fn read_said(r: &mut Reader<'_>) -> Result<Message> {
             1 => {
                 by = Some(r.items(MAX_SPEAKERS, |r| {
                     r.tuple(2)?;
-                    Ok((r.uint::<u32>()?, r.uint::<u32>()?))
+                    Ok((r.uint()?, r.uint::<u32>()?))
                 })?);
             }
             2 => kind = Some(r.uint::<u8>()?),

@@ -2,6 +2,7 @@
 //! covers must be refused; what only the transport's MAC covers must be survived.
 
 use crate::samples;
+use orcheck_format::Rank;
 use orcheck_format::disk::*;
 use orcheck_format::wire::{FRAME_HEADER_BYTES, *};
 use orcheck_format::*;
@@ -32,7 +33,7 @@ fn sealed() -> Vec<(&'static str, Vec<u8>, Decode)> {
         ),
         (
             "rank record",
-            encode_rank_record(&samples::rank_record(6, 0)),
+            encode_rank_record(&samples::rank_record(Rank(6), 0)),
             |b| decode_rank_record(b).map(|(v, _)| encode_rank_record(&v)),
         ),
         ("trailer", samples::trailer().encode().to_vec(), |b| {
@@ -186,7 +187,7 @@ fn a_huge_count_is_refused_before_anything_is_allocated() {
         "{error}"
     );
     // A rank record whose frame claims 64 MiB, and one that claims more than is allowed.
-    let mut bytes = encode_rank_record(&samples::rank_record(6, 0));
+    let mut bytes = encode_rank_record(&samples::rank_record(Rank(6), 0));
     bytes[8..12].copy_from_slice(&(64u32 << 20).to_le_bytes());
     assert!(
         decode_rank_record(&bytes)

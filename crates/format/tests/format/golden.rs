@@ -9,6 +9,7 @@
 )]
 
 use crate::samples;
+use orcheck_format::Rank;
 use orcheck_format::disk::*;
 use orcheck_format::wire::*;
 use orcheck_format::*;
@@ -33,7 +34,7 @@ fn current() -> Vec<(&'static str, Vec<u8>)> {
         ("rank-header.bin", samples::rank_header().encode().to_vec()),
         (
             "rank-record.bin",
-            encode_rank_record(&samples::rank_record(6, 0)),
+            encode_rank_record(&samples::rank_record(Rank(6), 0)),
         ),
         ("manifest.bin", samples::manifest().encode()),
         ("trailer.bin", samples::trailer().encode().to_vec()),
@@ -120,7 +121,7 @@ fn golden_files_decode_to_the_samples() {
     let record = read("rank-record.bin");
     assert_eq!(
         decode_rank_record(&record),
-        Ok((samples::rank_record(6, 0), record.len()))
+        Ok((samples::rank_record(Rank(6), 0), record.len()))
     );
     assert_eq!(
         Manifest::decode(&read("manifest.bin")),

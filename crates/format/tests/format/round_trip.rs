@@ -4,6 +4,7 @@ use crate::samples;
 use orcheck_format::disk::*;
 use orcheck_format::wire::{RecipePart, *};
 use orcheck_format::*;
+use orcheck_format::{NodeId, Rank, TargetId, WriterId};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -79,7 +80,7 @@ fn region() -> impl Strategy<Value = RegionRecord> {
                     local,
                     global,
                     offset,
-                    same_as,
+                    same_as: same_as.map(Rank),
                     extents,
                 }
             },
@@ -89,7 +90,7 @@ fn region() -> impl Strategy<Value = RegionRecord> {
 fn rank_record() -> impl Strategy<Value = RankRecord> {
     (any::<u32>(), any::<u64>(), vec(region(), 0..4)).prop_map(
         |(rank, stream_len_bytes, regions)| RankRecord {
-            rank,
+            rank: Rank(rank),
             stream_len_bytes,
             regions,
         },
@@ -110,9 +111,9 @@ fn manifest() -> impl Strategy<Value = Manifest> {
                     step,
                     epoch,
                     level,
-                    node,
+                    node: NodeId(node),
                     node_name,
-                    writer,
+                    writer: WriterId(writer),
                     world_size,
                     stores,
                     ranks,
@@ -151,25 +152,28 @@ fn commit_record() -> impl Strategy<Value = CommitRecord> {
                         step,
                         epoch: epoch.counter,
                         run,
-                        node,
-                        writer: node,
+                        node: NodeId(node),
+                        writer: WriterId(node),
                     };
                     let reference = ContainerRef {
                         file: file.to_string(),
-                        server: node / 2,
-                        node,
-                        writer: node,
+                        server: TargetId(node / 2),
+                        node: NodeId(node),
+                        writer: WriterId(node),
                         len_bytes: step ^ 99,
                         manifest_digest,
-                        ranks: ranks_to_ranges(&ranks),
+                        ranks: ranks_to_ranges(
+                            &ranks.iter().copied().map(Rank).collect::<Vec<_>>(),
+                        ),
                         refers_to: (0..u64::from(node)).filter(|older| *older < step).collect(),
                         holders: (0..count)
                             .filter(|other| *other != node)
                             .take(losses)
+                            .map(NodeId)
                             .collect(),
                     };
                     for rank in 0..owners.len() as u32 + 2 {
-                        assert_eq!(reference.holds(rank), ranks.contains(&rank));
+                        assert_eq!(reference.holds(Rank(rank)), ranks.contains(&rank));
                     }
                     reference
                 });
@@ -207,7 +211,7 @@ proptest! {
         };
         let header = ContainerHeader {
             features: Features { compat, ro_compat, incompat: u64::from(striped) | bit },
-            job, step, epoch, level, node, writer, world_size,
+            job, step, epoch, level, node: NodeId(node), writer: WriterId(writer), world_size,
             alignment_bytes: 1 << alignment,
             created_unix_ms,
             encryption,
@@ -217,7 +221,7 @@ proptest! {
 
     #[test]
     fn rank_header((rank, cut_bytes) in any::<(u32, u32)>(), (step, stream_len_bytes) in any::<(u64, u64)>(), epoch in epoch()) {
-        let header = RankHeader { rank, step, epoch, stream_len_bytes, cut_bytes };
+        let header = RankHeader { rank: Rank(rank), step, epoch, stream_len_bytes, cut_bytes };
         prop_assert_eq!(RankHeader::decode(&header.encode()), Ok(header));
     }
 
@@ -300,7 +304,7 @@ proptest! {
 
     #[test]
     fn ranges_hold_exactly_their_ranks(ranks in vec(prop_oneof![0u32..40, (u32::MAX - 9)..=u32::MAX], 0..60)) {
-        let ranges = ranks_to_ranges(&ranks);
+        let ranges = ranks_to_ranges(&ranks.iter().copied().map(Rank).collect::<Vec<_>>());
         let mut expanded = Vec::new();
         for (first, count) in &ranges {
             expanded.extend(u64::from(*first)..u64::from(*first) + u64::from(*count));
@@ -309,7 +313,7 @@ proptest! {
         expected.sort_unstable();
         expected.dedup();
         prop_assert_eq!(expanded, expected);
-        let touching = ranges.windows(2).any(|pair| pair[0].0 + pair[0].1 >= pair[1].0);
+        let touching = ranges.windows(2).any(|pair| pair[0].0.0 + pair[0].1 >= pair[1].0.0);
         prop_assert!(!touching);
     }
 }
@@ -357,10 +361,10 @@ fn what_is_handed_to_an_agent() {
 fn a_rank_in_two_places_is_not_handed_over() {
     type Change = fn(&mut Adoption);
     let changes: [Change; 5] = [
-        |adoption| adoption.nodes[0].writers[0] = vec![0, 3],
-        |adoption| adoption.nodes[0].writers[0] = vec![2, 0],
+        |adoption| adoption.nodes[0].writers[0] = vec![Rank(0), Rank(3)],
+        |adoption| adoption.nodes[0].writers[0] = vec![Rank(2), Rank(0)],
         |adoption| adoption.nodes[0].writers[1] = vec![],
-        |adoption| adoption.node = 2,
+        |adoption| adoption.node = NodeId(2),
         |adoption| adoption.mode = 3,
     ];
     for change in changes {

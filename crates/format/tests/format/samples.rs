@@ -3,7 +3,7 @@
 
 use orcheck_format::disk::*;
 use orcheck_format::wire::{Disk, Link, NodePart, RecipePart, ReplicaPart, *};
-use orcheck_format::{Detail, *};
+use orcheck_format::{Detail, NodeId, Rank, TargetId, WriterId, *};
 
 pub fn epoch() -> Epoch {
     Epoch {
@@ -29,8 +29,8 @@ pub fn header() -> ContainerHeader {
         step: 42,
         epoch: epoch(),
         level: Level::Global,
-        node: 3,
-        writer: 0,
+        node: NodeId(3),
+        writer: WriterId(0),
         world_size: 8,
         alignment_bytes: 4096,
         created_unix_ms: 1_700_000_000_123,
@@ -71,7 +71,7 @@ pub fn sealed(record: &[u8]) -> Vec<u8> {
 
 pub fn rank_header() -> RankHeader {
     RankHeader {
-        rank: 6,
+        rank: Rank(6),
         step: 42,
         epoch: epoch(),
         stream_len_bytes: 96,
@@ -93,7 +93,7 @@ pub fn plain(store: u16, physical: u64, len_bytes: u64) -> Extent {
     }
 }
 
-pub fn rank_record(rank: u32, at: u64) -> RankRecord {
+pub fn rank_record(rank: Rank, at: u64) -> RankRecord {
     RankRecord {
         rank,
         stream_len_bytes: 96,
@@ -128,7 +128,7 @@ pub fn rank_record(rank: u32, at: u64) -> RankRecord {
 
 /// Encoded in every way that leaves 64 bytes in 40 and 24 of the first region, and 32 of the second.
 pub fn encoded_rank_record() -> RankRecord {
-    let mut record = rank_record(6, 0);
+    let mut record = rank_record(Rank(6), 0);
     let extent = |extent: &mut Extent, encoding: Encoding, physical, stored_len_bytes| {
         extent.encoding = encoding.code();
         extent.physical = physical;
@@ -159,7 +159,7 @@ pub fn encoded_rank_record() -> RankRecord {
 }
 
 pub fn manifest() -> Manifest {
-    let mut second = rank_record(7, 0);
+    let mut second = rank_record(Rank(7), 0);
     second.regions[0].extents = vec![
         Extent {
             container: Some("s000000000041-e000007-1a2b3c4d-n0003-w00.orc".into()),
@@ -167,22 +167,22 @@ pub fn manifest() -> Manifest {
         },
         plain(1, 65536, 24),
     ];
-    second.regions[1].same_as = Some(6);
+    second.regions[1].same_as = Some(Rank(6));
     second.regions[1].extents.clear();
     Manifest {
         job: job(),
         step: 42,
         epoch: epoch(),
         level: Level::Peers(2),
-        node: 3,
+        node: NodeId(3),
         node_name: "node-03".into(),
-        writer: 0,
+        writer: WriterId(0),
         world_size: 8,
         stores: vec![
             "s000000000042-e000007-1a2b3c4d-n0003-w00.orc".into(),
             "s000000000042-e000007-1a2b3c4d-n0003-w00.stripe01".into(),
         ],
-        ranks: vec![rank_record(6, 8192), second],
+        ranks: vec![rank_record(Rank(6), 8192), second],
     }
 }
 
@@ -199,12 +199,15 @@ pub fn trailer() -> Trailer {
 pub fn container_ref(node: u32, ranks: &[(u32, u32)]) -> ContainerRef {
     ContainerRef {
         file: format!("s000000000042-e000007-1a2b3c4d-n{node:04}-w00.orc"),
-        server: node % 2,
-        node,
-        writer: 0,
+        server: TargetId(node % 2),
+        node: NodeId(node),
+        writer: WriterId(0),
         len_bytes: 20480,
         manifest_digest: Manifest::digest(&node.to_le_bytes()),
-        ranks: ranks.to_vec(),
+        ranks: ranks
+            .iter()
+            .map(|&(first, count)| (Rank(first), count))
+            .collect(),
         refers_to: vec![],
         holders: vec![],
     }
@@ -223,7 +226,7 @@ pub fn replicated_record() -> CommitRecord {
     let mut record = commit_record();
     record.level = Level::Peers(2);
     for (container, holders) in record.containers.iter_mut().zip([[2, 1], [0, 2], [1, 0]]) {
-        container.holders = holders.to_vec();
+        container.holders = holders.map(NodeId).to_vec();
     }
     record
 }
@@ -309,7 +312,10 @@ pub fn messages() -> Vec<Message> {
     let (step, level, node) = (42, Level::Global, 1);
     let text = "write 4096 bytes at offset 8192 failed".to_string();
     vec![
-        Message::Hello { rank: 5, node },
+        Message::Hello {
+            rank: Rank(5),
+            node: NodeId(node),
+        },
         Message::Durable {
             step,
             level,
@@ -318,7 +324,7 @@ pub fn messages() -> Vec<Message> {
         Message::NotDurable {
             step,
             level: Some(level),
-            server: Some(1),
+            server: Some(TargetId(1)),
             kind: ErrorKind::NoSpace,
             text: text.clone(),
         },
@@ -332,7 +338,7 @@ pub fn messages() -> Vec<Message> {
         Message::Vote {
             step,
             level,
-            node,
+            node: NodeId(node),
             containers: commit_record().containers,
         },
         Message::Record {
@@ -343,13 +349,13 @@ pub fn messages() -> Vec<Message> {
         Message::Recorded {
             step,
             level,
-            node,
+            node: NodeId(node),
             failed: None,
         },
         Message::Recorded {
             step,
             level,
-            node,
+            node: NodeId(node),
             failed: Some(Error::corrupt(text.clone()).with(Detail::Undecided)),
         },
         Message::Committed {
@@ -365,10 +371,10 @@ pub fn messages() -> Vec<Message> {
             generation: 3,
             text: "generation = 3\n".into(),
         },
-        Message::Goodbye { node },
+        Message::Goodbye { node: NodeId(node) },
         Message::Said {
-            by: vec![(0, 1), (3, 2)],
-            message: Box::new(Message::Goodbye { node }),
+            by: vec![(NodeId(0), 1), (NodeId(3), 2)],
+            message: Box::new(Message::Goodbye { node: NodeId(node) }),
         },
         Message::Reserve {
             slot: 3,
@@ -496,12 +502,15 @@ fn agent_messages() -> Vec<AgentMessage> {
         AgentMessage::Door {
             address: "tcp:10.0.0.1:4711".into(),
         },
-        link(Link::Rank(5)),
+        link(Link::Rank(Rank(5))),
         link(Link::Lead),
-        link(Link::Node(2)),
+        link(Link::Node(NodeId(2))),
         AgentMessage::Begin,
         AgentMessage::ResumedFrom { step: 41, epoch: 6 },
-        AgentMessage::Sealed { rank: 5, step: 42 },
+        AgentMessage::Sealed {
+            rank: Rank(5),
+            step: 42,
+        },
         AgentMessage::Ask,
         AgentMessage::Status,
         AgentMessage::Drain {
@@ -524,7 +533,10 @@ pub fn adoption() -> Adoption {
     let node = |name: &str, writers: &[&[u32]]| NodePart {
         name: name.into(),
         host: "host".into(),
-        writers: writers.iter().map(|ranks| ranks.to_vec()).collect(),
+        writers: writers
+            .iter()
+            .map(|ranks| ranks.iter().copied().map(Rank).collect())
+            .collect(),
         addresses: vec!["unix:@orcheck-k0".into(), "tcp:10.0.0.1:4711".into()],
     };
     Adoption {
@@ -532,7 +544,7 @@ pub fn adoption() -> Adoption {
         job: job(),
         epoch: epoch(),
         nodes: vec![node("a", &[&[0, 2], &[1]]), node("b", &[&[3]])],
-        node: 1,
+        node: NodeId(1),
         servers: vec!["/pfs/ost0".into(), "/pfs/ost1".into()],
         node_root: "/local".into(),
         keep: 2,

@@ -4,6 +4,7 @@ use crate::samples;
 use orcheck_format::disk::*;
 use orcheck_format::wire::*;
 use orcheck_format::*;
+use orcheck_format::{Rank, WriterId};
 
 const FILE_LEN_BYTES: u64 = 20480;
 
@@ -33,7 +34,7 @@ fn manifests() {
         "store 0: expected s0000",
     );
     refused(|m| m.stores.swap(0, 1), "store 0: expected s0000");
-    refused(|m| m.writer = 77, "-n0003-w77.orc, found");
+    refused(|m| m.writer = WriterId(77), "-n0003-w77.orc, found");
     refused(
         |m| m.epoch.counter = 8,
         "store 0: expected s000000000042-e000008",
@@ -41,7 +42,7 @@ fn manifests() {
     refused(|m| m.world_size = 7, "rank 7 is outside a job of 7 ranks");
     refused(|m| m.ranks.swap(0, 1), "rank 6 is repeated or out of order");
     refused(
-        |m| m.ranks[1].rank = 6,
+        |m| m.ranks[1].rank = Rank(6),
         "rank 6 is repeated or out of order",
     );
     refused(
@@ -99,14 +100,14 @@ fn manifests() {
         |m| region(m).extents[0].stored_len_bytes = 39,
         "differs from itself",
     );
-    refused(|m| region(m).same_as = Some(6), "stored by rank 6");
+    refused(|m| region(m).same_as = Some(Rank(6)), "stored by rank 6");
     refused(
-        |m| region(m).same_as = Some(3),
+        |m| region(m).same_as = Some(Rank(3)),
         "yet has 2 extents of its own",
     );
     refused(
         |m| {
-            region(m).same_as = Some(6);
+            region(m).same_as = Some(Rank(6));
             region(m).extents.clear();
         },
         "rank 6 does not store its 64 bytes",
@@ -143,11 +144,11 @@ fn commit_refused(change: impl Fn(&mut CommitRecord), why: &str) {
 #[test]
 fn commit_records() {
     commit_refused(
-        |r| r.containers[1].ranks = vec![(2, 3)],
+        |r| r.containers[1].ranks = vec![(Rank(2), 3)],
         "rank 5 is in no container",
     );
     commit_refused(
-        |r| r.containers[1].ranks = vec![(2, 5)],
+        |r| r.containers[1].ranks = vec![(Rank(2), 5)],
         "rank 6 is in two containers",
     );
     commit_refused(
@@ -166,15 +167,18 @@ fn commit_records() {
         "expected containers of 0 ranks",
     );
     commit_refused(
-        |r| r.containers[0].ranks = vec![(0, 2), (2, 1)],
+        |r| r.containers[0].ranks = vec![(Rank(0), 2), (Rank(2), 1)],
         "not apart",
     );
     commit_refused(
-        |r| r.containers[0].ranks = vec![(6, 1), (0, 2)],
+        |r| r.containers[0].ranks = vec![(Rank(6), 1), (Rank(0), 2)],
         "not apart",
     );
-    commit_refused(|r| r.containers[0].ranks = vec![(0, 0)], "is empty");
-    commit_refused(|r| r.containers[0].ranks = vec![(u32::MAX, 2)], "too long");
+    commit_refused(|r| r.containers[0].ranks = vec![(Rank(0), 0)], "is empty");
+    commit_refused(
+        |r| r.containers[0].ranks = vec![(Rank(u32::MAX), 2)],
+        "too long",
+    );
     commit_refused(
         |r| r.containers[0].file = "x.orc".into(),
         "not the name of a container",
@@ -201,7 +205,7 @@ fn commit_records() {
         commit_refused(
             |r| {
                 r.level = level;
-                r.containers[0].holders = holders.clone();
+                r.containers[0].holders = holders.iter().copied().map(NodeId).collect();
             },
             "holders",
         );
@@ -335,7 +339,7 @@ fn every_encoding_is_its_number() {
 
 #[test]
 fn a_region_is_identified_by_all_that_was_declared() {
-    let first = samples::rank_record(6, 0).regions[0].clone();
+    let first = samples::rank_record(Rank(6), 0).regions[0].clone();
     let identity = first.identity();
     let same = |change: &dyn Fn(&mut RegionRecord)| {
         let mut other = first.clone();
@@ -343,7 +347,7 @@ fn a_region_is_identified_by_all_that_was_declared() {
         other.identity() == identity
     };
     assert!(same(&|r| r.extents.clear()));
-    assert!(same(&|r| r.same_as = Some(3)));
+    assert!(same(&|r| r.same_as = Some(Rank(3))));
     // Breaks if: a field is left out; bytes could then be passed off as those of another region.
     assert!(!same(&|r| r.name.push('x')));
     assert!(!same(&|r| r.kind = RegionKind::Bytes));
@@ -482,7 +486,7 @@ fn lists_and_texts_have_their_bounds() {
         &|m| m.node_name = "x".repeat(256),
         "expected a text of at most 255 bytes, found 256",
     );
-    let mut framed = encode_rank_record(&samples::rank_record(0, 0));
+    let mut framed = encode_rank_record(&samples::rank_record(Rank(0), 0));
     assert!(RankFooterPrefix::decode(&framed).is_ok());
     framed[8..12].copy_from_slice(&(MAX_METADATA_BYTES as u32 + 1).to_le_bytes());
     let error = RankFooterPrefix::decode(&framed).unwrap_err();

@@ -5,7 +5,7 @@ mod bulk;
 mod unix;
 
 use orcheck_format::wire::Message;
-use orcheck_format::{ErrorKind, Level};
+use orcheck_format::{ErrorKind, Level, NodeId, Rank};
 use orcheck_io::failpoints::{Failpoints, Verdict};
 use orcheck_io::poll::Poller;
 use orcheck_io::rng::random_bytes;
@@ -46,7 +46,10 @@ fn unix() -> Address {
 }
 
 fn hello(rank: u32) -> Message {
-    Message::Hello { rank, node: 3 }
+    Message::Hello {
+        rank: Rank(rank),
+        node: NodeId(3),
+    }
 }
 
 fn large(len: usize) -> Message {

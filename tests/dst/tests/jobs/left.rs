@@ -5,8 +5,8 @@ use crate::world::Disk;
 use orcheck_engine::directory::Places;
 use orcheck_engine::encoding::Trust;
 use orcheck_engine::restart::{RankView, candidates};
-use orcheck_format::JobName;
 use orcheck_format::disk::{CommitRecord, FileName};
+use orcheck_format::{JobName, Rank};
 use orcheck_io::disk::Dir;
 use orcheck_io::memory::Span;
 use orcheck_jobs::support::State;
@@ -86,7 +86,7 @@ impl<'a> Left<'a> {
             let views: Result<Vec<RankView>, _> = (0..ranks)
                 .map(|rank| {
                     let home = homes[rank as usize % homes.len()];
-                    RankView::open(&self.places(home), candidate, rank, ranks)
+                    RankView::open(&self.places(home), candidate, Rank(rank), ranks)
                 })
                 .collect();
             let views = match views {

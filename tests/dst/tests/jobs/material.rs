@@ -1,7 +1,7 @@
 //! What the simulated nodes write: the containers of a real job.
 
 use orcheck_format::disk::{CommitRecord, ContainerRef, FileName};
-use orcheck_format::{Epoch, Level};
+use orcheck_format::{Epoch, Level, NodeId};
 use orcheck_jobs::support::{Job, State, make_dir};
 use orcheck_testing::Scratch;
 use orcheck_testing::power::{Content, Image};
@@ -20,7 +20,7 @@ pub struct Material {
     pub replicas: u32,
     pub epoch: Epoch,
     /// By step and node.
-    pub containers: BTreeMap<(u64, u32), (ContainerRef, Arc<Content>)>,
+    pub containers: BTreeMap<(u64, NodeId), (ContainerRef, Arc<Content>)>,
     /// Claim and note of resumption, as every node has them.
     pub small: BTreeMap<String, Arc<Content>>,
     /// An empty directory for each node.

@@ -21,7 +21,7 @@ use orcheck_engine::replicas::{
 };
 use orcheck_format::disk::{ContainerRef, FileName};
 use orcheck_format::wire::Message;
-use orcheck_format::{Error, JobName, Level, crc64};
+use orcheck_format::{Error, JobName, Level, NodeId, crc64};
 use orcheck_placement::{Domains, Draw};
 use orcheck_testing::power::Content;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -138,11 +138,11 @@ impl<'a> World<'a> {
             let mut keeper = Keeper::new(material.epoch, u64::MAX, 2 * PIECE_BYTES);
             // Each pair of nodes has one connection, known by the other's number.
             for other in 0..nodes {
-                keeper.step(KeeperEvent::Came(other, other));
+                keeper.step(KeeperEvent::Came(other, NodeId(other)));
             }
             Some(Node {
-                state: NodeState::new(node, 1, vec![level]),
-                relay: Relay::new(tree, node),
+                state: NodeState::new(NodeId(node), 1, vec![level]),
+                relay: Relay::new(tree, NodeId(node)),
                 keeper,
                 incoming: BTreeMap::new(),
                 disk: material.small.clone(),
@@ -281,7 +281,9 @@ impl<'a> World<'a> {
         for other in 0..self.nodes.len() as u32 {
             self.cut(node, other);
         }
-        self.tree.below(node).for_each(|below| self.cut_lead(below));
+        self.tree
+            .below(NodeId(node))
+            .for_each(|below| self.cut_lead(below));
         self.cut_lead(node);
         Some(gone.disk)
     }
@@ -317,7 +319,9 @@ impl<'a> World<'a> {
         self.from_lead
             .retain(|at, way| !dead.contains(at) && !way.is_empty());
         self.to_lead.retain(|&node, way| {
-            tree.above(node).is_some_and(|at| !dead.contains(&at)) && !way.is_empty()
+            tree.above(NodeId(node))
+                .is_some_and(|at| !dead.contains(&at.0))
+                && !way.is_empty()
         });
         let mut can = Vec::new();
         let keepers = self.to_keeper.keys().filter(|(_, at)| self.awake(*at));
@@ -325,7 +329,8 @@ impl<'a> World<'a> {
         let owners = self.to_owner.keys().filter(|(_, at)| self.awake(*at));
         can.extend(owners.map(|&(keeper, at)| Can::ToOwner(keeper, at)));
         let heard = self.to_lead.keys();
-        let heard = heard.filter(|&&node| tree.above(node).is_some_and(|at| self.awake(at)));
+        let heard =
+            heard.filter(|&&node| tree.above(NodeId(node)).is_some_and(|at| self.awake(at.0)));
         can.extend(heard.map(|&node| Can::ToLead(node)));
         let told = self.from_lead.keys().filter(|at| self.awake(**at));
         can.extend(told.map(|&node| Can::FromLead(node)));
@@ -387,7 +392,7 @@ impl<'a> World<'a> {
                     Peer::Closed => {
                         let gone = node.keeper.step(KeeperEvent::Gone(owner));
                         // It comes again when it has something to say.
-                        node.keeper.step(KeeperEvent::Came(owner, owner));
+                        node.keeper.step(KeeperEvent::Came(owner, NodeId(owner)));
                         gone
                     }
                 };
@@ -414,10 +419,10 @@ impl<'a> World<'a> {
                         if flush.is_none_or(|flush| flush.step as u32 != slot) {
                             return;
                         }
-                        OwnerEvent::From(keeper, message)
+                        OwnerEvent::From(NodeId(keeper), message)
                     }
                     _ => OwnerEvent::Gone(
-                        keeper,
+                        NodeId(keeper),
                         Error::unavailable("the peer closed the connection"),
                     ),
                 };
@@ -428,17 +433,17 @@ impl<'a> World<'a> {
                     return;
                 };
                 let gone = || Error::unavailable("the peer closed the connection");
-                match self.tree.above(node) {
-                    Some(0) => self.tell_lead(match one {
-                        Some(message) => LeadEvent::FromNode(node, message),
-                        None => LeadEvent::NodeGone(node, gone()),
+                match self.tree.above(NodeId(node)) {
+                    Some(NodeId(0)) => self.tell_lead(match one {
+                        Some(message) => LeadEvent::FromNode(NodeId(node), message),
+                        None => LeadEvent::NodeGone(NodeId(node), gone()),
                     }),
                     Some(at) => {
                         let event = match one {
-                            Some(message) => RelayEvent::FromBelow(node, message),
-                            None => RelayEvent::Gone(node, gone()),
+                            Some(message) => RelayEvent::FromBelow(NodeId(node), message),
+                            None => RelayEvent::Gone(NodeId(node), gone()),
                         };
-                        self.tell_relay(at, event);
+                        self.tell_relay(at.0, event);
                     }
                     None => {}
                 }
@@ -474,14 +479,18 @@ impl<'a> World<'a> {
         let Some(flush) = &mut node.flush else {
             let step = node.next_step;
             node.next_step += 1;
-            let (container, content) = &material.containers[&(step, at)];
+            let (container, content) = &material.containers[&(step, NodeId(at))];
             let draw = Draw {
                 job: &job,
                 epoch: material.epoch,
                 step,
             };
             let holders = draw
-                .holders(&Domains::none(material.nodes), at, material.replicas)
+                .holders(
+                    &Domains::none(material.nodes),
+                    NodeId(at),
+                    material.replicas,
+                )
                 .unwrap();
             let (owner, actions) =
                 Owner::new(step as u32, &container.file, container.len_bytes, &holders);
@@ -535,11 +544,11 @@ impl<'a> World<'a> {
             let level = Level::Peers(self.material.replicas as u8);
             match action {
                 OwnerAction::To(holder, message) => {
-                    self.send_to_keeper(at, holder, Peer::Message(message));
+                    self.send_to_keeper(at, holder.0, Peer::Message(message));
                 }
                 OwnerAction::Send(holder, from, len) => {
                     let bytes = flush.content.bytes()[from as usize..][..len as usize].to_vec();
-                    self.send_to_keeper(at, holder, Peer::Data(step as u32, from, bytes));
+                    self.send_to_keeper(at, holder.0, Peer::Data(step as u32, from, bytes));
                 }
                 OwnerAction::Sent(_) => {}
                 OwnerAction::Done => {
@@ -667,9 +676,9 @@ impl<'a> World<'a> {
             match action {
                 NodeAction::ToLead(message) => {
                     if at == 0 {
-                        self.tell_lead(LeadEvent::FromNode(0, message));
+                        self.tell_lead(LeadEvent::FromNode(NodeId(0), message));
                     } else if self.tree.relays().contains(&at) {
-                        self.tell_relay(at, RelayEvent::FromBelow(at, message));
+                        self.tell_relay(at, RelayEvent::FromBelow(NodeId(at), message));
                     } else {
                         self.send_up(at, message);
                     }

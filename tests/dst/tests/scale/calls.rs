@@ -2,7 +2,7 @@
 
 use orcheck_client::{Collective, Environment, Options, Session};
 use orcheck_engine::commit::Tree;
-use orcheck_format::{Level, Result};
+use orcheck_format::{Level, Rank, Result};
 use orcheck_io::clock::SystemClock;
 use orcheck_io::failpoints::Failpoints;
 use orcheck_jobs::support::{Job, State, Threads};
@@ -45,7 +45,7 @@ impl Counting {
 }
 
 impl Collective for Counting {
-    fn rank(&self) -> u32 {
+    fn rank(&self) -> Rank {
         self.inner.rank()
     }
 

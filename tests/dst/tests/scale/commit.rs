@@ -7,7 +7,7 @@ use orcheck_engine::commit::{
 use orcheck_engine::node::{Layout, Mode, Scheme};
 use orcheck_format::disk::{CommitRecord, ContainerRef, FileName};
 use orcheck_format::wire::{FRAME_HEADER_BYTES, Message};
-use orcheck_format::{Epoch, JobName, Level, RunId};
+use orcheck_format::{Epoch, JobName, Level, NodeId, Rank, RunId, TargetId, WriterId};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -48,8 +48,8 @@ fn container(step: u64, node: u32, nodes: u32, dealt: Dealt) -> ContainerRef {
         step,
         epoch: 1,
         run: [3; 4],
-        node,
-        writer: 0,
+        node: NodeId(node),
+        writer: WriterId(0),
     };
     let ranks = match dealt {
         Dealt::Blocks => vec![(node * RANKS_PER_NODE, RANKS_PER_NODE)],
@@ -59,14 +59,16 @@ fn container(step: u64, node: u32, nodes: u32, dealt: Dealt) -> ContainerRef {
     };
     ContainerRef {
         file: name.to_string(),
-        server: 0,
-        node,
-        writer: 0,
+        server: TargetId(0),
+        node: NodeId(node),
+        writer: WriterId(0),
         len_bytes: 64 << 30,
         manifest_digest: [1; 32],
-        ranks,
+        ranks: (ranks.into_iter())
+            .map(|(first, count)| (Rank(first), count))
+            .collect(),
         refers_to: vec![],
-        holders: vec![(node + 1) % nodes],
+        holders: vec![NodeId((node + 1) % nodes)],
     }
 }
 
@@ -84,10 +86,10 @@ impl World {
             servers: Vec::new(),
             node_root: "/local".into(),
         };
-        let node = |node| (NodeState::new(node, 1, vec![LEVEL]), Relay::new(tree, node));
+        let machines = |node| (NodeState::new(node, 1, vec![LEVEL]), Relay::new(tree, node));
         Self {
             tree,
-            nodes: (0..nodes).map(node).collect(),
+            nodes: (0..nodes).map(NodeId).map(machines).collect(),
             lead: LeadState::new(facts, None),
             traffic: vec![Traffic::default(); nodes as usize],
             ways: VecDeque::new(),
@@ -111,13 +113,17 @@ impl World {
         for action in self.nodes[at as usize].0.step(event) {
             match action {
                 NodeAction::ToLead(message) if at == 0 => {
-                    self.lead(LeadEvent::FromNode(0, message));
+                    self.lead(LeadEvent::FromNode(NodeId(0), message));
                 }
                 NodeAction::ToLead(message) if self.tree.relays().contains(&at) => {
-                    self.relay(at, RelayEvent::FromBelow(at, message));
+                    self.relay(at, RelayEvent::FromBelow(NodeId(at), message));
                 }
                 NodeAction::ToLead(message) => {
-                    self.send(at, self.tree.above(at).into_iter(), message);
+                    self.send(
+                        at,
+                        self.tree.above(NodeId(at)).map(|node| node.0).into_iter(),
+                        message,
+                    );
                 }
                 NodeAction::WriteRecord(step, level, bytes) => {
                     if at == 0 {
@@ -137,9 +143,13 @@ impl World {
         for action in self.nodes[at as usize].1.step(event) {
             match action {
                 RelayAction::Up(message) => {
-                    self.send(at, self.tree.above(at).into_iter(), message);
+                    self.send(
+                        at,
+                        self.tree.above(NodeId(at)).map(|node| node.0).into_iter(),
+                        message,
+                    );
                 }
-                RelayAction::Down(message) => self.send(at, self.tree.below(at), message),
+                RelayAction::Down(message) => self.send(at, self.tree.below(NodeId(at)), message),
                 RelayAction::HangUp => unreachable!("nobody is gone"),
             }
         }
@@ -149,7 +159,7 @@ impl World {
         for action in self.lead.step(event, 1) {
             match action {
                 LeadAction::ToAll(message) => {
-                    self.send(0, self.tree.below(0), message.clone());
+                    self.send(0, self.tree.below(NodeId(0)), message.clone());
                     self.node(0, NodeEvent::FromLead(message));
                 }
                 LeadAction::WriteRecord(_) => unreachable!("there is no level global"),
@@ -175,18 +185,18 @@ impl World {
             traffic.taken += 1;
             traffic.taken_bytes += bytes;
             let message = message.as_ref().clone();
-            if Some(from) == self.tree.above(to) {
+            if Some(from) == (self.tree.above(NodeId(to))).map(|number| number.0) {
                 if self.tree.relays().contains(&to) {
                     self.relay(to, RelayEvent::FromAbove(message.clone()));
                 }
                 self.node(to, NodeEvent::FromLead(message));
                 continue;
             }
-            self.tree.allows(from, &message).unwrap();
+            self.tree.allows(NodeId(from), &message).unwrap();
             if to == 0 {
-                self.lead(LeadEvent::FromNode(from, message));
+                self.lead(LeadEvent::FromNode(NodeId(from), message));
             } else {
-                self.relay(to, RelayEvent::FromBelow(from, message));
+                self.relay(to, RelayEvent::FromBelow(NodeId(from), message));
             }
         }
         assert_eq!(self.committed, self.nodes.len());
@@ -272,7 +282,9 @@ fn a_commit_with_ten_thousand_nodes() {
 fn what_every_rank_keeps_of_the_others() {
     let (nodes, ranks) = (10_000u32, 640_000u32);
     let names = (0..nodes).map(|node| (format!("node{node:05}"), format!("node{node:05}")));
-    let node_of = (0..ranks).map(|rank| rank / RANKS_PER_NODE).collect();
+    let node_of = (0..ranks)
+        .map(|rank| NodeId(rank / RANKS_PER_NODE))
+        .collect();
     let modes = (Mode::Orchestrated, Scheme::Node);
     let layout = Layout::new(names.collect(), node_of, &[], modes, 1).unwrap();
     assert_eq!(layout.world_size(), ranks);

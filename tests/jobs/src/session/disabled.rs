@@ -7,7 +7,7 @@ use orcheck_client::{
     ArrayLayout, Codec, Collective, Environment, Membership, OPTIONAL, Options, SAME, Solo, Which,
     Without,
 };
-use orcheck_format::{Dtype, Error, ErrorKind, Level, Result};
+use orcheck_format::{Dtype, Error, ErrorKind, Level, Rank, Result};
 use orcheck_io::failpoints::{FailpointHook, Failpoints, Verdict};
 use orcheck_io::memory::{Span, copy_out, fill_span};
 use orcheck_testing::{FaultPlan, Scratch};
@@ -30,8 +30,8 @@ pub const TESTS: &[Test] = session_tests![
 struct Counted(Arc<AtomicU64>);
 
 impl Collective for Counted {
-    fn rank(&self) -> u32 {
-        0
+    fn rank(&self) -> Rank {
+        Rank(0)
     }
     fn size(&self) -> u32 {
         1

@@ -472,7 +472,7 @@ fn ranks_with_different_keys_do_not_begin() {
     let open = |rank: u32, key: &Path, collective| {
         let line = format!("encrypt_key = 'file:{}'\nnode_name = 'n0'", key.display());
         let options = Options::from_text(&job.clone().with(&line).options);
-        assert_eq!(rank, Collective::rank(&collective));
+        assert_eq!(rank, Collective::rank(&collective).0);
         Session::open_with("job", Box::new(collective), options, Environment::default())
     };
     let opened = |second: &Path| -> Vec<Result<()>> {

@@ -10,7 +10,7 @@ use crate::support::Job;
 use crate::{Deployment, Test, deployment, session_tests};
 use orcheck_fixtures::forgery::attack::{Dice, KINDS, NOTES, confine, leaves_a_copy, reach};
 use orcheck_fixtures::forgery::world::{Form, NEWEST, Place, RANKS, REGION_BYTES, SECRET, World};
-use orcheck_format::{Dtype, Result};
+use orcheck_format::{Dtype, Rank, Result};
 use orcheck_io::memory::Span;
 use orcheck_io::user::env_var;
 use orcheck_testing::Scratch;
@@ -61,7 +61,7 @@ fn restart(root: &Path, world: &World) -> Result<(u64, bool)> {
             session.protect(name, Span::from_mut(bytes), Dtype::F64, 0)?;
         }
         let step = session.restart()?;
-        let truth = ["a", "b"].map(|name| world.truth(step, rank, name).unwrap_or_default());
+        let truth = ["a", "b"].map(|name| world.truth(step, Rank(rank), name).unwrap_or_default());
         session.close(LONG)?;
         Ok((step, state == truth))
     });

@@ -8,7 +8,7 @@ use orcheck_engine::capture::Full;
 use orcheck_engine::directory::{Catalog, Places};
 use orcheck_engine::restart::{Candidate, RankView};
 use orcheck_engine::upkeep::verify_commit;
-use orcheck_format::{Dtype, JobName, Level};
+use orcheck_format::{Dtype, JobName, Level, Rank};
 use orcheck_io::failpoints::{Failpoints, Verdict};
 use orcheck_io::memory::Span;
 use orcheck_io::user::env_var;
@@ -294,7 +294,7 @@ fn what_is_wrong_with_a_referred_container_is_named() {
             epoch: record.epoch,
         };
         let mut found = vec![0; 1 << 20];
-        RankView::open(&places, candidate, 0, 1)
+        RankView::open(&places, candidate, Rank(0), 1)
             .and_then(|mut view| view.read("u", Span::from_mut(&mut found)))
     };
     read().unwrap();

@@ -9,7 +9,7 @@ use orcheck_client::Session;
 use orcheck_engine::host::agent::{Agent, KEY, Stop, address, ask};
 use orcheck_format::disk::Compression;
 use orcheck_format::wire::{Adoption, AgentMessage, Message, NodePart, RecipePart};
-use orcheck_format::{Epoch, ErrorKind, JobName, Level, Result, RunId};
+use orcheck_format::{Epoch, ErrorKind, JobName, Level, NodeId, Rank, Result, RunId};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::failpoints::{FailpointHook, Failpoints, Verdict};
 use orcheck_net::Conn;
@@ -195,7 +195,9 @@ fn nonsense_costs_only_who_says_it() {
         &["the pool is that of another node"],
     );
     let mut stranger = call();
-    stranger.send(&Message::Goodbye { node: 0 }, LONG).unwrap();
+    stranger
+        .send(&Message::Goodbye { node: NodeId(0) }, LONG)
+        .unwrap();
     assert!(stranger.receive(LONG).is_err(), "it hangs up");
     // Callers that say nothing.
     let idle: Vec<Conn> = (0..200).map(|_| call()).collect();
@@ -266,10 +268,10 @@ fn adoption(job: &JobName) -> Adoption {
         nodes: vec![NodePart {
             name: "n0".to_owned(),
             host: "here".to_owned(),
-            writers: vec![vec![0]],
+            writers: vec![vec![Rank(0)]],
             addresses: Vec::new(),
         }],
-        node: 0,
+        node: NodeId(0),
         servers: Vec::new(),
         node_root: String::new(),
         keep: 2,

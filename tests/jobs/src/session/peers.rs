@@ -107,11 +107,11 @@ fn every_container_is_where_the_record_says() {
             let record = CommitRecord::decode(&bytes).unwrap();
             for container in &record.containers {
                 assert_eq!(container.holders.len(), 2);
-                let owner = &record.nodes[container.node as usize];
+                let owner = &record.nodes[container.node.index()];
                 let original = disk::read(&dir(scratch.path(), owner).join(&container.file));
                 assert_eq!(original.len() as u64, container.len_bytes);
                 for &holder in &container.holders {
-                    let holder = &record.nodes[holder as usize];
+                    let holder = &record.nodes[holder.index()];
                     let replica = disk::read(&dir(scratch.path(), holder).join(&container.file));
                     assert!(replica == original, "{} on {holder}", container.file);
                 }

@@ -5,7 +5,7 @@ use crate::support::{Job, State, Threads};
 use crate::{Test, session_tests};
 use orcheck_client::{Collective, Environment, Options, Session, Solo, Trigger};
 use orcheck_engine::node::HaltRequest;
-use orcheck_format::{Level, Result};
+use orcheck_format::{Level, Rank, Result};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_testing::Scratch;
 use std::process::Command;
@@ -98,7 +98,7 @@ impl<C: Collective> Counted<C> {
 }
 
 impl<C: Collective> Collective for Counted<C> {
-    fn rank(&self) -> u32 {
+    fn rank(&self) -> Rank {
         self.inner.rank()
     }
 
@@ -138,7 +138,7 @@ fn world<T: Send>(
             .map(|threads| {
                 let work = &work;
                 scope.spawn(move || {
-                    let rank = threads.rank();
+                    let rank = threads.rank().0;
                     let clock = Hand::at(1000.0 + f64::from(rank) * 0.37);
                     work(Counted::new(threads, &clock, 1e-5), clock, rank)
                 })

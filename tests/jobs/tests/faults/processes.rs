@@ -2,7 +2,7 @@
 
 use crate::hooks::{Key, Named};
 use orcheck_client::Collective;
-use orcheck_format::{Error, Result};
+use orcheck_format::{Error, Rank, Result};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::failpoints::Verdict as Do;
 use orcheck_jobs::ledger::Story;
@@ -98,8 +98,8 @@ impl Hub {
 }
 
 impl Collective for Hub {
-    fn rank(&self) -> u32 {
-        self.rank
+    fn rank(&self) -> Rank {
+        Rank(self.rank)
     }
 
     fn size(&self) -> u32 {

@@ -131,7 +131,9 @@ pub fn restorable(nodes: u32, root: &Path, gone: &BTreeSet<u32>) -> Option<u64> 
     let whole = |record: &CommitRecord| {
         record.containers.iter().all(|container| {
             let holders = container.holders.iter().copied().chain([container.node]);
-            holders.into_iter().any(|node| there(node, &container.file))
+            holders
+                .into_iter()
+                .any(|node| there(node.0, &container.file))
         })
     };
     (0..nodes)

@@ -5,7 +5,7 @@
 //! replaced by one of the wire's own, of the same length.
 
 use orcheck_client::Collective;
-use orcheck_format::Result;
+use orcheck_format::{Rank, Result};
 use orcheck_testing::Child;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -89,7 +89,7 @@ fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
 }
 
 impl Collective for Tapped {
-    fn rank(&self) -> u32 {
+    fn rank(&self) -> Rank {
         self.inner.rank()
     }
 
@@ -98,7 +98,7 @@ impl Collective for Tapped {
     }
 
     fn bcast(&mut self, buf: &mut [u8], root: u32) -> Result<()> {
-        if self.rank() == root {
+        if self.rank().0 == root {
             self.redirect(buf);
         }
         self.inner.bcast(buf, root)

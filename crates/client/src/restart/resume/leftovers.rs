@@ -5,7 +5,7 @@
 use crate::session::Session;
 use orcheck_engine::directory::prune::KeepRule;
 use orcheck_engine::directory::prune::leftovers::Leftovers;
-use orcheck_format::Level;
+use orcheck_format::{Level, Rank};
 use std::collections::BTreeSet;
 
 impl Session {
@@ -13,7 +13,7 @@ impl Session {
     /// checkpoint, which follows, keeps every rank from handing a snapshot over before all is gone.
     pub(super) fn remove_leftovers(&mut self) {
         let mut levels = Vec::new();
-        if self.rank == 0 {
+        if self.rank == Rank(0) {
             levels.push(Level::Global);
         }
         if self.link.layout.leads_node(self.rank) {

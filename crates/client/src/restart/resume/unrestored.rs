@@ -14,7 +14,7 @@ use crate::report;
 use crate::session::Session;
 use orcheck_engine::directory::choose::listed;
 use orcheck_engine::encoding::HOW_TO_ACCEPT;
-use orcheck_format::{Detail, Error, ErrorKind, Result};
+use orcheck_format::{Detail, Error, ErrorKind, Rank, Result};
 
 /// Next step where everything could be looked at.
 const OR_FRESH: &str = "run `orcheck verify`; set start = 'fresh' to begin from nothing";
@@ -101,7 +101,7 @@ impl Session {
         self.tell_warnings();
         let from_nothing = matches!(self.resume.state, Past::Decided | Past::Settled);
         if let Err(error) = &came_to
-            && self.rank == 0
+            && self.rank == Rank(0)
             && !(from_nothing && error.kind() == ErrorKind::NotFound)
         {
             report::failed(&self.job, error);

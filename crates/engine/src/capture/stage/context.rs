@@ -3,7 +3,7 @@
 //! Invariant: what the CP-thread was told of a snapshot that is kept is noted. Not here: staging (`stage.rs`).
 
 use crate::node::{Descriptor, Index, IndexShape, Kept, Patience};
-use orcheck_format::Result;
+use orcheck_format::{Rank, Result, WriterId};
 use orcheck_io::failpoints::Failpoints;
 use orcheck_pool::{Chunk, Pool};
 use std::sync::Arc;
@@ -19,9 +19,9 @@ pub struct StageContext {
     /// Position among the ranks of the node.
     pub local: u32,
     /// The rank.
-    pub rank: u32,
+    pub rank: Rank,
     /// The writer that flushes it.
-    pub writer: u32,
+    pub writer: WriterId,
     /// Whether the CP-thread must know the pieces of each segment, because it encodes them.
     pub encoded: bool,
     /// Whether the pool is compared with what was staged before it is written.

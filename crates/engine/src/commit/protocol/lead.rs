@@ -9,7 +9,7 @@ use crate::directory::{TargetFailure, is_directory_loss};
 use orcheck_format::disk::{CommitRecord, ContainerRef};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::Message;
-use orcheck_format::{Epoch, Error, ErrorKind, JobName, Level};
+use orcheck_format::{Epoch, Error, ErrorKind, JobName, Level, NodeId, TargetId};
 use orcheck_placement::Placement;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,9 +20,9 @@ const PLACED: usize = 128;
 #[derive(Debug, Clone)]
 pub enum LeadEvent {
     /// A message from a node.
-    FromNode(u32, Message),
+    FromNode(NodeId, Message),
     /// A node's connection is gone.
-    NodeGone(u32, Error),
+    NodeGone(NodeId, Error),
     /// The record of level `global` is in every directory, or one failed (and which).
     RecordWritten(u64, Result<(), TargetFailure>),
 }
@@ -55,8 +55,8 @@ pub struct JobFacts {
 
 #[derive(Debug, Default)]
 struct Ballot {
-    votes: BTreeMap<u32, Vec<ContainerRef>>,
-    recorded: BTreeSet<u32>,
+    votes: BTreeMap<NodeId, Vec<ContainerRef>>,
+    recorded: BTreeSet<NodeId>,
     writing: bool,
 }
 
@@ -67,13 +67,13 @@ pub struct LeadState {
     placement: Option<Placement>,
     ballots: BTreeMap<(u64, Level), Ballot>,
     decided: BTreeSet<(u64, Level)>,
-    gone: BTreeMap<u32, Error>,
+    gone: BTreeMap<NodeId, Error>,
     /// Nodes whose ranks ended: they vote no more.
-    left: BTreeSet<u32>,
+    left: BTreeSet<NodeId>,
     /// Directories that failed, other than by being full: what lies there may be gone.
-    lost_servers: BTreeSet<u32>,
+    lost_servers: BTreeSet<TargetId>,
     /// Directories of the last steps of level `global`, for those that refer to them.
-    placed: BTreeMap<u64, BTreeSet<u32>>,
+    placed: BTreeMap<u64, BTreeSet<TargetId>>,
 }
 
 impl LeadState {
@@ -125,7 +125,7 @@ impl LeadState {
                 "a record of {key:?} is written after {} of {nodes} votes",
                 ballot.votes.len()
             );
-            assert!(ballot.votes.keys().all(|&node| (node as usize) < nodes));
+            assert!(ballot.votes.keys().all(|&node| node.index() < nodes));
             // 2. and 3.
             assert!(!self.decided.contains(key), "{key:?} is decided, and open");
             // 4.
@@ -141,8 +141,8 @@ impl LeadState {
         // 5.
         assert!(self.decided.len() <= REMEMBERED && self.placed.len() <= PLACED);
         if let Some(placement) = &self.placement {
-            let active = |&server: &u32| {
-                let server = placement.servers.get(server as usize);
+            let active = |&server: &TargetId| {
+                let server = placement.servers.get(server.index());
                 server.is_some_and(|server| server.active)
             };
             let used = self.lost_servers.iter().find(|server| active(server));
@@ -150,7 +150,7 @@ impl LeadState {
         }
     }
 
-    fn hear(&mut self, node: u32, message: Message, now_unix_ms: u64) -> Vec<LeadAction> {
+    fn hear(&mut self, node: NodeId, message: Message, now_unix_ms: u64) -> Vec<LeadAction> {
         match message {
             Message::Vote {
                 step,
@@ -203,7 +203,7 @@ impl LeadState {
     }
 
     /// The ranks of a node ended: no step is committed any more that it has not voted for.
-    fn goodbye(&mut self, node: u32) -> Vec<LeadAction> {
+    fn goodbye(&mut self, node: NodeId) -> Vec<LeadAction> {
         self.left.insert(node);
         let waiting: Vec<(u64, Level)> = (self.ballots.iter())
             .filter(|(_, ballot)| !ballot.votes.contains_key(&node))
@@ -217,7 +217,12 @@ impl LeadState {
     }
 
     /// What several nodes say at once.
-    fn said(&mut self, by: &[(u32, u32)], message: Message, now_unix_ms: u64) -> Vec<LeadAction> {
+    fn said(
+        &mut self,
+        by: &[(NodeId, u32)],
+        message: Message,
+        now_unix_ms: u64,
+    ) -> Vec<LeadAction> {
         match message {
             Message::Vote {
                 step,
@@ -238,13 +243,13 @@ impl LeadState {
         }
     }
 
-    fn recorded(&mut self, by: &[(u32, u32)], step: u64, level: Level) -> Vec<LeadAction> {
+    fn recorded(&mut self, by: &[(NodeId, u32)], step: u64, level: Level) -> Vec<LeadAction> {
         let Some(ballot) = self.ballots.get_mut(&(step, level)) else {
             return Vec::new();
         };
         let nodes = self.facts.nodes.len();
         // Breaks if: any number counts; a record would count as written on nodes that are not there.
-        let known = each(by).filter(|&node| (node as usize) < nodes);
+        let known = each(by).filter(|&node| node.index() < nodes);
         ballot.recorded.extend(known);
         if ballot.recorded.len() < self.facts.nodes.len() && !off(Switch::AllRecorded) {
             return Vec::new();
@@ -259,11 +264,11 @@ impl LeadState {
     }
 
     /// Why a checkpoint without a vote of this node is lost.
-    fn ended(&self, node: u32) -> Error {
+    fn ended(&self, node: NodeId) -> Error {
         let name = self
             .facts
             .nodes
-            .get(node as usize)
+            .get(node.index())
             .map_or("", String::as_str);
         Error::unavailable(format!(
             "the ranks of node {name} ended without a snapshot of this step"
@@ -271,11 +276,11 @@ impl LeadState {
     }
 
     /// Nothing that still waits for this node can be committed, nor anything later.
-    fn lose_node(&mut self, node: u32, error: &Error, what: &str) -> Vec<LeadAction> {
+    fn lose_node(&mut self, node: NodeId, error: &Error, what: &str) -> Vec<LeadAction> {
         let name = self
             .facts
             .nodes
-            .get(node as usize)
+            .get(node.index())
             .cloned()
             .unwrap_or_default();
         let error = error.clone().at(format!("node {name} {what}"));
@@ -295,21 +300,21 @@ impl LeadState {
 
     fn vote(
         &mut self,
-        by: &[(u32, u32)],
+        by: &[(NodeId, u32)],
         step: u64,
         level: Level,
         containers: Vec<ContainerRef>,
         now_unix_ms: u64,
     ) -> Vec<LeadAction> {
         let nodes = self.facts.nodes.len();
-        if self.decided.contains(&(step, level)) || each(by).any(|node| node as usize >= nodes) {
+        if self.decided.contains(&(step, level)) || each(by).any(|node| node.index() >= nodes) {
             return Vec::new();
         }
         if let Some(error) = self.cannot_count(level, &containers) {
             return self.abort(step, level, &error).into_iter().collect();
         }
         let ballot = self.ballots.entry((step, level)).or_default();
-        let mut votes: BTreeMap<u32, Vec<ContainerRef>> =
+        let mut votes: BTreeMap<NodeId, Vec<ContainerRef>> =
             each(by).map(|node| (node, Vec::new())).collect();
         for container in containers {
             if let Some(vote) = votes.get_mut(&container.node) {
@@ -317,7 +322,7 @@ impl LeadState {
             }
         }
         ballot.votes.append(&mut votes);
-        let missing = |node: &&u32| !ballot.votes.contains_key(node);
+        let missing = |node: &&NodeId| !ballot.votes.contains_key(node);
         if let Some(&node) = self.left.iter().find(missing) {
             let error = self.ended(node);
             return self.abort(step, level, &error).into_iter().collect();
@@ -362,7 +367,7 @@ impl LeadState {
                 && self.lost_servers.contains(&container.server)
         };
         let container = containers.iter().find(lost)?;
-        let server = self.facts.servers.get(container.server as usize);
+        let server = self.facts.servers.get(container.server.index());
         Some(Error::unavailable(format!(
             "container {} lies in {}, which failed since",
             container.file,
@@ -399,7 +404,7 @@ impl LeadState {
     // Breaks if: this returns Ok; a step would be committed whose bytes went with a directory.
     fn check_referred(&self, record: &CommitRecord) -> Result<(), Error> {
         for older in record.refers_to() {
-            let sound = |servers: &BTreeSet<u32>| servers.is_disjoint(&self.lost_servers);
+            let sound = |servers: &BTreeSet<TargetId>| servers.is_disjoint(&self.lost_servers);
             if !self.placed.get(&older).is_some_and(sound) && !off(Switch::ReferredLost) {
                 return Err(Error::unavailable(format!(
                     "it refers to step {older}, and a container of that lies in a directory that failed since"
@@ -438,11 +443,11 @@ impl LeadState {
     }
 
     /// A directory that is lost or full gets no more containers.
-    fn replace(&mut self, server: Option<u32>, kind: ErrorKind) -> Option<LeadAction> {
+    fn replace(&mut self, server: Option<TargetId>, kind: ErrorKind) -> Option<LeadAction> {
         let (placement, server) = (self.placement.as_mut()?, server?);
         let active = placement
             .servers
-            .get(server as usize)
+            .get(server.index())
             .is_some_and(|server| server.active);
         if !is_directory_loss(kind) || off(Switch::FailedDirectory) {
             return None;

@@ -8,7 +8,7 @@ use crate::node::Outcome;
 use orcheck_format::disk::ContainerRef;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::{AgentMessage, Message};
-use orcheck_format::{Error, Level};
+use orcheck_format::{Error, Level, NodeId, Rank, WriterId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Steps whose sealing ranks are remembered.
@@ -24,7 +24,7 @@ pub enum NodeEvent {
     /// The rank that hosts a writer is gone.
     WriterGone(Error),
     /// A writer reports no more: no rank is left whose snapshots it could write.
-    WriterDone(u32),
+    WriterDone(WriterId),
     /// No rank of this node is left, and all that they handed over was reported.
     RanksGone,
     /// The connection to the lead is gone.
@@ -51,23 +51,23 @@ pub enum NodeAction {
 /// One node's part.
 #[derive(Debug)]
 pub struct NodeState {
-    node: u32,
+    node: NodeId,
     writers: u32,
     levels: Vec<Level>,
-    collected: BTreeMap<(u64, Level), BTreeMap<u32, ContainerRef>>,
+    collected: BTreeMap<(u64, Level), BTreeMap<WriterId, ContainerRef>>,
     decided: BTreeSet<(u64, Level)>,
     broken: Option<Error>,
     /// Writers that report no more.
-    done: BTreeSet<u32>,
+    done: BTreeSet<WriterId>,
     /// Where the engine outlives its ranks: how many there are, and which have sealed a step.
     ranks: u32,
-    sealed: BTreeMap<u64, BTreeSet<u32>>,
+    sealed: BTreeMap<u64, BTreeSet<Rank>>,
 }
 
 impl NodeState {
     /// A node with `writers` writers and the given configured levels.
     #[must_use]
-    pub fn new(node: u32, writers: u32, levels: Vec<Level>) -> Self {
+    pub fn new(node: NodeId, writers: u32, levels: Vec<Level>) -> Self {
         Self {
             node,
             writers,
@@ -199,7 +199,7 @@ impl NodeState {
         }
     }
 
-    fn writer_done(&mut self, writer: u32) -> Vec<NodeAction> {
+    fn writer_done(&mut self, writer: WriterId) -> Vec<NodeAction> {
         self.done.insert(writer);
         let error = self.missing();
         self.refuse_all(&error, |containers| !containers.contains_key(&writer))
@@ -241,7 +241,7 @@ impl NodeState {
         actions
     }
 
-    fn sealed(&mut self, rank: u32, step: u64) -> Vec<NodeAction> {
+    fn sealed(&mut self, rank: Rank, step: u64) -> Vec<NodeAction> {
         let sealed = self.sealed.entry(step).or_default();
         let whole = sealed.insert(rank) && sealed.len() == self.ranks as usize;
         while self.sealed.len() > SEALED {
@@ -262,7 +262,7 @@ impl NodeState {
     fn refuse_all(
         &mut self,
         error: &Error,
-        such: impl Fn(&BTreeMap<u32, ContainerRef>) -> bool,
+        such: impl Fn(&BTreeMap<WriterId, ContainerRef>) -> bool,
     ) -> Vec<NodeAction> {
         let waiting = (self.collected.iter()).filter(|(_, containers)| such(containers));
         let waiting: Vec<(u64, Level)> = waiting.map(|(&key, _)| key).collect();

@@ -2,7 +2,7 @@
 
 use super::*;
 use orcheck_format::disk::{Features, MAX_ALIGNMENT_BYTES};
-use orcheck_format::{Epoch, ErrorKind, JobName, Level, RunId};
+use orcheck_format::{Epoch, ErrorKind, JobName, Level, NodeId, Rank, RunId, WriterId};
 use orcheck_pool::PoolShape;
 use proptest::prelude::*;
 
@@ -21,8 +21,8 @@ fn header() -> ContainerHeader {
             run: RunId([9; 16]),
         },
         level: Level::Global,
-        node: 1,
-        writer: 0,
+        node: NodeId(1),
+        writer: WriterId(0),
         world_size: 4,
         alignment_bytes: MAX_ALIGNMENT_BYTES,
         created_unix_ms: 0,
@@ -85,7 +85,7 @@ fn stored(
     encoding.encrypted = key.is_some();
     if let Some(key) = key {
         let binding = Binding {
-            rank: RANK,
+            rank: Rank(RANK),
             region: piece.region,
             region_at_bytes: piece.region_at_bytes,
             len_bytes: plain.len() as u64,
@@ -108,14 +108,14 @@ fn stored(
 }
 
 fn decoded(extent: &Extent, bytes: &[u8], key: Option<&ContainerKey>) -> Result<Vec<u8>> {
-    decoded_as(extent, bytes, key, RANK, [3; 16], 4096)
+    decoded_as(extent, bytes, key, Rank(RANK), [3; 16], 4096)
 }
 
 fn decoded_as(
     extent: &Extent,
     bytes: &[u8],
     key: Option<&ContainerKey>,
-    rank: u32,
+    rank: Rank,
     region: [u8; 16],
     region_at_bytes: u64,
 ) -> Result<Vec<u8>> {
@@ -280,17 +280,35 @@ fn an_extent_belongs_to_one_place() {
         let error = decoded_as(extent, &bytes, Some(key), rank, region, at).unwrap_err();
         assert!(error.message().contains("changed, moved"), "{error}");
     };
-    refused(&extent, &key, RANK + 1, [3; 16], 4096);
-    refused(&extent, &key, RANK, [4; 16], 4096);
-    refused(&extent, &key, RANK, [3; 16], 0);
+    refused(&extent, &key, Rank(RANK + 1), [3; 16], 4096);
+    refused(&extent, &key, Rank(RANK), [4; 16], 4096);
+    refused(&extent, &key, Rank(RANK), [3; 16], 0);
     let moved = |change: &dyn Fn(&mut Extent)| {
         let mut extent = extent.clone();
         change(&mut extent);
         extent
     };
-    refused(&moved(&|e| e.physical += 1), &key, RANK, [3; 16], 4096);
-    refused(&moved(&|e| e.len_bytes += 1), &key, RANK, [3; 16], 4096);
-    refused(&moved(&|e| e.encoding ^= 3), &key, RANK, [3; 16], 4096);
+    refused(
+        &moved(&|e| e.physical += 1),
+        &key,
+        Rank(RANK),
+        [3; 16],
+        4096,
+    );
+    refused(
+        &moved(&|e| e.len_bytes += 1),
+        &key,
+        Rank(RANK),
+        [3; 16],
+        4096,
+    );
+    refused(
+        &moved(&|e| e.encoding ^= 3),
+        &key,
+        Rank(RANK),
+        [3; 16],
+        4096,
+    );
     // The same place in another container, with the salt of this one copied over.
     let secret = Secret::new(SECRET);
     let changes: [&dyn Fn(&mut ContainerHeader); 8] = [
@@ -298,8 +316,8 @@ fn an_extent_belongs_to_one_place() {
         &|h| h.epoch.counter += 1,
         &|h| h.epoch.run.0[0] ^= 1,
         &|h| h.level = Level::Node,
-        &|h| h.node += 1,
-        &|h| h.writer += 1,
+        &|h| h.node.0 += 1,
+        &|h| h.writer.0 += 1,
         &|h| h.job = JobName::new("jobs").unwrap(),
         &|h| {
             if let Some(encryption) = &mut h.encryption {
@@ -313,7 +331,7 @@ fn an_extent_belongs_to_one_place() {
         assert!(ContainerKey::open(&secret, &other).is_err());
         let salt = other.encryption.unwrap().salt;
         let key = derive(&secret, &salt, &other, Form::Sealed).unwrap().key;
-        refused(&extent, &key, RANK, [3; 16], 4096);
+        refused(&extent, &key, Rank(RANK), [3; 16], 4096);
     }
     assert!(ContainerKey::open(&secret, &header).is_ok());
     let error = ContainerKey::open(&Secret::new([1; 32]), &header)
@@ -336,7 +354,7 @@ fn a_header_that_was_changed_is_forged_and_the_key_is_not_to_blame() {
         &|h| h.world_size += 1,
         &|h| h.alignment_bytes /= 2,
         &|h| h.created_unix_ms += 1,
-        &|h| h.node += 1,
+        &|h| h.node.0 += 1,
     ];
     for change in changes {
         let mut other = header.clone();

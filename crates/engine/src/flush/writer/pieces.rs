@@ -13,7 +13,7 @@ use crate::encoding::{Body, EncodePiece, Encoder};
 use crate::node::Descriptor;
 use orcheck_format::disk::{MAX_ENCODED_BYTES, decode_rank_record};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Error, Result};
+use orcheck_format::{Error, Rank, Result};
 use orcheck_io::memory::crc_span;
 use orcheck_pool::Pool;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ impl Flusher {
     /// A piece as this version's ranks send them: in order, inside a chunk, and not too many.
     pub(super) fn check_piece(
         &self,
-        rank: u32,
+        rank: Rank,
         piece: EncodePiece,
         before: &[EncodePiece],
     ) -> Result<EncodePiece> {
@@ -206,7 +206,7 @@ impl Flusher {
     pub(super) fn tell_damaged(
         &mut self,
         step: u64,
-        rank: u32,
+        rank: Rank,
         record: Option<&[u8]>,
     ) -> Result<()> {
         let Some(Damaged { piece, levels }) = self.damaged.take() else {

@@ -12,7 +12,7 @@ use crate::flush::ledger::Ledger;
 use crate::node::Mode;
 use orcheck_format::disk::{BLOCK_BYTES, ContainerHeader, Features};
 use orcheck_format::wire::Message;
-use orcheck_format::{Error, Level, Result};
+use orcheck_format::{Error, Level, NodeId, Result, TargetId};
 use orcheck_io::disk::Dir;
 use orcheck_io::machine::thread_cpu_time;
 use orcheck_pool::Gate;
@@ -21,9 +21,9 @@ use std::sync::Arc;
 /// One container of the step being flushed, or why there is none.
 pub(super) struct Sink {
     pub(super) level: Level,
-    pub(super) server: Option<u32>,
+    pub(super) server: Option<TargetId>,
     /// Nodes that hold replicas.
-    pub(super) holders: Vec<u32>,
+    pub(super) holders: Vec<NodeId>,
     pub(super) container: Option<ContainerWriter>,
 }
 
@@ -33,8 +33,8 @@ impl Flusher {
         &self,
         step: u64,
         level: Level,
-        holders: &mut Vec<u32>,
-    ) -> std::result::Result<(Target, Option<u32>), TargetFailure> {
+        holders: &mut Vec<NodeId>,
+    ) -> std::result::Result<(Target, Option<TargetId>), TargetFailure> {
         if level == Level::Global {
             let (server, dir) = self.placed_dir()?;
             let stripes = match self.context.mode {
@@ -53,14 +53,14 @@ impl Flusher {
             *holders = replicas.holders(step)?;
             dir = replicas.wrap(dir, holders.clone(), self.most_bytes());
         }
-        Ok((self.target_in(dir, 0, Vec::new()), None))
+        Ok((self.target_in(dir, TargetId(0), Vec::new()), None))
     }
 
     fn target_in(
         &self,
         dir: Arc<dyn Dir>,
-        server: u32,
-        stripes: Vec<(u32, Arc<dyn Dir>)>,
+        server: TargetId,
+        stripes: Vec<(TargetId, Arc<dyn Dir>)>,
     ) -> Target {
         Target {
             dir,
@@ -73,14 +73,14 @@ impl Flusher {
     }
 
     /// The directory of level `global` to which this writer's lane leads.
-    fn placed_dir(&self) -> std::result::Result<(u32, Arc<dyn Dir>), TargetFailure> {
+    fn placed_dir(&self) -> std::result::Result<(TargetId, Arc<dyn Dir>), TargetFailure> {
         let (places, lane) = (&self.context.places, self.context.writer);
-        let server = self.index().lane_server(lane).ok_or_else(|| {
+        let server = self.index().lane_server(lane.0).ok_or_else(|| {
             Error::unavailable("no placed directory is left")
                 .next("mend or replace the directories of `global`")
         })?;
-        let dir = places.servers.get(server as usize).cloned().flatten();
-        let dir = dir.ok_or_else(|| match places.server_roots.get(server as usize) {
+        let dir = places.servers.get(server.index()).cloned().flatten();
+        let dir = dir.ok_or_else(|| match places.server_roots.get(server.index()) {
             // The lead must learn which one, to place this node elsewhere.
             Some(root) => {
                 let error = format!("directory {} is not there on this node", root.display());
@@ -98,9 +98,9 @@ impl Flusher {
     }
 
     /// The directories of level `global` that are in use.
-    fn active_dirs(&self) -> Vec<(u32, Arc<dyn Dir>)> {
+    fn active_dirs(&self) -> Vec<(TargetId, Arc<dyn Dir>)> {
         let index = self.index();
-        let all = (0u32..).zip(&self.context.places.servers);
+        let all = (0..).map(TargetId).zip(&self.context.places.servers);
         let active = all.filter(|(server, _)| !index.is_inactive(*server));
         active
             .filter_map(|(server, dir)| Some((server, dir.clone()?)))
@@ -230,7 +230,7 @@ impl Flusher {
         }
         for sink in sinks {
             let byte = match sink.level {
-                Level::Global => SERVER_GATES + u64::from(sink.server.unwrap_or(0)),
+                Level::Global => SERVER_GATES + u64::from(sink.server.unwrap_or(TargetId(0))),
                 _ => NODE_DISK_GATE,
             };
             let locked = self.gates.lock(byte, self.context.gate_timeout);

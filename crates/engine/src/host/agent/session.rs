@@ -15,7 +15,7 @@ use crate::node::{Index, IndexShape, Outcome, POOL_IN_USE};
 use crate::replicas::Room;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::{Adoption, AgentMessage, Link, Message};
-use orcheck_format::{Error, Level, Result};
+use orcheck_format::{Error, Level, Result, WriterId};
 use orcheck_io::clock::Clock;
 use orcheck_io::disk::{Dir, Lock, Ram};
 use orcheck_io::failpoints::Failpoints;
@@ -50,7 +50,7 @@ impl Adopting {
     pub(super) fn new(job: &[u8], pool: OwnedFd) -> Result<Self> {
         let what = unpack(Adoption::decode(job, env!("CARGO_PKG_VERSION"))?)?;
         let pool = Pool::attach(pool)?;
-        let wanted = IndexShape::of(&what.plan.layout.nodes[what.plan.node as usize]);
+        let wanted = IndexShape::of(&what.plan.layout.nodes[what.plan.node.index()]);
         let found = pool.shape();
         if (found.words, found.rings) != (wanted.words(), wanted.ranks) {
             return Err(Error::corrupt(format!(
@@ -225,7 +225,7 @@ struct Threads {
 
 /// The way of a CP-thread's reports to the control thread; its end tells that they are complete.
 struct Reporter {
-    writer: u32,
+    writer: WriterId,
     shared: Arc<ControlShared>,
     waker: Waker,
 }
@@ -321,7 +321,7 @@ fn make_host(
     (clock, failpoints): (&Arc<dyn Clock>, &Failpoints),
 ) -> Result<Host> {
     let plan = what.plan;
-    let node = &plan.layout.nodes[plan.node as usize];
+    let node = &plan.layout.nodes[plan.node.index()];
     let shape = IndexShape::of(node);
     let root = (!plan.node_root.is_empty()).then(|| what.working_dir.join(&plan.node_root));
     let servers: Vec<PathBuf> = (plan.servers.iter())
@@ -401,10 +401,10 @@ fn start_into(
     let control = host.control(links, placement)?;
     let waker = control.1.clone();
     threads.control = Some(control);
-    let node = &host.plan.layout.nodes[host.plan.node as usize];
+    let node = &host.plan.layout.nodes[host.plan.node.index()];
     for (writer, ranks) in node.writers.iter().enumerate() {
         let reporter = Reporter {
-            writer: writer as u32,
+            writer: WriterId(writer as u32),
             shared: Arc::clone(&host.shared),
             waker: waker.clone(),
         };
@@ -413,7 +413,7 @@ fn start_into(
             Ok(())
         });
         let rank = ranks.first().copied().unwrap_or_default();
-        let flusher = host.flusher(writer as u32, rank, report, &threads.stop)?;
+        let flusher = host.flusher(WriterId(writer as u32), rank, report, &threads.stop)?;
         threads.flushers.push(flusher);
     }
     Ok(())
@@ -556,7 +556,7 @@ fn stop(host: &Host, threads: &Threads) {
     }
     let index = Index::new(&host.pool, host.shape);
     for writer in 0..host.shape.writers {
-        index.nudge(writer);
+        index.nudge(WriterId(writer));
     }
 }
 

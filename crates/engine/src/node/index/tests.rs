@@ -2,7 +2,7 @@
 
 use super::reasons::MOST_HELD;
 use super::*;
-use orcheck_format::Detail;
+use orcheck_format::{Detail, WriterId};
 use orcheck_pool::PoolShape;
 
 fn pool(shape: IndexShape) -> Pool {
@@ -61,7 +61,9 @@ fn descriptors_cross_unchanged_and_a_full_ring_has_a_deadline() {
         Descriptor::Fail,
     ];
     for descriptor in all {
-        index.push(1, 0, descriptor, Duration::ZERO).unwrap();
+        index
+            .push(1, WriterId(0), descriptor, Duration::ZERO)
+            .unwrap();
     }
     for descriptor in all {
         assert_eq!(index.pop(1).unwrap(), Some(descriptor));
@@ -70,7 +72,7 @@ fn descriptors_cross_unchanged_and_a_full_ring_has_a_deadline() {
     assert_eq!(index.pop(0).unwrap(), None);
     let full = (0..100).find_map(|_| {
         index
-            .push(0, 0, Descriptor::Seal, Duration::from_millis(1))
+            .push(0, WriterId(0), Descriptor::Seal, Duration::from_millis(1))
             .err()
     });
     assert_eq!(full.unwrap().kind(), ErrorKind::Unavailable);

@@ -12,7 +12,7 @@ use std::sync::{Arc, PoisonError};
 
 use orcheck_format::disk::{CommitRecord, ContainerRef, RegionRecord};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Detail, Error, Level, Result, without_next};
+use orcheck_format::{Detail, Error, Level, NodeId, Rank, Result, without_next};
 use orcheck_io::disk::{Dir, File};
 use orcheck_io::memory::Span;
 use orcheck_staging::client::shown;
@@ -45,7 +45,7 @@ impl Reader {
     /// As [`Reader::read_region`], when no copy is good.
     pub fn read_region_of_any_copy(
         &self,
-        rank: u32,
+        rank: Rank,
         region: &RegionRecord,
         into: Span,
         damage: &mut dyn FnMut(&Error),
@@ -65,7 +65,7 @@ impl Reader {
     /// As [`Reader::stream_region`], when no copy is good.
     pub fn stream_region_of_any_copy(
         &self,
-        rank: u32,
+        rank: Rank,
         region: &RegionRecord,
         damage: &mut dyn FnMut(&Error),
         sink: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
@@ -181,7 +181,7 @@ fn not_given<'a>(
     if commit.level != Level::Global || places.len() >= commit.servers.len() {
         return None;
     }
-    let root = shown(commit.servers.get(container.server as usize)?);
+    let root = shown(commit.servers.get(container.server.index())?);
     let inside = Path::new(root).join(commit.job.as_str());
     let is_here = |dir: &Arc<dyn Dir>| dir.path() == inside || dir.path() == Path::new(root);
     (!places.iter().any(is_here)).then_some(root)
@@ -190,7 +190,7 @@ fn not_given<'a>(
 /// The nodes that had a container: `node 1 'n1', copies on n0, n3`.
 #[must_use]
 pub fn homes(commit: &CommitRecord, container: &ContainerRef) -> String {
-    let name = |node: u32| commit.nodes.get(node as usize).map_or("?", String::as_str);
+    let name = |node: NodeId| commit.nodes.get(node.index()).map_or("?", String::as_str);
     let mut text = format!("node {} '{}'", container.node, name(container.node));
     let holders: Vec<&str> = container.holders.iter().map(|&node| name(node)).collect();
     if !holders.is_empty() {

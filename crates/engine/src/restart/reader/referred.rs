@@ -9,7 +9,7 @@ use std::sync::{Arc, PoisonError};
 
 use orcheck_format::disk::{ContainerHeader, RegionRecord};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Error, ErrorKind, Result};
+use orcheck_format::{Error, ErrorKind, Rank, Result};
 use orcheck_io::disk::File;
 
 use super::{Reader, holder_of, listed, read_header, tells_more};
@@ -22,9 +22,9 @@ impl Reader {
     /// Finds who stores the bytes of a region that several ranks hold alike, and calls `then` with that.
     pub(crate) fn with_owner(
         &self,
-        rank: u32,
+        rank: Rank,
         region: &RegionRecord,
-        then: impl FnOnce(&Reader, u32, &RegionRecord) -> Result<()>,
+        then: impl FnOnce(&Reader, Rank, &RegionRecord) -> Result<()>,
     ) -> Result<()> {
         let Some(owner) = region.same_as else {
             return then(self, rank, region);
@@ -57,7 +57,7 @@ impl Reader {
         then(reader, owner, stored)
     }
 
-    fn owner_reader(&self, owner: u32) -> Result<Arc<Reader>> {
+    fn owner_reader(&self, owner: Rank) -> Result<Arc<Reader>> {
         let holder = holder_of(&self.commit, owner)?;
         let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(reader) = owners.get(&holder.file) {

@@ -17,7 +17,7 @@ use orcheck_format::disk::{
     decode_rank_record,
 };
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Error, Result};
+use orcheck_format::{Error, Rank, Result};
 use orcheck_io::disk::File;
 use orcheck_io::memory::zeroed;
 
@@ -123,7 +123,7 @@ pub(crate) fn manifest_of(
         node: header.node,
         node_name: commit
             .nodes
-            .get(header.node as usize)
+            .get(header.node.index())
             .cloned()
             .unwrap_or_default(),
         writer: header.writer,
@@ -234,7 +234,7 @@ fn record_after(
     file: &dyn File,
     stream_at: u64,
     alignment: u64,
-    rank: u32,
+    rank: Rank,
     end: u64,
 ) -> Result<(u64, (RankRecord, u64))> {
     let mut at = stream_at;

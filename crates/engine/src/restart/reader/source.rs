@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use orcheck_format::disk::{Extent, RegionRecord};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Error, ErrorKind, Result, crc64, crc64_combine};
+use orcheck_format::{Error, ErrorKind, Rank, Result, crc64, crc64_combine};
 use orcheck_io::disk::{File, read_span};
 use orcheck_io::memory::{Span, crc_span, fill_span};
 
@@ -28,7 +28,7 @@ pub(super) enum Stored<'a> {
 /// One extent on its way from a file.
 pub(super) struct Source<'a> {
     pub(super) step: u64,
-    pub(super) rank: u32,
+    pub(super) rank: Rank,
     pub(super) region: &'a RegionRecord,
     /// Offset of the extent in the region, in bytes.
     pub(super) at: u64,

@@ -18,7 +18,7 @@ use orcheck_format::disk::{
     RegionRecord, encode_rank_record,
 };
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Crc64, Error, Level, Result};
+use orcheck_format::{Crc64, Error, Level, Result, TargetId};
 use orcheck_io::disk::Dir;
 use orcheck_io::memory::crc_span;
 use orcheck_pool::{Chunk, Pool, PoolShape};
@@ -71,7 +71,7 @@ type Tick<'a> = dyn FnMut(u64) -> Result<()> + 'a;
 pub(super) fn write_again(
     again: &mut Again<'_>,
     reader: &Reader,
-    (dir, server): (&Arc<dyn Dir>, u32),
+    (dir, server): (&Arc<dyn Dir>, TargetId),
     (compression, level): (Compression, i32),
     tick: &mut Tick<'_>,
     notes: &mut Vec<String>,

@@ -3,9 +3,9 @@
 use super::World;
 use orcheck_engine::commit::{LeadAction, LeadEvent, NodeEvent, RelayAction, RelayEvent};
 use orcheck_engine::node::Outcome;
-use orcheck_format::Level;
 use orcheck_format::disk::{CommitRecord, FileName};
 use orcheck_format::wire::Message;
+use orcheck_format::{Level, NodeId};
 use std::collections::VecDeque;
 
 fn send(way: &mut VecDeque<Option<Message>>, message: Message, twice: bool) {
@@ -24,7 +24,7 @@ impl World<'_> {
                         self.check_committed(step);
                         self.committed.insert(step);
                     }
-                    for node in self.tree.below(0) {
+                    for node in self.tree.below(NodeId(0)) {
                         self.send_down(node, &message);
                     }
                     self.tell_node(0, NodeEvent::FromLead(message));
@@ -43,12 +43,14 @@ impl World<'_> {
             match action {
                 RelayAction::Up(message) => self.send_up(at, message),
                 RelayAction::Down(message) => {
-                    for below in self.tree.below(at) {
+                    for below in self.tree.below(NodeId(at)) {
                         self.send_down(below, &message);
                     }
                 }
                 RelayAction::HangUp => {
-                    self.tree.below(at).for_each(|below| self.cut_lead(below));
+                    self.tree
+                        .below(NodeId(at))
+                        .for_each(|below| self.cut_lead(below));
                 }
             }
         }
@@ -115,7 +117,7 @@ impl World<'_> {
             assert_eq!(record.containers.len() as u32, self.material.nodes);
             for container in &record.containers {
                 assert_eq!(container.holders.len() as u32, self.material.replicas);
-                if container.node == at || container.holders.contains(&at) {
+                if container.node == NodeId(at) || container.holders.contains(&NodeId(at)) {
                     let (_, content) = &self.material.containers[&(step, container.node)];
                     let there = node.disk.get(&container.file);
                     assert!(

@@ -1,6 +1,7 @@
 //! Random programs and their model: what each checkpoint must hold.
 
 use super::*;
+use orcheck_format::Rank;
 
 /// What happens to a region before a checkpoint.
 #[derive(Debug, Clone)]
@@ -244,7 +245,7 @@ pub(super) fn check(scenario: &Scenario, root: &Path, level: Level, states: &Sta
         };
         for rank in 0..scenario.ranks {
             let expected = &states[&(rank, record.step)];
-            let mut view = RankView::open(&places, candidate, rank, scenario.ranks).unwrap();
+            let mut view = RankView::open(&places, candidate, Rank(rank), scenario.ranks).unwrap();
             let names: Vec<&String> = expected.keys().collect();
             assert_eq!(view.region_names().iter().collect::<Vec<_>>(), names);
             for (name, bytes) in expected {
