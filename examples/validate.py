@@ -23,7 +23,9 @@ def main() -> None:
             for begin in (0, 10000):
                 first, last = lines(program, directory)[:2]
                 if first != f"from step {begin}" or abs(float(last.split()[-1]) - SUM) > 1e-9:
-                    sys.exit(f"{program}: expected step {begin} and {SUM:.12f}, found {first!r} and {last!r}")
+                    sys.exit(
+                        f"{program}: expected step {begin} and {SUM:.12f}, found {first!r} and {last!r}"
+                    )
     print(f"{len(sys.argv) - 1} passed, 0 failed")
 
 

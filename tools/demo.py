@@ -3,6 +3,7 @@
 bit for bit like the run that nobody disturbed; a flipped bit is named and survived; one of four
 nodes without shared storage is lost with all it had; and what all of that costs. Needs the programs that `make build` stages under PREFIX. Leaves only build/demo/.
 """
+
 import ctypes
 import json
 import os
@@ -44,7 +45,18 @@ def fresh_dirs():
 
 
 def solver(steps, checkpoint, *more, every=None, node_level=True):
-    command = ["mpirun", "-n", str(RANKS), LBM, "--nx", str(EDGE), "--ny", str(EDGE), "--nz", str(EDGE)]
+    command = [
+        "mpirun",
+        "-n",
+        str(RANKS),
+        LBM,
+        "--nx",
+        str(EDGE),
+        "--ny",
+        str(EDGE),
+        "--nz",
+        str(EDGE),
+    ]
     command += ["--steps", str(steps), "--checkpoint", checkpoint, "--job", "demo"]
     if checkpoint != "none":
         command += ["--every", str(every), "--options", options(node_level)]
@@ -52,14 +64,26 @@ def solver(steps, checkpoint, *more, every=None, node_level=True):
 
 
 def run(command, **kw):
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **kw)
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **kw
+    )
     if done.returncode != 0:
         fail(f"{' '.join(command[:4])} … ended with {done.returncode}:\n{done.stdout}")
     return done.stdout
 
 
 def listing():
-    command = [ORCHECK, "ls", "--json", "--job", "demo", "--dir", f"{WORK}/ost0", "--dir", f"{WORK}/ost1"]
+    command = [
+        ORCHECK,
+        "ls",
+        "--json",
+        "--job",
+        "demo",
+        "--dir",
+        f"{WORK}/ost0",
+        "--dir",
+        f"{WORK}/ost1",
+    ]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     return json.loads(done.stdout).get("checkpoints", []) if done.stdout else []
 
@@ -68,7 +92,10 @@ def supervised(command):
     """Runs under `orcheck run`; returns all output and what lay there when the first run died."""
     process = subprocess.Popen(
         [ORCHECK, "run", "--restarts", "2", "--", *command],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     lines, seen = [], []
     for line in process.stdout:
         lines.append(line.rstrip())
@@ -85,12 +112,35 @@ def on_nodes(nodes, steps, every, final):
     edge = str(max(32, EDGE // 2))
     for node in nodes:
         open(f"{WORK}/up-{node}", "w").close()
-    command = [ORCHECK, "run", "--virtual", "--nodes", ",".join(nodes), "--alive", f"test -e {WORK}/up-{{node}}", "--"]
+    command = [
+        ORCHECK,
+        "run",
+        "--virtual",
+        "--nodes",
+        ",".join(nodes),
+        "--alive",
+        f"test -e {WORK}/up-{{node}}",
+        "--",
+    ]
     command += ["mpirun", "-n", str(len(nodes)), LBM, "--nx", edge, "--ny", edge, "--nz", edge]
-    command += ["--steps", str(steps), "--checkpoint", "async", "--every", str(every), "--level", "peers"]
+    command += [
+        "--steps",
+        str(steps),
+        "--checkpoint",
+        "async",
+        "--every",
+        str(every),
+        "--level",
+        "peers",
+    ]
     command += ["--job", "nodes", "--final", final, "--options", text]
-    return subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"},
-                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(
+        command,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
 
 
 def processes(nodes, lost):
@@ -129,10 +179,15 @@ def lose_a_node():
     # In the middle: two checkpoints are safe, the third is on its way.
     mine = f"{WORK}/local/nodes/{lost}"
     until = time.monotonic() + 120
-    while not any(f"s{2 * every:012}" in name and name.endswith(".commit")
-                  for name in (os.listdir(mine) if os.path.isdir(mine) else [])):
+    while not any(
+        f"s{2 * every:012}" in name and name.endswith(".commit")
+        for name in (os.listdir(mine) if os.path.isdir(mine) else [])
+    ):
         if job.poll() is not None or time.monotonic() > until:
-            fail("the job on four nodes did not come to its second checkpoint:\n" + job.communicate()[0])
+            fail(
+                "the job on four nodes did not come to its second checkpoint:\n"
+                + job.communicate()[0]
+            )
         time.sleep(0.005)
     victims = processes(nodes, lost)
     if set(victims) != {"rank", "agent"}:
@@ -143,8 +198,10 @@ def lose_a_node():
         os.kill(pid, signal.SIGKILL)
     had = sum(os.path.getsize(f"{mine}/{name}") for name in os.listdir(mine))
     shutil.rmtree(mine)
-    print(f"4  four nodes, no shared storage, one replica: node {lost} loses its rank, its agent and its disk "
-          f"({had / MIB:.0f} MiB)")
+    print(
+        f"4  four nodes, no shared storage, one replica: node {lost} loses its rank, its agent and its disk "
+        f"({had / MIB:.0f} MiB)"
+    )
     resumed_s, lines = None, []
     for line in job.stdout:
         lines.append(line)
@@ -154,7 +211,9 @@ def lose_a_node():
             print(f"     {line.rstrip()}")
     if job.wait() != 0 or resumed_s is None:
         fail("the job did not resume on three nodes:\n" + "".join(lines))
-    print(f"     recovery: {resumed_s:.1f} s from the loss until the solver continued, {len(nodes)} ranks on three nodes")
+    print(
+        f"     recovery: {resumed_s:.1f} s from the loss until the solver continued, {len(nodes)} ranks on three nodes"
+    )
     good = same(f"{WORK}/whole", f"{WORK}/moved")
     print(f"   final state                         {'identical' if good else 'DIFFERENT'}")
     return good
@@ -162,11 +221,15 @@ def lose_a_node():
 
 def memcpy_s(bytes_per_rank):
     """The limit: every rank's bytes copied once by a warm memcpy, all ranks at the same time."""
-    buffers = [(ctypes.create_string_buffer(bytes_per_rank), ctypes.create_string_buffer(bytes_per_rank))
-               for _ in range(RANKS)]
+    buffers = [
+        (ctypes.create_string_buffer(bytes_per_rank), ctypes.create_string_buffer(bytes_per_rank))
+        for _ in range(RANKS)
+    ]
     times = []
     for _ in range(7):
-        threads = [threading.Thread(target=ctypes.memmove, args=(a, b, bytes_per_rank)) for a, b in buffers]
+        threads = [
+            threading.Thread(target=ctypes.memmove, args=(a, b, bytes_per_rank)) for a, b in buffers
+        ]
         begun = time.perf_counter()
         for thread in threads:
             thread.start()
@@ -188,7 +251,12 @@ def same(a, b):
 
 def flip_newest():
     """Flips one bit in the middle of the newest container of level global."""
-    names = [(name, d) for d in ("ost0", "ost1") for name in os.listdir(f"{WORK}/{d}/demo") if name.endswith(".orc")]
+    names = [
+        (name, d)
+        for d in ("ost0", "ost1")
+        for name in os.listdir(f"{WORK}/{d}/demo")
+        if name.endswith(".orc")
+    ]
     name, directory = max(names)
     path = f"{WORK}/{directory}/demo/{name}"
     at = os.path.getsize(path) // 2
@@ -228,16 +296,30 @@ def table(steps, every):
     staged = max(r["staged_bytes"] for r in reports["async"])
     taken = len(reports["async"][0]["checkpoints"])
     limit = memcpy_s(staged // RANKS)
-    print(f"\nWhat it costs: {RANKS} ranks, {staged / MIB:.0f} MiB of state, {taken} checkpoints in {base:.1f} s of solving")
-    print(f"  {'':<18}{'blocked':>10}{'safe at node':>14}{'safe at global':>16}{'slowdown':>10}   memory beside the solver's")
-    rows = (("sync", "synchronous", 1), ("async", "asynchronous copy", 1), ("lent", "asynchronous lent", 2))
+    print(
+        f"\nWhat it costs: {RANKS} ranks, {staged / MIB:.0f} MiB of state, {taken} checkpoints in {base:.1f} s of solving"
+    )
+    print(
+        f"  {'':<18}{'blocked':>10}{'safe at node':>14}{'safe at global':>16}{'slowdown':>10}   memory beside the solver's"
+    )
+    rows = (
+        ("sync", "synchronous", 1),
+        ("async", "asynchronous copy", 1),
+        ("lent", "asynchronous lent", 2),
+    )
     for mode, title, copies in rows:
         slower = statistics.median(r["loop_s"] for r in reports[mode]) / base - 1
-        memory = f"{staged / MIB:.0f} MiB pool" + (f" + {staged / MIB:.0f} MiB third grid" if copies == 2 else "")
+        memory = f"{staged / MIB:.0f} MiB pool" + (
+            f" + {staged / MIB:.0f} MiB third grid" if copies == 2 else ""
+        )
         blocked = median_of(reports[mode], "call_s")
-        print(f"  {title:<18}{ms(blocked):>10}{ms(median_of(reports[mode], 'safe_node_s')):>14}"
-              f"{ms(median_of(reports[mode], 'safe_global_s')):>16}{slower:>9.1%}   {memory}")
-    print(f"  {'limit: one memcpy':<18}{ms(limit):>10}{'-':>14}{'-':>16}{'':>10}   the same bytes, warm, {RANKS} threads")
+        print(
+            f"  {title:<18}{ms(blocked):>10}{ms(median_of(reports[mode], 'safe_node_s')):>14}"
+            f"{ms(median_of(reports[mode], 'safe_global_s')):>16}{slower:>9.1%}   {memory}"
+        )
+    print(
+        f"  {'limit: one memcpy':<18}{ms(limit):>10}{'-':>14}{'-':>16}{'':>10}   the same bytes, warm, {RANKS} threads"
+    )
 
 
 def main():
@@ -253,13 +335,16 @@ def main():
     every = max(5, int(RUN_S / per_step_s / 5))
     steps = 5 * every + every // 2
 
-    print(f"Lid-driven cavity, {EDGE}^3 cells, {RANKS} ranks, {steps} steps, a checkpoint every {every}")
+    print(
+        f"Lid-driven cavity, {EDGE}^3 cells, {RANKS} ranks, {steps} steps, a checkpoint every {every}"
+    )
     fresh_dirs()
     run(solver(steps, "none", "--final", f"{WORK}/undisturbed", "--picture", f"{WORK}/cavity.ppm"))
     print("1  undisturbed run                     done")
 
     lines, seen = supervised(
-        solver(steps, "async", "--die", str(3 * every), "--final", f"{WORK}/resumed", every=every))
+        solver(steps, "async", "--die", str(3 * every), "--final", f"{WORK}/resumed", every=every)
+    )
     states = ", ".join(f"step {c['step']} {c['state']}" for c in seen)
     print(f"2  SIGKILL of one rank at step {3 * every}, flush running: {states or 'nothing there'}")
     for line in lines:
@@ -272,7 +357,9 @@ def main():
 
     file, at = flip_newest()
     print(f"3  one bit flipped in {file}, byte {at}")
-    out = run(solver(steps, "async", "--final", f"{WORK}/fallen-back", every=every, node_level=False))
+    out = run(
+        solver(steps, "async", "--final", f"{WORK}/fallen-back", every=every, node_level=False)
+    )
     for line in out.splitlines():
         if re.search("skipped|resumed", line):
             print(f"     {short(line)}")

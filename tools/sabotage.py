@@ -33,8 +33,12 @@ def switches():
     text = (ROOT / "crates/format/src/sabotage.rs").read_text()
     found = re.findall(r'^    (\w+) = "([a-z0-9-]+)", "([^"]+)", "([^"]+)";', text, re.M)
     if len(found) < 30:
-        sys.exit("sabotage: the list of switches in crates/format/src/sabotage.rs was not understood")
-    return [(name, gone, [part.split() for part in tests.split(";")]) for _, name, gone, tests in found]
+        sys.exit(
+            "sabotage: the list of switches in crates/format/src/sabotage.rs was not understood"
+        )
+    return [
+        (name, gone, [part.split() for part in tests.split(";")]) for _, name, gone, tests in found
+    ]
 
 
 def build():
@@ -49,9 +53,15 @@ def build():
     programs = {}
     for line in built.stdout.splitlines():
         message = json.loads(line)
-        if message.get("reason") == "compiler-artifact" and message["profile"]["test"] and message["executable"]:
+        if (
+            message.get("reason") == "compiler-artifact"
+            and message["profile"]["test"]
+            and message["executable"]
+        ):
             package = pathlib.Path(message["manifest_path"]).parent
-            name = re.search(r'^name = "([^"]+)"', (package / "Cargo.toml").read_text(), re.M).group(1)
+            name = re.search(
+                r'^name = "([^"]+)"', (package / "Cargo.toml").read_text(), re.M
+            ).group(1)
             target = message["target"]
             key = "lib" if "lib" in target["kind"] or "cdylib" in target["kind"] else target["name"]
             programs[name, key] = (message["executable"], package)
@@ -61,7 +71,9 @@ def build():
 def run(program, arguments, switch, log):
     """(whether a test failed, who noticed, tests run)"""
     executable, folder = program
-    environment = dict(os.environ, PROPTEST_DISABLE_FAILURE_PERSISTENCE="1", PROPTEST_MAX_SHRINK_ITERS="0")
+    environment = dict(
+        os.environ, PROPTEST_DISABLE_FAILURE_PERSISTENCE="1", PROPTEST_MAX_SHRINK_ITERS="0"
+    )
     environment.pop("ORCHECK_SABOTAGE", None)
     if switch:
         environment["ORCHECK_SABOTAGE"] = switch
@@ -116,7 +128,11 @@ def caught(programs, switch):
         for key in suite(programs, expected):
             failed, who, _ = run(programs[key], [], name, log)
             if failed:
-                return name, f"{' '.join(key)}: {who} (not the expected one)", time.monotonic() - begun
+                return (
+                    name,
+                    f"{' '.join(key)}: {who} (not the expected one)",
+                    time.monotonic() - begun,
+                )
     return name, None, time.monotonic() - begun
 
 
@@ -149,14 +165,20 @@ def main():
             beyond[test] = skipped[1]
         if bad or who:
             return test, f"fails without any sabotage: {who}"
-        return test, None if count else "runs no test: correct its filter in crates/format/src/sabotage.rs"
+        return (
+            test,
+            None if count else "runs no test: correct its filter in crates/format/src/sabotage.rs",
+        )
 
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         for test, wrong in pool.map(sound, wanted):
             if wrong:
                 print(f"  {' '.join(test)}: {wrong}")
                 failed += 1
-        print(f"  without any sabotage: {len(wanted) - failed} of {len(wanted)} chosen tests pass", flush=True)
+        print(
+            f"  without any sabotage: {len(wanted) - failed} of {len(wanted)} chosen tests pass",
+            flush=True,
+        )
         if failed:
             print(f"0 passed, {failed} failed")
             return 1
@@ -167,7 +189,10 @@ def main():
             print(f"  {name:<26} {'-':>5}  SKIPPED: {beyond[tuple(tests[0])]}")
         for name, who, took_s in pool.map(lambda switch: caught(programs, switch), chosen):
             failed += who is None
-            print(f"  {name:<26} {took_s:5.1f}  {who or 'NOTHING: write the test that is missing'}", flush=True)
+            print(
+                f"  {name:<26} {took_s:5.1f}  {who or 'NOTHING: write the test that is missing'}",
+                flush=True,
+            )
     print(f"  {time.monotonic() - begun:.0f} s; logs in {LOGS.relative_to(ROOT)}/")
     print(f"{len(chosen) - failed} passed, {failed} failed")
     return 1 if failed else 0

@@ -28,7 +28,11 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 # Re -> cells per side, lid velocity, steps, bound. Half of the steps must be enough to be steady.
-CASES = {100: (64, 0.06, 40000, 0.015), 400: (96, 0.08, 100000, 0.015), 1000: (128, 0.08, 180000, 0.025)}
+CASES = {
+    100: (64, 0.06, 40000, 0.015),
+    400: (96, 0.08, 100000, 0.015),
+    1000: (128, 0.08, 180000, 0.025),
+}
 MISPRINTS = {("v", "re400", 0.9063)}
 STEADY = 0.001
 
@@ -56,7 +60,7 @@ def profile(path):
 def at(points, x):
     """Cubic interpolation (Lagrange through the four nearest points)."""
     first = next((i for i, p in enumerate(points) if p[0] >= x), len(points) - 1) - 2
-    four = points[max(0, min(first, len(points) - 4)):][:4]
+    four = points[max(0, min(first, len(points) - 4)) :][:4]
     total = 0.0
     for i, (xi, yi) in enumerate(four):
         for j, (xj, _) in enumerate(four):
@@ -67,13 +71,37 @@ def at(points, x):
 
 
 def solve(options, re, cells, lid, steps, path):
-    command = shlex.split(options.mpirun) + [options.lbm, "--nx", cells, "--ny", cells, "--nz", 1,
-        "--re", re, "--lid-velocity", lid, "--steps", steps, "--profile", path]
+    command = shlex.split(options.mpirun) + [
+        options.lbm,
+        "--nx",
+        cells,
+        "--ny",
+        cells,
+        "--nz",
+        1,
+        "--re",
+        re,
+        "--lid-velocity",
+        lid,
+        "--steps",
+        steps,
+        "--profile",
+        path,
+    ]
     # Root in a container may start Open MPI; one thread a rank, or two ranks fight for two cores.
-    environment = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-                   "OMP_NUM_THREADS": "1", **os.environ}
-    done = subprocess.run([str(c) for c in command], env=environment, text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    environment = {
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMP_NUM_THREADS": "1",
+        **os.environ,
+    }
+    done = subprocess.run(
+        [str(c) for c in command],
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     print(done.stdout.strip())
     if done.returncode != 0:
         sys.exit(f"validate: the solver failed with exit code {done.returncode}")
@@ -96,10 +124,12 @@ def main():
         found = at(full[line], position)
         if not abs(found - expected) <= worst[line][0]:
             worst[line] = (abs(found - expected), position)
-    print(f"Re {options.re}, {cells} x {cells} cells: largest deviation from Ghia et al. in units of "
-          f"the lid velocity: u {worst['u'][0]:.4f} at y = {worst['u'][1]}, "
-          f"v {worst['v'][0]:.4f} at x = {worst['v'][1]} (bound {bound}); "
-          f"change in the second half of the run {moved:.1e} (bound {STEADY})")
+    print(
+        f"Re {options.re}, {cells} x {cells} cells: largest deviation from Ghia et al. in units of "
+        f"the lid velocity: u {worst['u'][0]:.4f} at y = {worst['u'][1]}, "
+        f"v {worst['v'][0]:.4f} at x = {worst['v'][1]} (bound {bound}); "
+        f"change in the second half of the run {moved:.1e} (bound {STEADY})"
+    )
     good = worst["u"][0] <= bound and worst["v"][0] <= bound and moved <= STEADY
     print("the solver agrees with the published solution" if good else "the solver DISAGREES")
     return 0 if good else 1

@@ -26,14 +26,30 @@ BOUND = 0.05
 
 
 def run(options, ranks, directory, *more):
-    environment = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-                   "OMPI_MCA_rmaps_base_oversubscribe": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-                   "OMPI_MCA_mpi_yield_when_idle": "1",
-                   **{name: value for name, value in os.environ.items() if not name.startswith("ORCHECK_")}}
+    environment = {
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMPI_MCA_rmaps_base_oversubscribe": "1",
+        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+        "OMPI_MCA_mpi_yield_when_idle": "1",
+        **{name: value for name, value in os.environ.items() if not name.startswith("ORCHECK_")},
+    }
     if directory:
-        environment.update(ORCHECK_GLOBAL=directory, ORCHECK_EVERY_STEPS=str(EVERY), ORCHECK_POOL="64 MiB")
-    command = [*shlex.split(options.mpirun), "-n", str(ranks), options.particles, str(STEPS), str(PARTICLES), *map(str, more)]
-    done = subprocess.run(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        environment.update(
+            ORCHECK_GLOBAL=directory, ORCHECK_EVERY_STEPS=str(EVERY), ORCHECK_POOL="64 MiB"
+        )
+    command = [
+        *shlex.split(options.mpirun),
+        "-n",
+        str(ranks),
+        options.particles,
+        str(STEPS),
+        str(PARTICLES),
+        *map(str, more),
+    ]
+    done = subprocess.run(
+        command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
     return done.returncode, done.stdout
 
 
@@ -63,7 +79,9 @@ def main():
     parser.add_argument("--mpirun", default="mpirun")
     options = parser.parse_args()
     code, said = run(options, 1, None)
-    last = re.search(r"^step (\d+)  particles (\d+)  p\*p / \(t K\*K/2\) ([\d.]+)  state (\w+)$", said, re.M)
+    last = re.search(
+        r"^step (\d+)  particles (\d+)  p\*p / \(t K\*K/2\) ([\d.]+)  state (\w+)$", said, re.M
+    )
     must(code == 0 and last, "a run without checkpoints to end well", said)
     print(last[0])
     must(int(last[1]) == STEPS and int(last[2]) == PARTICLES, "every particle to be there", said)
@@ -78,7 +96,9 @@ def main():
         must(code == 0 and resumed, "the job to resume", said)
         must(0 < int(resumed[1]) < step <= DIE, f"a step older than {step}, which is damaged", said)
         must(last[0] in said, "the same bits at the end", said)
-    print("the particles diffuse as they should, and killed, damaged and resumed they end with the same bits")
+    print(
+        "the particles diffuse as they should, and killed, damaged and resumed they end with the same bits"
+    )
     return 0
 
 

@@ -21,6 +21,7 @@ each link, the head's excepted.
 
 Survives: any signal to this process. Not here: what runs on the nodes.
 """
+
 import contextlib
 import os
 import select
@@ -29,7 +30,7 @@ import signal
 import subprocess
 import time
 
-from held import DEADLINE_S, Held, HeldError, checked, left_behind, locked_directory
+from testbed.cluster.held import DEADLINE_S, Held, HeldError, checked, left_behind, locked_directory
 
 NET = "198.18.0.0/16"
 HEAD, SWITCH = "head", "switch"
@@ -86,7 +87,9 @@ def missing():
     for program in ("ip", "tc", "unshare", "nsenter"):
         if not shutil.which(program):
             return f"{program} is missing (packages iproute2 and util-linux)"
-    if subprocess.run(["unshare", "--net", "--uts", "--mount", "--pid", "--fork", "true"], capture_output=True).returncode:
+    if subprocess.run(
+        ["unshare", "--net", "--uts", "--mount", "--pid", "--fork", "true"], capture_output=True
+    ).returncode:
         return "this machine does not let root make namespaces (a container without CAP_SYS_ADMIN?)"
     return None
 
@@ -102,7 +105,9 @@ def pid_of(work, name):
         with open(os.path.join(work, "pids", name)) as file:
             return int(file.read())
     except OSError:
-        raise HeldError(f"node {name} is not there: lost before, or never of this cluster ({work})") from None
+        raise HeldError(
+            f"node {name} is not there: lost before, or never of this cluster ({work})"
+        ) from None
 
 
 def kill(work, name):
@@ -166,10 +171,23 @@ class Cluster(Held):
             self.hold(HEAD, HEAD_SETUP, waits, ["--net", "--uts"])
             self.hold(SWITCH, SWITCH_SETUP, waits, ["--net", "--pid", "--fork", "--kill-child"])
             for name in names:
-                self.hold(name, NODE_SETUP, waits,
-                          # slave: what is unmounted on the machine (disks.py) goes here too, and nothing the other way.
-                          ["--net", "--uts", "--mount", "--propagation", "slave", "--pid", "--fork", "--kill-child",
-                           "--mount-proc"])
+                self.hold(
+                    name,
+                    NODE_SETUP,
+                    waits,
+                    # slave: what is unmounted on the machine (disks.py) goes here too, and nothing the other way.
+                    [
+                        "--net",
+                        "--uts",
+                        "--mount",
+                        "--propagation",
+                        "slave",
+                        "--pid",
+                        "--fork",
+                        "--kill-child",
+                        "--mount-proc",
+                    ],
+                )
         finally:
             os.close(waits)
         until = time.monotonic() + DEADLINE_S
@@ -187,24 +205,54 @@ class Cluster(Held):
         # In a session of its own: Ctrl-C is for this process, whose end the holder notices.
         self.holders[name] = subprocess.Popen(
             ["unshare", *namespaces, "bash", "-c", script, f"{PREFIX}{name}", self.work, name],
-            stdin=waits, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, cwd="/",
-            pass_fds=[self.lock.fileno()] if name == HEAD else [])
+            stdin=waits,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            cwd="/",
+            pass_fds=[self.lock.fileno()] if name == HEAD else [],
+        )
 
     def connect(self, names):
         """One link for each: v in the node, p-NAME in the switch."""
         switch = pid_of(self.work, SWITCH)
-        lines = [f"link add v netns {pid_of(self.work, name)} type veth peer name p-{name} netns {switch}" for name in names]
+        lines = [
+            f"link add v netns {pid_of(self.work, name)} type veth peer name p-{name} netns {switch}"
+            for name in names
+        ]
         checked(["ip", "-batch", "-"], input="\n".join(lines))
         inside = ["nsenter", "--target", str(switch), "--net"]
-        checked([*inside, "ip", "-batch", "-"], input="\n".join(f"link set p-{name} master br0 up" for name in names))
+        checked(
+            [*inside, "ip", "-batch", "-"],
+            input="\n".join(f"link set p-{name} master br0 up" for name in names),
+        )
         shaped = [name for name in names if self.rate and name != HEAD]
-        checked([*inside, "tc", "-batch", "-"], input="\n".join(self.shape(f"p-{name}") for name in shaped))
+        checked(
+            [*inside, "tc", "-batch", "-"],
+            input="\n".join(self.shape(f"p-{name}") for name in shaped),
+        )
         begun = []
         for name in names:
             text = f"ip addr add {self.address(name)}/16 dev v && ip link set v up"
             text += f" && tc {self.shape('v')}" if name in shaped else ""
-            begun.append((text, subprocess.Popen(["nsenter", "--target", str(pid_of(self.work, name)), "--net", "sh", "-c", text],
-                                                 stderr=subprocess.PIPE, text=True)))
+            begun.append(
+                (
+                    text,
+                    subprocess.Popen(
+                        [
+                            "nsenter",
+                            "--target",
+                            str(pid_of(self.work, name)),
+                            "--net",
+                            "sh",
+                            "-c",
+                            text,
+                        ],
+                        stderr=subprocess.PIPE,
+                        text=True,
+                    ),
+                )
+            )
         for text, process in begun:
             said = process.communicate()[1]
             if process.returncode != 0:
@@ -233,12 +281,26 @@ class Cluster(Held):
 
     def environment(self):
         """For what runs on the head: mpirun finds the nodes by their names."""
-        settings = {"plm_rsh_agent": os.path.join(self.work, "on"), "plm_rsh_no_tree_spawn": "1", "pml": "ob1",
-                    "btl": "tcp,self", "btl_tcp_if_include": NET, "oob_tcp_if_include": NET,
-                    "hwloc_base_binding_policy": "none", "rmaps_base_oversubscribe": "1", "mpi_yield_when_idle": "1"}
-        return {**os.environ, **{f"OMPI_MCA_{key}": value for key, value in settings.items()},
-                "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "CLUSTER": self.work,
-                "CLUSTER_NODES": ",".join(self.nodes), "CLUSTER_SERVERS": ",".join(self.servers)}
+        settings = {
+            "plm_rsh_agent": os.path.join(self.work, "on"),
+            "plm_rsh_no_tree_spawn": "1",
+            "pml": "ob1",
+            "btl": "tcp,self",
+            "btl_tcp_if_include": NET,
+            "oob_tcp_if_include": NET,
+            "hwloc_base_binding_policy": "none",
+            "rmaps_base_oversubscribe": "1",
+            "mpi_yield_when_idle": "1",
+        }
+        return {
+            **os.environ,
+            **{f"OMPI_MCA_{key}": value for key, value in settings.items()},
+            "OMPI_ALLOW_RUN_AS_ROOT": "1",
+            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            "CLUSTER": self.work,
+            "CLUSTER_NODES": ",".join(self.nodes),
+            "CLUSTER_SERVERS": ",".join(self.servers),
+        }
 
     def enter(self, name, command):
         """The command as it is started on a node, or on the head, from anywhere on the machine."""
@@ -247,12 +309,21 @@ class Cluster(Held):
         return [os.path.join(self.work, "on"), name, "exec " + " ".join(map(shell_word, command))]
 
     def start(self, command, on=HEAD, env=None, **more):
-        return subprocess.Popen(self.enter(on, command), env={**self.environment(), **(env or {})}, **more)
+        return subprocess.Popen(
+            self.enter(on, command), env={**self.environment(), **(env or {})}, **more
+        )
 
     def run(self, command, on=HEAD, env=None, timeout_s=600):
         """Runs to the end; what it said. An error or a run beyond the deadline raises with that."""
-        process = self.start(command, on, env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                             stderr=subprocess.STDOUT, text=True)
+        process = self.start(
+            command,
+            on,
+            env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
         try:
             said = process.communicate(timeout=timeout_s)[0]
         except BaseException:
@@ -260,7 +331,9 @@ class Cluster(Held):
             process.wait()
             raise
         if process.returncode != 0:
-            raise RuntimeError(f"{' '.join(command)}\nended with {process.returncode}:\n{said[-4000:]}")
+            raise RuntimeError(
+                f"{' '.join(command)}\nended with {process.returncode}:\n{said[-4000:]}"
+            )
         return said
 
 

@@ -24,6 +24,7 @@ errors).
 Not here: machines without root, /dev/fuse or loop devices (missing() says why), or whose kernel limits no dirty
 memory (cannot_limit()); the comparison with the model's arithmetic (disktest.py).
 """
+
 import contextlib
 import glob
 import json
@@ -33,7 +34,7 @@ import signal
 import subprocess
 import sys
 
-from held import Held, HeldError, checked, left_behind, locked_directory, until
+from testbed.cluster.held import Held, HeldError, checked, left_behind, locked_directory, until
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -79,7 +80,22 @@ def build():
     flags = checked(["pkg-config", "--cflags", "--libs", "fuse3"]).split()
     new = f"{out}.{os.getpid()}"  # renamed: another benchmark may be running the old one
     source = os.path.join(HERE, "disk.c")
-    checked(["cc", "-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", source, "-o", new, *flags, "-lm", "-lpthread"])
+    checked(
+        [
+            "cc",
+            "-std=c11",
+            "-O2",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            source,
+            "-o",
+            new,
+            *flags,
+            "-lm",
+            "-lpthread",
+        ]
+    )
     os.replace(new, out)
     return out
 
@@ -107,18 +123,32 @@ class Disks(Held):
     """See the module. names: one disk each. file_system=False: the devices alone. touch=True: memory of its whole size is
     taken at once. model: what differs from MODEL."""
 
-    def __init__(self, parent, names, size_bytes=4 << 30, file_system=True, backing=None, touch=False, **model):
+    def __init__(
+        self,
+        parent,
+        names,
+        size_bytes=4 << 30,
+        file_system=True,
+        backing=None,
+        touch=False,
+        **model,
+    ):
         why = missing()
         if why:
             raise HeldError(why)
-        self.names, self.size_bytes, self.file_system, self.backing, self.touch = list(names), size_bytes, file_system, backing, touch
+        self.names, self.size_bytes, self.file_system, self.backing, self.touch = (
+            list(names),
+            size_bytes,
+            file_system,
+            backing,
+            touch,
+        )
         self.model, self.loops, self.guard = {**MODEL, **model}, {}, None
         sweep(parent)
         self.work, self.lock = locked_directory(parent, PREFIX)
 
     def bring_up(self):
-        self.guard = subprocess.Popen([sys.executable, os.path.abspath(__file__), self.work], stdin=subprocess.PIPE,
-                                      start_new_session=True, pass_fds=[self.lock.fileno()])
+        self.guard = guard(self.work, self.lock)
         # What is mounted and unmounted below is so in the namespaces of clusters too, which would keep it otherwise.
         checked(["mount", "--bind", self.work, self.work])
         checked(["mount", "--make-shared", self.work])
@@ -129,33 +159,66 @@ class Disks(Held):
     def make(self, program, name):
         raw = os.path.join(self.work, "raw", name)
         os.makedirs(raw)
-        words = {"size": self.size_bytes, "rate": self.model["rate_bytes_per_s"], "seek-ms": self.model["seek_ms"],
-                 "revolution-ms": self.model["revolution_ms"], "depth": self.model["depth"]}
+        words = {
+            "size": self.size_bytes,
+            "rate": self.model["rate_bytes_per_s"],
+            "seek-ms": self.model["seek_ms"],
+            "revolution-ms": self.model["revolution_ms"],
+            "depth": self.model["depth"],
+        }
         if self.touch:
             words["touch"] = 1
         if self.backing:
             words["backing"] = os.path.join(self.backing, name)
         with open(raw + ".log", "wb") as log:
             process = subprocess.Popen(
-                [program, raw, *(word for key, value in words.items() for word in (f"--{key}", str(value)))],
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True)
+                [
+                    program,
+                    raw,
+                    *(word for key, value in words.items() for word in (f"--{key}", str(value))),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+            )
         with process.stdout:
             if process.stdout.readline() != b"ready\n":
                 process.wait()
                 raise HeldError(f"disk {name} did not come up: {read(raw + '.log')}")
-        loop = checked(["losetup", "--direct-io=on", "--find", "--show", os.path.join(raw, "disk")]).strip()
+        loop = checked(
+            ["losetup", "--direct-io=on", "--find", "--show", os.path.join(raw, "disk")]
+        ).strip()
         self.loops[name] = os.path.basename(loop)
         queue = f"/sys/block/{self.loops[name]}/queue/"
         if read(f"/sys/block/{self.loops[name]}/loop/dio") != "1":
-            raise HeldError(f"{loop} cannot use direct I/O on a FUSE file (kernel {os.uname().release})")
-        for key, value in (("scheduler", "mq-deadline"), ("max_sectors_kb", REQUEST_KIB), ("rotational", 1)):
+            raise HeldError(
+                f"{loop} cannot use direct I/O on a FUSE file (kernel {os.uname().release})"
+            )
+        for key, value in (
+            ("scheduler", "mq-deadline"),
+            ("max_sectors_kb", REQUEST_KIB),
+            ("rotational", 1),
+        ):
             set_to(queue + key, value)
         if self.file_system:
             at = self.path(name)
             os.makedirs(at)
             self.say("model off", name)
-            checked(["mkfs.ext4", "-q", "-F", "-m", "0", "-N", "16384", "-E",
-                     "nodiscard,lazy_itable_init=0,lazy_journal_init=0", loop])
+            checked(
+                [
+                    "mkfs.ext4",
+                    "-q",
+                    "-F",
+                    "-m",
+                    "0",
+                    "-N",
+                    "16384",
+                    "-E",
+                    "nodiscard,lazy_itable_init=0,lazy_journal_init=0",
+                    loop,
+                ]
+            )
             checked(["mount", "-t", "ext4", "-o", "nodiscard", loop, at])
             os.rmdir(os.path.join(at, "lost+found"))
             checked(["sync", "-f", at])
@@ -228,7 +291,9 @@ def loops_below(work):
     found = []
     for name in os.listdir("/sys/block"):
         with contextlib.suppress(OSError):
-            if name.startswith("loop") and read(f"/sys/block/{name}/loop/backing_file").startswith(work + "/"):
+            if name.startswith("loop") and read(f"/sys/block/{name}/loop/backing_file").startswith(
+                work + "/"
+            ):
                 found.append(name)
     return found
 
@@ -239,7 +304,11 @@ def processes_below(work):
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
             words = file.read().split(b"\0")
-            if os.path.basename(words[0]) == b"disk" and words[1:] and words[1].startswith(work.encode() + b"/raw/"):
+            if (
+                os.path.basename(words[0]) == b"disk"
+                and words[1:]
+                and words[1].startswith(work.encode() + b"/raw/")
+            ):
                 found.append(int(pid))
     return found
 
@@ -249,10 +318,14 @@ def take_down(work):
     raw = os.path.join(work, "raw")
     for name in os.listdir(raw) if os.path.isdir(raw) else []:
         with contextlib.suppress(OSError, HeldError):
-            set_to(os.path.join(raw, name, "stats"), "model off")  # what is still dirty takes no time now
+            set_to(
+                os.path.join(raw, name, "stats"), "model off"
+            )  # what is still dirty takes no time now
     for at in mounts_below(os.path.join(work, "fs")):
         # In use: by processes that are ending, or else lazily.
-        if not until(lambda: subprocess.run(["umount", at], capture_output=True).returncode == 0, 10):
+        if not until(
+            lambda: subprocess.run(["umount", at], capture_output=True).returncode == 0, 10
+        ):
             subprocess.run(["umount", "-l", at], capture_output=True)
     for loop in loops_below(work):
         with contextlib.suppress(OSError, HeldError):
@@ -270,6 +343,17 @@ def take_down(work):
         subprocess.run(["umount", "-l", at], capture_output=True)
     if not mounts_below(work):
         shutil.rmtree(work, ignore_errors=True)
+
+
+def guard(work, lock):
+    """Starts the process that takes down what lies below WORK once the pipe to it is closed, however that comes."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "testbed.cluster.disks", work],
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+        pass_fds=[lock.fileno()],
+        cwd=ROOT,
+    )
 
 
 def sweep(parent):

@@ -5,6 +5,7 @@ anybody lives who uses the directory; one that nobody holds was left by programs
 
 Not here: how a thing is brought up and taken down.
 """
+
 import contextlib
 import fcntl
 import os

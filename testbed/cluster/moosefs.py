@@ -17,21 +17,34 @@ Invariants: 1. Nothing is left: daemons and mounts end with their node, all file
 
 Not here: which file goes to which server (`orcheck place`), the disks.
 """
+
 import contextlib
 import os
 import shutil
 import signal
 import subprocess
 
-from cluster import child_of
-from held import DEADLINE_S, Held, HeldError, until
+from testbed.cluster.cluster import child_of
+from testbed.cluster.held import DEADLINE_S, Held, HeldError, until
 
 PROGRAMS = ("mfsmaster", "mfschunkserver", "mfsmount", "mfscli", "mfsscadmin", "mfsfileinfo")
 EMPTY = "/var/lib/mfs/metadata.mfs.empty"
-MASTER = {"NICE_LEVEL": 0, "DISABLE_OOM_KILLER": 0, "CHUNKS_LOOP_MIN_TIME": 60, "REPLICATIONS_DELAY_INIT": 3600}
+MASTER = {
+    "NICE_LEVEL": 0,
+    "DISABLE_OOM_KILLER": 0,
+    "CHUNKS_LOOP_MIN_TIME": 60,
+    "REPLICATIONS_DELAY_INIT": 3600,
+}
 # A file is on the disk when its chunk is closed; nothing else reads or moves chunks.
-CHUNKSERVER = {"NICE_LEVEL": 0, "DISABLE_OOM_KILLER": 0, "HDD_FSYNC_BEFORE_CLOSE": 1, "HDD_TEST_SPEED": 0,
-               "HDD_LEAVE_SPACE_DEFAULT": "16MiB", "HDD_REBALANCE_UTILIZATION": 0, "MASTER_RECONNECTION_DELAY": 1}
+CHUNKSERVER = {
+    "NICE_LEVEL": 0,
+    "DISABLE_OOM_KILLER": 0,
+    "HDD_FSYNC_BEFORE_CLOSE": 1,
+    "HDD_TEST_SPEED": 0,
+    "HDD_LEAVE_SPACE_DEFAULT": "16MiB",
+    "HDD_REBALANCE_UTILIZATION": 0,
+    "MASTER_RECONNECTION_DELAY": 1,
+}
 # A lost server is an error after about mfstimeout seconds; by default that takes minutes. Without mfserroronnospace: it makes
 # an error of a server that is busy for a moment.
 MOUNT = ["mfsioretries=8", "mfstimeout=10", "mfserroronlostchunk", "mfsnice=0", "mfsallowoomkiller"]
@@ -51,7 +64,9 @@ def what():
     """What was used, for the results."""
     said = subprocess.run(["mfsmaster", "-v"], capture_output=True, text=True)
     version = (said.stdout + said.stderr).strip().splitlines()
-    settings = ", ".join(f"{key} = {value}" for key, value in CHUNKSERVER.items() if key.startswith("HDD"))
+    settings = ", ".join(
+        f"{key} = {value}" for key, value in CHUNKSERVER.items() if key.startswith("HDD")
+    )
     return f"MooseFS {version[0] if version else '?'}; chunkservers with {settings}; mounts with -o {','.join(MOUNT)}"
 
 
@@ -65,7 +80,9 @@ class MooseFS(Held):
         self.cluster, self.options = cluster, [*MOUNT, *options]
         self.master, self.chunkservers = cluster.servers[0], cluster.servers[1:]
         self.disks = disks or [cluster.local] * len(self.chunkservers)
-        self.letters = {node: chr(ord("A") + number) for number, node in enumerate(self.chunkservers)}
+        self.letters = {
+            node: chr(ord("A") + number) for number, node in enumerate(self.chunkservers)
+        }
         self.home, self.mount = (os.path.join(cluster.work, name) for name in ("moosefs", "mfs"))
         self.processes = {}
 
@@ -75,39 +92,85 @@ class MooseFS(Held):
         for node, disk in zip(self.chunkservers, self.disks):
             self.start_chunkserver(node, disk)
         self.until("all chunkservers", lambda: len(self.servers()) == len(self.chunkservers))
-        begun = [(node, self.cluster.start(
-            ["mfsmount", self.mount, "-H", self.cluster.address(self.master), "-o", ",".join(self.options)], on=node,
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True))
-            for node in self.cluster.nodes]
+        begun = [
+            (
+                node,
+                self.cluster.start(
+                    [
+                        "mfsmount",
+                        self.mount,
+                        "-H",
+                        self.cluster.address(self.master),
+                        "-o",
+                        ",".join(self.options),
+                    ],
+                    on=node,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                ),
+            )
+            for node in self.cluster.nodes
+        ]
         for node, mount in begun:
             if mount.wait(DEADLINE_S) != 0:
                 raise HeldError(f"mfsmount on {node}: {mount.stderr.read().strip()}")
-        self.cluster.run(["chmod", "1777", self.mount], on=self.cluster.nodes[0], timeout_s=DEADLINE_S)
+        self.cluster.run(
+            ["chmod", "1777", self.mount], on=self.cluster.nodes[0], timeout_s=DEADLINE_S
+        )
 
     def start_master(self):
         data = self.directory("master")
         shutil.copyfile(EMPTY, os.path.join(data, "metadata.mfs"))
         exports = self.written("exports", "* / rw,alldirs,admin,maproot=0:0\n")
         host = self.cluster.address(self.master)
-        self.start(self.master, "mfsmaster", {
-            **MASTER, "WORKING_USER": "root", "WORKING_GROUP": "root", "DATA_PATH": data, "EXPORTS_FILENAME": exports,
-            "MATOML_LISTEN_HOST": host, "MATOCS_LISTEN_HOST": host, "MATOCL_LISTEN_HOST": host})
+        self.start(
+            self.master,
+            "mfsmaster",
+            {
+                **MASTER,
+                "WORKING_USER": "root",
+                "WORKING_GROUP": "root",
+                "DATA_PATH": data,
+                "EXPORTS_FILENAME": exports,
+                "MATOML_LISTEN_HOST": host,
+                "MATOCS_LISTEN_HOST": host,
+                "MATOCL_LISTEN_HOST": host,
+            },
+        )
 
     def start_chunkserver(self, node, disk):
         """Also after `kill`: it has its chunks again."""
         # Resolved on the node: its own disk has the same path on all.
         text = self.written(f"{node}.hdd", disk + "\n")
-        self.start(node, "mfschunkserver", {
-            **CHUNKSERVER, "WORKING_USER": "root", "WORKING_GROUP": "root", "DATA_PATH": self.directory(node),
-            "HDD_CONF_FILENAME": text, "LABELS": self.letters[node], "BIND_HOST": self.cluster.address(node),
-            "MASTER_HOST": self.cluster.address(self.master), "CSSERV_LISTEN_HOST": self.cluster.address(node)})
+        self.start(
+            node,
+            "mfschunkserver",
+            {
+                **CHUNKSERVER,
+                "WORKING_USER": "root",
+                "WORKING_GROUP": "root",
+                "DATA_PATH": self.directory(node),
+                "HDD_CONF_FILENAME": text,
+                "LABELS": self.letters[node],
+                "BIND_HOST": self.cluster.address(node),
+                "MASTER_HOST": self.cluster.address(self.master),
+                "CSSERV_LISTEN_HOST": self.cluster.address(node),
+            },
+        )
 
     def start(self, node, program, settings):
         text = "".join(f"{key} = {value}\n" for key, value in settings.items())
         path = self.written(f"{node}.cfg", text)
         with open(os.path.join(self.home, f"{node}.log"), "ab") as log:
-            self.processes[node] = self.cluster.start([program, "-f", "-c", path, "start"], on=node,
-                                                      stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self.processes[node] = self.cluster.start(
+                [program, "-f", "-c", path, "start"],
+                on=node,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
 
     def directory(self, name):
         path = os.path.join(self.home, name)
@@ -129,7 +192,9 @@ class MooseFS(Held):
     def close(self):
         """Mounts go first, so that nobody waits for a server; daemons leave their disks in order."""
         for node in self.cluster.nodes:
-            subprocess.run(self.cluster.enter(node, ["umount", "-l", self.mount]), capture_output=True)
+            subprocess.run(
+                self.cluster.enter(node, ["umount", "-l", self.mount]), capture_output=True
+            )
         for process in self.processes.values():
             with contextlib.suppress(OSError, ValueError):
                 os.kill(child_of(process.pid), signal.SIGKILL)
@@ -151,15 +216,23 @@ class MooseFS(Held):
 
     def lies_on(self, path):
         """The nodes of the chunkservers that have chunks of a file, as MooseFS's own tool says."""
-        said = self.cluster.run(["mfsfileinfo", path], on=self.cluster.nodes[0], timeout_s=DEADLINE_S)
-        copies = [line.split()[2].split(":")[0] for line in said.splitlines() if line.strip().startswith("copy ")]
+        said = self.cluster.run(
+            ["mfsfileinfo", path], on=self.cluster.nodes[0], timeout_s=DEADLINE_S
+        )
+        copies = [
+            line.split()[2].split(":")[0]
+            for line in said.splitlines()
+            if line.strip().startswith("copy ")
+        ]
         names = {self.cluster.address(node): node for node in self.chunkservers}
         return sorted({names[address] for address in copies})
 
     def ask(self, what):
         try:
-            return self.cluster.run(["mfscli", "-H", self.cluster.address(self.master), what, "-p", "-n", "-s", "|"],
-                                    timeout_s=DEADLINE_S)
+            return self.cluster.run(
+                ["mfscli", "-H", self.cluster.address(self.master), what, "-p", "-n", "-s", "|"],
+                timeout_s=DEADLINE_S,
+            )
         except RuntimeError:  # nobody listens yet
             return ""
 
@@ -167,8 +240,11 @@ class MooseFS(Held):
         def there():
             for node, process in self.processes.items():
                 if process.poll() is not None:
-                    raise HeldError(f"MooseFS on {node} ended with {process.returncode}: {self.said(node)}")
+                    raise HeldError(
+                        f"MooseFS on {node} ended with {process.returncode}: {self.said(node)}"
+                    )
             return found()
+
         if not until(there):
             raise HeldError(f"MooseFS: waited {DEADLINE_S} s for {what}")
 

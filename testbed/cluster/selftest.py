@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Jobs on several hosts, and the cluster itself: namespaces with host names of their own on a switch, so that votes,
 addresses, the job key and replicas really travel between machines.
 
@@ -7,8 +6,9 @@ one replica. Both jobs resume and must end bit for bit like an undisturbed one. 
 program that holds a cluster, nothing of it may be left.
 
 Needs root (namespaces); without it the test says so and counts nothing.
-usage: PREFIX=build/prefix LBM=build/examples/lbm testbed/cluster/selftest.py
+usage: PREFIX=build/prefix LBM=build/examples/lbm python3 -m testbed.cluster.selftest
 """
+
 import filecmp
 import os
 import shutil
@@ -17,11 +17,11 @@ import subprocess
 import sys
 import tempfile
 
+from testbed.cluster import cluster as cl
+from testbed.cluster import held
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
-sys.path.insert(0, HERE)
-import cluster as cl
-import held
 
 PREFIX = os.environ.get("PREFIX", os.path.join(ROOT, "build", "prefix"))
 LBM = os.path.abspath(os.environ.get("LBM", os.path.join(ROOT, "build", "examples", "lbm")))
@@ -33,7 +33,9 @@ passed = 0
 def check(what, good, said=""):
     global passed
     if not good:
-        print(f"FAILED: {what}\n" + "".join(f"   | {line}\n" for line in str(said).splitlines()[-40:]))
+        print(
+            f"FAILED: {what}\n" + "".join(f"   | {line}\n" for line in str(said).splitlines()[-40:])
+        )
         print(f"{passed} passed, 1 failed")
         sys.exit(1)
     print(f"ok: {what}", flush=True)
@@ -59,7 +61,10 @@ def processes(work):
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            with open(f"/proc/{pid}/cmdline", "rb") as words, open(f"/proc/{pid}/environ", "rb") as environment:
+            with (
+                open(f"/proc/{pid}/cmdline", "rb") as words,
+                open(f"/proc/{pid}/environ", "rb") as environment,
+            ):
                 if int(pid) != os.getpid() and work.encode() in words.read() + environment.read():
                     found.append(int(pid))
         except OSError:
@@ -80,17 +85,48 @@ def a_killed_rank(cluster, whole):
         os.mkdir(path)
     options = f"global = {servers}\nnode_dir = '{cluster.local}'"
     final = os.path.join(work, "killed-rank")
-    said = cluster.run([ORCHECK, "run", "--restarts", "2", "--", *solve(final, "--job", "hosts", "--checkpoint", "async",
-                        "--every", "15", "--die", "45", "--options", options, hosts="n1:2,n2,n3")])
+    said = cluster.run(
+        [
+            ORCHECK,
+            "run",
+            "--restarts",
+            "2",
+            "--",
+            *solve(
+                final,
+                "--job",
+                "hosts",
+                "--checkpoint",
+                "async",
+                "--every",
+                "15",
+                "--die",
+                "45",
+                "--options",
+                options,
+                hosts="n1:2,n2,n3",
+            ),
+        ]
+    )
     check("resumed after SIGKILL of a rank", "resumed from step" in said, said)
     check("same final state", filecmp.cmp(whole, final, shallow=False))
-    names = [sorted(os.listdir(os.path.join(work, "nodes", node, "hosts"))) for node in ("n1", "n2", "n3")]
+    names = [
+        sorted(os.listdir(os.path.join(work, "nodes", node, "hosts")))
+        for node in ("n1", "n2", "n3")
+    ]
     check("every host has its own level node", names == [["n1"], ["n2"], ["n3"]], names)
-    files = [name for path in servers for name in os.listdir(os.path.join(path, "hosts")) if name.endswith("-w00.orc")]
+    files = [
+        name
+        for path in servers
+        for name in os.listdir(os.path.join(path, "hosts"))
+        if name.endswith("-w00.orc")
+    ]
     nodes = {name.split("-n")[1][:4] for name in files}
     check("every host wrote containers", nodes == {"0000", "0001", "0002"}, files)
     dirs = [word for path in servers for word in ("--dir", path)]
-    done = subprocess.run([ORCHECK, "verify", "--all", *dirs, "--job", "hosts"], capture_output=True, text=True)
+    done = subprocess.run(
+        [ORCHECK, "verify", "--all", *dirs, "--job", "hosts"], capture_output=True, text=True
+    )
     check("the checkpoints verify", done.returncode == 0, done.stdout + done.stderr)
 
 
@@ -99,15 +135,53 @@ def a_killed_node(cluster, whole):
     work = cluster.work
     final = os.path.join(work, "killed-node")
     options = f"node_dir = '{cluster.local}'\npeers = 1"
-    command = [ORCHECK, "run", "--restarts", "2", "--nodes", ",".join(cluster.nodes), "--look", "1", "--alive",
-               os.path.join(work, "on") + " {node} true", "--", *solve(final, "--job", "nodes", "--checkpoint", "async",
-               "--every", "10", "--level", "peers", "--options", options)]
-    job = cluster.start(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    command = [
+        ORCHECK,
+        "run",
+        "--restarts",
+        "2",
+        "--nodes",
+        ",".join(cluster.nodes),
+        "--look",
+        "1",
+        "--alive",
+        os.path.join(work, "on") + " {node} true",
+        "--",
+        *solve(
+            final,
+            "--job",
+            "nodes",
+            "--checkpoint",
+            "async",
+            "--every",
+            "10",
+            "--level",
+            "peers",
+            "--options",
+            options,
+        ),
+    ]
+    job = cluster.start(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     disk = os.path.join(work, "nodes", "n2", "nodes", "n2")
     try:
         # Any from step 20 on: the one before may be removed before this has looked.
-        until("a second checkpoint", lambda: job.poll() is not None or os.path.isdir(disk) and any(
-            name.endswith(".commit") and "s000000000010" not in name for name in os.listdir(disk)))
+        until(
+            "a second checkpoint",
+            lambda: (
+                job.poll() is not None
+                or os.path.isdir(disk)
+                and any(
+                    name.endswith(".commit") and "s000000000010" not in name
+                    for name in os.listdir(disk)
+                )
+            ),
+        )
         check("a node killed while its job runs", job.poll() is None and cl.kill(work, "n2") > 0)
         said = job.communicate(timeout=DEADLINE_S)[0]
     finally:
@@ -124,21 +198,38 @@ def a_killed_node(cluster, whole):
 def answers(cluster, node):
     """Whether a closed port of the node refuses: what is cut off says nothing."""
     knock = f"exec 3<>/dev/tcp/{cluster.address(node)}/9"
-    done = subprocess.run(cluster.enter("n1", ["timeout", "1", "bash", "-c", knock]), capture_output=True, text=True)
+    done = subprocess.run(
+        cluster.enter("n1", ["timeout", "1", "bash", "-c", knock]), capture_output=True, text=True
+    )
     return "refused" in done.stderr
 
 
 def a_killed_holder(parent):
     """SIGKILL of the command that holds a cluster, while something runs on a node and on the head."""
-    command = [os.path.join(HERE, "cluster"), "run", "--nodes", "2", "--dir", parent, "--",
-               "bash", "-c", "echo $CLUSTER; sleep 600 & exec $CLUSTER/on n1 'echo up; exec sleep 600'"]
+    command = [
+        os.path.join(HERE, "cluster"),
+        "run",
+        "--nodes",
+        "2",
+        "--dir",
+        parent,
+        "--",
+        "bash",
+        "-c",
+        "echo $CLUSTER; sleep 600 & exec $CLUSTER/on n1 'echo up; exec sleep 600'",
+    ]
     holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     work = holder.stdout.readline().strip()
-    check("a cluster by the command", holder.stdout.readline() == "up\n" and len(processes(work)) >= 6)
+    check(
+        "a cluster by the command", holder.stdout.readline() == "up\n" and len(processes(work)) >= 6
+    )
     holder.send_signal(signal.SIGKILL)
     holder.wait()
     # Breaks if: somebody else holds the other end of the pipe, or the head's holder does not look for what runs there.
-    until("nothing of the killed holder's cluster is left", lambda: not os.path.exists(work) and not processes(work))
+    until(
+        "nothing of the killed holder's cluster is left",
+        lambda: not os.path.exists(work) and not processes(work),
+    )
     check("nothing left after SIGKILL of the holder", True)
 
 

@@ -7,12 +7,13 @@ ahead of their answers, and fsync reaches the server's disk. Linux's own NFS cli
 
 Not here: which node uses which directory; that is Orcheck's placement.
 """
+
 import os
 import shutil
 import subprocess
 import sys
 
-from held import DEADLINE_S, HeldError
+from testbed.cluster.held import DEADLINE_S, HeldError
 
 SFTP_SERVER = "/usr/lib/openssh/sftp-server"
 PORT = 9001
@@ -40,7 +41,9 @@ def missing():
 
 def what():
     """What was used, for the results."""
-    said = subprocess.run(["sshfs", "--version"], capture_output=True, text=True).stdout.splitlines()
+    said = subprocess.run(
+        ["sshfs", "--version"], capture_output=True, text=True
+    ).stdout.splitlines()
     version = next((line for line in said if line.startswith("SSHFS")), "sshfs")
     return f"{version}, -o {','.join(OPTIONS)}, plain TCP to OpenSSH's sftp-server"
 
@@ -51,14 +54,35 @@ def serve(cluster):
     for server in cluster.servers:
         at = os.path.join(cluster.work, "global", server)
         os.makedirs(at)
-        process = cluster.start([sys.executable, "-c", SERVE, cluster.address(server)], on=server,
-                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        process = cluster.start(
+            [sys.executable, "-c", SERVE, cluster.address(server)],
+            on=server,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+        )
         if process.stdout.readline() != b"ready\n":
             raise HeldError(f"the server on {server} does not listen")
         dirs.append(at)
-        begun = [(node, cluster.start(["sshfs", f"{cluster.address(server)}:{cluster.local}", at, "-o", ",".join(OPTIONS)],
-                                      on=node, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                      stderr=subprocess.PIPE, text=True)) for node in cluster.nodes]
+        begun = [
+            (
+                node,
+                cluster.start(
+                    [
+                        "sshfs",
+                        f"{cluster.address(server)}:{cluster.local}",
+                        at,
+                        "-o",
+                        ",".join(OPTIONS),
+                    ],
+                    on=node,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                ),
+            )
+            for node in cluster.nodes
+        ]
         for node, mount in begun:
             if mount.wait(DEADLINE_S) != 0:
                 raise HeldError(f"sshfs on {node}: {mount.stderr.read().strip()}")

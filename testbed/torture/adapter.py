@@ -14,6 +14,7 @@
 Further words in braces: {here} this directory, {out} a directory for what build makes, {prefix} the installed Orcheck,
 {python} the interpreter that has the modules.
 """
+
 import os
 import subprocess
 import tomllib
@@ -30,9 +31,20 @@ class Adapter:
         with open(path, "rb") as file:
             self.toml = tomllib.load(file)
         self.name = os.path.splitext(os.path.basename(path))[0]
-        unknown = set(self.toml) - {"about", "save", "restore", "build", "needs", "modules", "env", "skip"}
+        unknown = set(self.toml) - {
+            "about",
+            "save",
+            "restore",
+            "build",
+            "needs",
+            "modules",
+            "env",
+            "skip",
+        }
         if unknown or not {"about", "save", "restore"} <= set(self.toml):
-            raise SystemExit(f"{path}: unknown or missing keys: {sorted(unknown) or 'about, save and restore are needed'}")
+            raise SystemExit(
+                f"{path}: unknown or missing keys: {sorted(unknown) or 'about, save and restore are needed'}"
+            )
         self.about, self.skip = self.toml["about"], set(self.toml.get("skip", []))
         self.words = {"here": HERE, **words}
         self.versions = {}
@@ -41,8 +53,14 @@ class Adapter:
         return [part.format(**self.words, **words) for part in self.toml[name]]
 
     def environment(self, temporary):
-        return {**os.environ, "TMPDIR": temporary, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1",
-                "MALLOC_ARENA_MAX": "2", **self.toml.get("env", {})}
+        return {
+            **os.environ,
+            "TMPDIR": temporary,
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "OMP_NUM_THREADS": "1",
+            "MALLOC_ARENA_MAX": "2",
+            **self.toml.get("env", {}),
+        }
 
     def prepare(self):
         """Builds the programs; raises Missing."""
@@ -50,8 +68,12 @@ class Adapter:
             if not os.path.exists(need.format(**self.words)):
                 raise Missing(f"{need.format(**self.words)} is not there")
         for module in self.toml.get("modules", []):
-            found = subprocess.run([self.words["python"], "-c", f"import {module}; print({module}.__version__)"],
-                                   capture_output=True, text=True, check=False)
+            found = subprocess.run(
+                [self.words["python"], "-c", f"import {module}; print({module}.__version__)"],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
             if found.returncode:
                 raise Missing(f"Python module {module} is not installed")
             self.versions[module] = found.stdout.strip()
@@ -62,10 +84,15 @@ class Adapter:
 
 def adapters(directory, words, names=None):
     """The adapters of a directory, in order of name but Orcheck's first; or those named."""
-    found = {os.path.splitext(name)[0]: os.path.join(directory, name)
-             for name in os.listdir(directory) if name.endswith(".toml")}
+    found = {
+        os.path.splitext(name)[0]: os.path.join(directory, name)
+        for name in os.listdir(directory)
+        if name.endswith(".toml")
+    }
     unknown = set(names or []) - set(found)
     if unknown:
-        raise SystemExit(f"no adapter {', '.join(sorted(unknown))}. Next: choose of {', '.join(sorted(found))}")
+        raise SystemExit(
+            f"no adapter {', '.join(sorted(unknown))}. Next: choose of {', '.join(sorted(found))}"
+        )
     wanted = names or sorted(found, key=lambda name: (not name.startswith("orcheck"), name))
     return [Adapter(found[name], words) for name in wanted]

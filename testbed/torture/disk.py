@@ -12,9 +12,10 @@ The model is that of a journalling file system (ext4, xfs), and kinder than POSI
 What this shows is legal, not what one file system does on most days: some flush a file early that is renamed over
 another.
 """
+
 import os
 
-from trace import O_CREAT, O_DSYNC, O_TRUNC
+from testbed.torture.trace import O_CREAT, O_DSYNC, O_TRUNC
 
 BLOCK = 4096
 SECTOR = 512
@@ -27,13 +28,13 @@ class File:
         self.now = bytearray()
         self.disk = bytearray()
         self.dirty = set()  # numbers of blocks that no fsync has covered
-        self.lost = set()   # those of a failed fsync
-        self.last = 0       # number of the call that changed it last
+        self.lost = set()  # those of a failed fsync
+        self.last = 0  # number of the call that changed it last
 
     def write(self, at, data):
         if at > len(self.now):
             self.now.extend(bytes(at - len(self.now)))
-        self.now[at:at + len(data)] = data
+        self.now[at : at + len(data)] = data
         blocks = range(at // BLOCK, (at + len(data) + BLOCK - 1) // BLOCK)
         self.dirty.update(blocks)
         self.lost.difference_update(blocks)
@@ -46,10 +47,10 @@ class File:
     def settle(self, blocks):
         """These blocks are on disk."""
         for block in sorted(blocks):
-            part = self.now[block * BLOCK:(block + 1) * BLOCK]
+            part = self.now[block * BLOCK : (block + 1) * BLOCK]
             if block * BLOCK > len(self.disk):
                 self.disk.extend(bytes(block * BLOCK - len(self.disk)))
-            self.disk[block * BLOCK:block * BLOCK + len(part)] = part
+            self.disk[block * BLOCK : block * BLOCK + len(part)] = part
 
     def sync(self):
         self.settle(self.dirty - self.lost)
@@ -71,7 +72,7 @@ class Disk:
 
     def __init__(self, root, data):
         self.root, self.data = root, data
-        self.names = {}    # path below root -> File
+        self.names = {}  # path below root -> File
         self.inodes = {}
         self.dirs = set()
         self.durable = ({}, set())  # names and directories, as of the last fsync
@@ -79,7 +80,11 @@ class Disk:
 
     def inside(self, path):
         """The path below the root; None if it is elsewhere."""
-        return os.path.relpath(path, self.root) if path == self.root or path.startswith(self.root + "/") else None
+        return (
+            os.path.relpath(path, self.root)
+            if path == self.root or path.startswith(self.root + "/")
+            else None
+        )
 
     def apply(self, call):
         """Takes a call of the trace that came back."""
@@ -94,7 +99,7 @@ class Disk:
         if kind == "open":
             self._open(call, path)
         elif kind == "write" and file and call.result:
-            file.write(call.offset, self.data[call.data_at:call.data_at + call.result])
+            file.write(call.offset, self.data[call.data_at : call.data_at + call.result])
             if call.flags & O_DSYNC:
                 self._journal_out()
                 file.sync()
@@ -113,7 +118,11 @@ class Disk:
     def _open(self, call, path):
         file = self.names.get(path)
         if file is None:
-            if not call.flags & O_CREAT or call.name == "openat" and call.flags & 0o20200000 == 0o20200000:
+            if (
+                not call.flags & O_CREAT
+                or call.name == "openat"
+                and call.flags & 0o20200000 == 0o20200000
+            ):
                 return  # a directory, or a file without a name
             file = File()
             file.last = call.number
@@ -187,12 +196,12 @@ class Disk:
         for block in sorted(file.dirty - file.lost):
             if not (rng.random() < share if rng else share):
                 continue
-            part = file.now[block * BLOCK:(block + 1) * BLOCK]
+            part = file.now[block * BLOCK : (block + 1) * BLOCK]
             if rng and rng.random() < 0.1:
-                part = part[:rng.randrange(0, len(part) + 1, SECTOR)]  # torn
+                part = part[: rng.randrange(0, len(part) + 1, SECTOR)]  # torn
             if block * BLOCK > len(content):
                 content.extend(bytes(block * BLOCK - len(content)))
-            content[block * BLOCK:block * BLOCK + len(part)] = part
+            content[block * BLOCK : block * BLOCK + len(part)] = part
         return bytes(content)
 
 
@@ -208,11 +217,11 @@ def _rename(names, dirs, path, path2):
     for old in [name for name in names if name.startswith(below)]:
         file = names.pop(old)
         if path2 is not None:
-            names[path2 + "/" + old[len(below):]] = file
+            names[path2 + "/" + old[len(below) :]] = file
     for old in [name for name in dirs if name == path or name.startswith(below)]:
         dirs.discard(old)
         if path2 is not None:
-            dirs.add(path2 + old[len(path):])
+            dirs.add(path2 + old[len(path) :])
 
 
 def write_image(image, dirs, to):

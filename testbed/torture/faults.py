@@ -4,11 +4,12 @@ Each kind has a list of faults made from the record of a run without one, and dr
 kind and the number of the trial alone: the same number is the same place, in proportion, for every format. A list
 no longer than the number of trials is gone through from end to end.
 """
+
 import difflib
 import errno
 import random
 
-import disk as model
+from testbed.torture import disk as model
 
 KINDS = {
     "kill": "SIGKILL before the n-th call of a save",
@@ -22,8 +23,12 @@ KINDS = {
     "read": "one call of a restart fails, or is short",
 }
 ANSWERS = {
-    "open": ("ENOSPC", "EROFS", "EMFILE", "EIO"), "write": ("ENOSPC", "EIO", "EDQUOT", "short", "zero"),
-    "size": ("ENOSPC", "EIO"), "sync": ("EIO", "ENOSPC"), "close": ("EIO",), "name": ("EIO", "ENOSPC", "EROFS"),
+    "open": ("ENOSPC", "EROFS", "EMFILE", "EIO"),
+    "write": ("ENOSPC", "EIO", "EDQUOT", "short", "zero"),
+    "size": ("ENOSPC", "EIO"),
+    "sync": ("EIO", "ENOSPC"),
+    "close": ("EIO",),
+    "name": ("EIO", "ENOSPC", "EROFS"),
     "read": ("EIO", "ESTALE", "short", "zero"),
 }
 BLOCK = model.BLOCK
@@ -39,8 +44,15 @@ def call_faults(trace, kinds):
     for kind, n, call in trace.wanted(kinds):
         words = ANSWERS[kind] if kind != "open" or "write" in kinds else ("EIO", "ESTALE", "EMFILE")
         for word in words:
-            if not (word == "short" and "v" in call.name) and not (word in ("short", "zero") and call.len < 2):
-                found.append((f"{kind}:{n}:{answer(word)}", f"{call.name} {n} of its kind ({call.path}): {word}"))
+            if not (word == "short" and "v" in call.name) and not (
+                word in ("short", "zero") and call.len < 2
+            ):
+                found.append(
+                    (
+                        f"{kind}:{n}:{answer(word)}",
+                        f"{call.name} {n} of its kind ({call.path}): {word}",
+                    )
+                )
     return found
 
 
@@ -65,7 +77,9 @@ class Damage:
         """What this file was in the save before; None if there was nothing like it."""
         if name in self.older and self.older[name] != self.image[name]:
             return self.older[name]
-        close = difflib.get_close_matches(name, [old for old in self.older if self.older[old] != self.image[name]], 1, 0.5)
+        close = difflib.get_close_matches(
+            name, [old for old in self.older if self.older[old] != self.image[name]], 1, 0.5
+        )
         return self.older[close[0]] if close else None
 
     def choose(self, rng):
@@ -108,7 +122,7 @@ class Damage:
             return bytes(content), f"{bits} bits flipped"
         length = 1 if way < 0.85 else rng.randint(8, 64)
         length = min(length, len(content) - at)
-        content[at:at + length] = rng.randbytes(length)
+        content[at : at + length] = rng.randbytes(length)
         return bytes(content), f"bytes {at} to {at + length} replaced"
 
     def block(self, name, rng):
@@ -144,7 +158,9 @@ class Damage:
             return None if len(self.newest) == 1 and len(self.image) == 1 else (None, "gone")
         if not content:
             return None
-        length = len(content) - 1 if way < 0.3 else 0 if way < 0.4 else int(rng.random() * len(content))
+        length = (
+            len(content) - 1 if way < 0.3 else 0 if way < 0.4 else int(rng.random() * len(content))
+        )
         return content[:length], f"cut from {len(content)} to {length} bytes"
 
     def stale(self, name, _rng):

@@ -5,6 +5,7 @@ bytes of an older step, of another place, zeros and mixtures are recognised for 
 only as different. A state is four regions of equal length, one after the other in a file. The first changes with every
 step, the others with every odd one, and then keep that step's cells: as in programs that do not change everything.
 """
+
 import os
 import struct
 
@@ -21,8 +22,19 @@ def state(run, step, len_bytes):
     for region in range(REGIONS):
         of = step if region == 0 else step - 1 + step % 2
         for offset in range(0, region_bytes, CELL):
-            cells.append(struct.pack("<8Q", run, of, MAGIC | region, 0, offset, run ^ WORD, of ^ WORD,
-                                     run * 1_000_003 + of))
+            cells.append(
+                struct.pack(
+                    "<8Q",
+                    run,
+                    of,
+                    MAGIC | region,
+                    0,
+                    offset,
+                    run ^ WORD,
+                    of ^ WORD,
+                    run * 1_000_003 + of,
+                )
+            )
     return b"".join(cells)
 
 
@@ -48,11 +60,15 @@ def explain(found, expected):
         length = f"{len(found)} bytes instead of {len(expected)}; "
     else:
         length = ""
-    wrong = [at for at in range(0, min(len(found), len(expected)), CELL) if found[at:at + CELL] != expected[at:at + CELL]]
+    wrong = [
+        at
+        for at in range(0, min(len(found), len(expected)), CELL)
+        if found[at : at + CELL] != expected[at : at + CELL]
+    ]
     if not wrong:
         return length.rstrip("; ") or "as expected"
     at = wrong[0]
-    cell, told = found[at:at + CELL], "bytes of nobody"
+    cell, told = found[at : at + CELL], "bytes of nobody"
     if cell == bytes(len(cell)):
         told = "zeros"
     elif len(cell) == CELL:

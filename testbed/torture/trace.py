@@ -1,4 +1,5 @@
 """Runs programs under src/meddle.c and reads what it noted."""
+
 import dataclasses
 import os
 import signal
@@ -10,9 +11,9 @@ O_CREAT, O_TRUNC, O_DSYNC = os.O_CREAT, os.O_TRUNC, os.O_DSYNC
 @dataclasses.dataclass
 class Call:
     number: int
-    kind: str      # open write size sync close name read ack
+    kind: str  # open write size sync close name read ack
     name: str
-    result: int    # below zero: -errno
+    result: int  # below zero: -errno
     inode: int
     offset: int
     len: int
@@ -25,10 +26,10 @@ class Call:
 @dataclasses.dataclass
 class Trace:
     calls: list
-    unseen: set    # ways to write that were not followed
+    unseen: set  # ways to write that were not followed
     outside: list  # files created elsewhere
-    left: int      # processes that outlived the program
-    struck: bool   # whether the fault happened
+    left: int  # processes that outlived the program
+    struck: bool  # whether the fault happened
 
     def wanted(self, kinds):
         """Numbers, within its kind, of the calls of these kinds: (kind, n, call), in order."""
@@ -42,7 +43,7 @@ class Trace:
 
 @dataclasses.dataclass
 class Ended:
-    status: int    # 128 + signal when one ended it; None: longer than the deadline
+    status: int  # 128 + signal when one ended it; None: longer than the deadline
     out: str
     said: str
     trace: Trace
@@ -68,7 +69,16 @@ def read_trace(path):
             elif fields[0] == "end":
                 struck = fields[2] == "1"
             else:
-                calls.append(Call(int(fields[0]), fields[1], fields[2], *map(int, fields[3:9]), fields[9], fields[10]))
+                calls.append(
+                    Call(
+                        int(fields[0]),
+                        fields[1],
+                        fields[2],
+                        *map(int, fields[3:9]),
+                        fields[9],
+                        fields[10],
+                    )
+                )
     return Trace(calls, unseen, outside, left, struck)
 
 
@@ -78,16 +88,28 @@ def run(meddle, command, where, directory, ack=None, data=None, fault=None, time
     argv = [meddle, "--watch", directory, "--log", log]
     for option, value in (("--ack", ack), ("--data", data), ("--fault", fault)):
         argv += [option, value] if value else []
-    with open(os.path.join(where, "out"), "w+b") as out, open(os.path.join(where, "said"), "w+b") as said:
-        process = subprocess.Popen([*argv, "--", *command], stdin=subprocess.DEVNULL, stdout=out, stderr=said,
-                                   env=env, cwd=where, start_new_session=True)
+    with (
+        open(os.path.join(where, "out"), "w+b") as out,
+        open(os.path.join(where, "said"), "w+b") as said,
+    ):
+        process = subprocess.Popen(
+            [*argv, "--", *command],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=said,
+            env=env,
+            cwd=where,
+            start_new_session=True,
+        )
         try:
             status = process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             status = None
         finally:
             if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)  # meddle's end is the end of all that it traces
+                os.killpg(
+                    process.pid, signal.SIGKILL
+                )  # meddle's end is the end of all that it traces
                 process.wait()
         texts = []
         for file in (out, said):

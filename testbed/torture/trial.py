@@ -1,17 +1,26 @@
 """One adapter's reference run, its trials and their verdicts."""
+
 import dataclasses
 import os
 import shutil
 import tempfile
 
-import disk as model
-import faults
-import states
-from trace import run
+from testbed.torture import disk as model
+from testbed.torture import faults, states
+from testbed.torture.trace import run
 
-VERDICTS = ("PASS", "CLEAR_FAIL", "FELL_BACK", "LOST_WORK", "HARD_FAIL", "SILENT_WRONG", "HANG", "LEAK")
-STEPS = 4      # saves of a run that is to suffer
-AGAIN = 2      # saves of the run after it
+VERDICTS = (
+    "PASS",
+    "CLEAR_FAIL",
+    "FELL_BACK",
+    "LOST_WORK",
+    "HARD_FAIL",
+    "SILENT_WRONG",
+    "HANG",
+    "LEAK",
+)
+STEPS = 4  # saves of a run that is to suffer
+AGAIN = 2  # saves of the run after it
 DAMAGES = ("flip", "block", "cut", "stale")
 
 
@@ -66,17 +75,29 @@ class Subject:
 
     # ---- running ----
     def save(self, place, first, last, fault=None, data=None):
-        command = self.adapter.command("save", dir=place.dir, states=self.states, first=first, last=last, ack=place.ack)
+        command = self.adapter.command(
+            "save", dir=place.dir, states=self.states, first=first, last=last, ack=place.ack
+        )
         return self._run(command, place, fault, ack=place.ack, data=data)
 
     def restore(self, place, fault=None):
         if os.path.exists(place.into):
             os.unlink(place.into)
-        return self._run(self.adapter.command("restore", dir=place.dir, into=place.into), place, fault)
+        return self._run(
+            self.adapter.command("restore", dir=place.dir, into=place.into), place, fault
+        )
 
     def _run(self, command, place, fault, **more):
-        return run(self.meddle, command, place.path, place.dir, fault=fault, timeout_s=self.timeout_s,
-                   env=self.adapter.environment(place.tmp), **more)
+        return run(
+            self.meddle,
+            command,
+            place.path,
+            place.dir,
+            fault=fault,
+            timeout_s=self.timeout_s,
+            env=self.adapter.environment(place.tmp),
+            **more,
+        )
 
     # ---- the run without a fault ----
     def reference(self):
@@ -86,7 +107,9 @@ class Subject:
         try:
             ended = self.save(place, 1, STEPS, data=data)
             if ended.status != 0 or place.acked() != STEPS:
-                raise RuntimeError(f"save without a fault: status {ended.status}, acknowledged {place.acked()}: {ended.said}")
+                raise RuntimeError(
+                    f"save without a fault: status {ended.status}, acknowledged {place.acked()}: {ended.said}"
+                )
             with open(data, "rb") as file:
                 self.data = file.read()
             self.root, self.trace = place.dir, ended.trace
@@ -112,11 +135,16 @@ class Subject:
             if file.last > self.acks[-2] and path in self.image:
                 newest.add(path)
         self.damage = faults.Damage(self.image, newest, older)
-        self.call_faults = faults.call_faults(self.trace, ("open", "write", "size", "sync", "close", "name"))
+        self.call_faults = faults.call_faults(
+            self.trace, ("open", "write", "size", "sync", "close", "name")
+        )
         self.read_faults = faults.call_faults(self.restore_trace, ("open", "read"))
         written = {call.inode for call in self.trace.calls if call.kind == "write"}
-        self.sync_faults = [(f"sync:{n}:{faults.answer('EIO')}", f"{call.name} {n} ({call.path}): EIO")
-                            for _, n, call in self.trace.wanted(("sync",)) if call.inode in written]
+        self.sync_faults = [
+            (f"sync:{n}:{faults.answer('EIO')}", f"{call.name} {n} ({call.path}): EIO")
+            for _, n, call in self.trace.wanted(("sync",))
+            if call.inode in written
+        ]
         self.calls = max(call.number for call in self.trace.calls)
 
     def check_model(self):
@@ -124,7 +152,9 @@ class Subject:
         replayed = self.replayed(None).cut(keep=True)[0]
         self.explained = not self.unseen and replayed == self.image
         if not self.explained and not self.unseen:
-            wrong = sorted(set(replayed) ^ set(self.image)) or [n for n in replayed if replayed[n] != self.image[n]]
+            wrong = sorted(set(replayed) ^ set(self.image)) or [
+                n for n in replayed if replayed[n] != self.image[n]
+            ]
             self.unseen = {f"unexplained: {wrong[0]}"}
 
     def replayed(self, until):
@@ -171,28 +201,40 @@ class Subject:
         if last == "nothing":
             if acked == 0:
                 return "PASS", ""
-            raise Failed("LOST_WORK", f"step {acked} was acknowledged; restore found nothing: {ended.words}")
+            raise Failed(
+                "LOST_WORK", f"step {acked} was acknowledged; restore found nothing: {ended.words}"
+            )
         word, _, number = last.partition(" ")
         if word != "restored" or not number.isdigit() or not os.path.exists(place.into):
-            raise Failed("HARD_FAIL", f"restore ended with 0, and said neither what it restored nor why not: {last!r}")
+            raise Failed(
+                "HARD_FAIL",
+                f"restore ended with 0, and said neither what it restored nor why not: {last!r}",
+            )
         with open(place.into, "rb") as file:
             found = file.read()
         step, claimed = states.step_of(found, self.series), int(number)
         if step != claimed or step > attempted:
             expected = self.series.get(claimed, self.series[STEPS])
-            raise Failed("SILENT_WRONG", f"restored as step {claimed}: {states.explain(found, expected)}")
+            raise Failed(
+                "SILENT_WRONG", f"restored as step {claimed}: {states.explain(found, expected)}"
+            )
         if step >= acked:
             return "PASS", ""
         if damaged and ended.words:
             return "FELL_BACK", ended.words
-        raise Failed("LOST_WORK", f"step {acked} was acknowledged; step {step} came back "
-                     f"{'with' if ended.words else 'without'} a word {ended.words}")
+        raise Failed(
+            "LOST_WORK",
+            f"step {acked} was acknowledged; step {step} came back "
+            f"{'with' if ended.words else 'without'} a word {ended.words}",
+        )
 
     def judge_save(self, ended):
         if ended.status is None:
             raise Failed("HANG", f"save took longer than {self.timeout_s} s")
         if ended.status >= 128:
-            raise Failed("HARD_FAIL", f"save was ended by signal {ended.status - 128}: {ended.words}")
+            raise Failed(
+                "HARD_FAIL", f"save was ended by signal {ended.status - 128}: {ended.words}"
+            )
         if ended.trace.left:
             raise Failed("LEAK", f"save left {ended.trace.left} process(es) behind")
         if ended.status and not ended.words:
@@ -210,14 +252,24 @@ class Subject:
         verdict, words = self.judge_restore(after, place, last, last, damaged=False)
         if verdict != "PASS":
             raise Failed("HARD_FAIL", f"the next restore: {words}")
-        left = os.listdir(place.tmp) + [path for trace in (ended.trace, after.trace) for path in trace.outside
-                                        if os.path.exists(path) and not path.startswith(place.path + "/")]
+        left = os.listdir(place.tmp) + [
+            path
+            for trace in (ended.trace, after.trace)
+            for path in trace.outside
+            if os.path.exists(path) and not path.startswith(place.path + "/")
+        ]
         if left:
             raise Failed("LEAK", f"left behind: {left[:5]}")
         used = self.used(place)
-        if limits and (len(used["files"]) > len(limits["files"]) or used["bytes"] > limits["bytes"] * 1.1 + 65536):
-            raise Failed("LEAK", f"{len(used['files'])} files, {used['bytes']} bytes instead of {len(limits['files'])}, "
-                         f"{limits['bytes']}: {used['files'][:12]}")
+        if limits and (
+            len(used["files"]) > len(limits["files"])
+            or used["bytes"] > limits["bytes"] * 1.1 + 65536
+        ):
+            raise Failed(
+                "LEAK",
+                f"{len(used['files'])} files, {used['bytes']} bytes instead of {len(limits['files'])}, "
+                f"{limits['bytes']}: {used['files'][:12]}",
+            )
 
     # ---- trials ----
     def applies(self, kind):
@@ -239,17 +291,31 @@ class Subject:
             return self._finish(kind, index, words, keep, lambda place: self._damaged(place), image)
         if kind == "read":
             fault = faults.drawn(self.read_faults, index, self.trials, self.seed, kind)
-            return fault and self._finish(kind, index, fault[1], keep, lambda place: self._damaged(place, fault[0]), self.image)
+            return fault and self._finish(
+                kind,
+                index,
+                fault[1],
+                keep,
+                lambda place: self._damaged(place, fault[0]),
+                self.image,
+            )
         if kind == "power":
             until, image, dirs, words = self._power(index, rng)
             acked = sum(1 for number in self.acks if number <= until)
-            return self._finish(kind, index, words, keep, lambda place: self._crashed(place, acked), image, dirs)
+            return self._finish(
+                kind, index, words, keep, lambda place: self._crashed(place, acked), image, dirs
+            )
         if kind == "kill":
-            calls = [(f"any:{n}:kill", f"before call {n} of {self.calls}") for n in range(1, self.calls + 1)]
+            calls = [
+                (f"any:{n}:kill", f"before call {n} of {self.calls}")
+                for n in range(1, self.calls + 1)
+            ]
         else:
             calls = self.call_faults if kind == "error" else self.sync_faults
         fault = faults.drawn(calls, index, self.trials, self.seed, kind)
-        return fault and self._finish(kind, index, fault[1], keep, lambda place: self._suffer(place, kind, fault[0]))
+        return fault and self._finish(
+            kind, index, fault[1], keep, lambda place: self._suffer(place, kind, fault[0])
+        )
 
     def _finish(self, kind, index, words, keep, what, image=None, dirs=()):
         place = Place(self.scratch, image, dirs or self.dirs)
@@ -267,12 +333,17 @@ class Subject:
 
     def _damaged(self, place, fault=None):
         ended = self.restore(place, fault)
-        return (*self.judge_restore(ended, place, STEPS, STEPS, damaged=True), ended.trace.struck or fault is None)
+        return (
+            *self.judge_restore(ended, place, STEPS, STEPS, damaged=True),
+            ended.trace.struck or fault is None,
+        )
 
     def _crashed(self, place, acked):
         """What lies there after a crash is restored, and the job continues. acked: the newest acknowledged step."""
         attempted = min(acked + 1, STEPS)
-        verdict, text = self.judge_restore(self.restore(place), place, acked, attempted, damaged=False)
+        verdict, text = self.judge_restore(
+            self.restore(place), place, acked, attempted, damaged=False
+        )
         self.go_on(place, attempted, self.limits)
         return verdict, text, True
 

@@ -7,6 +7,7 @@ A step is written under a temporary name, synced, renamed, and the directory syn
 all but the two newest are removed. Restart takes the newest that the format's own reader accepts. (DCP writes a
 directory, and its metadata last, by itself.)
 """
+
 import os
 import re
 import shutil
@@ -34,6 +35,7 @@ class Hdf5:
 
     def __init__(self, checked=False):
         import h5py
+
         self.h5py, self.checked = h5py, checked
 
     def write(self, path, step, arrays):
@@ -55,6 +57,7 @@ class SafeTensors:
     def __init__(self):
         import safetensors
         import safetensors.numpy
+
         self.open, self.save = safetensors.safe_open, safetensors.numpy.save_file
 
     def write(self, path, step, arrays):
@@ -68,6 +71,7 @@ class SafeTensors:
 class Torch:
     def __init__(self):
         import torch
+
         self.torch = torch
 
     def write(self, path, step, arrays):
@@ -82,11 +86,13 @@ class Torch:
 
 class Dcp:
     """torch.distributed.checkpoint, without a process group."""
+
     directory = True
 
     def __init__(self):
         import torch
         import torch.distributed.checkpoint as dcp
+
         self.torch, self.dcp = torch, dcp
 
     def write(self, path, step, arrays):
@@ -95,16 +101,27 @@ class Dcp:
 
     def read(self, path):
         known = self.dcp.FileSystemReader(path).read_metadata().state_dict_metadata
-        state = {name: self.torch.zeros(tuple(about.size), dtype=about.properties.dtype) for name, about in known.items()}
+        state = {
+            name: self.torch.zeros(tuple(about.size), dtype=about.properties.dtype)
+            for name, about in known.items()
+        }
         try:
             self.dcp.load(state, checkpoint_id=path)
-        except self.dcp.api.CheckpointException as error:  # not an Exception: nobody who falls back would see it
+        except (
+            self.dcp.api.CheckpointException
+        ) as error:  # not an Exception: nobody who falls back would see it
             raise RuntimeError(str(error)) from error
         return int(state["step"]), [state[f"u{i}"].numpy() for i in range(PARTS)]
 
 
-FORMATS = {"npz": Npz, "hdf5": Hdf5, "hdf5-checked": lambda: Hdf5(True), "safetensors": SafeTensors, "torch": Torch,
-           "dcp": Dcp}
+FORMATS = {
+    "npz": Npz,
+    "hdf5": Hdf5,
+    "hdf5-checked": lambda: Hdf5(True),
+    "safetensors": SafeTensors,
+    "torch": Torch,
+    "dcp": Dcp,
+}
 
 
 def sync(path):
@@ -128,7 +145,9 @@ def save(form, directory, states, first, last, ack):
     whole = getattr(form, "directory", False)
     for name in os.listdir(directory):
         path = os.path.join(directory, name)
-        if not re.fullmatch(r"step-\d+", name) or (whole and not os.path.exists(os.path.join(path, ".metadata"))):
+        if not re.fullmatch(r"step-\d+", name) or (
+            whole and not os.path.exists(os.path.join(path, ".metadata"))
+        ):
             remove(path)  # of a run that was killed, also what the format itself calls temporary
     for step in range(first, last + 1):
         with open(os.path.join(states, str(step)), "rb") as file:
@@ -153,13 +172,18 @@ def restore(form, directory, into):
     refused = False
     for step in steps_in(directory):
         path = os.path.join(directory, f"step-{step}")
-        if getattr(form, "directory", False) and not os.path.exists(os.path.join(path, ".metadata")):
+        if getattr(form, "directory", False) and not os.path.exists(
+            os.path.join(path, ".metadata")
+        ):
             continue
         try:
             found, parts = form.read(path)
             data = b"".join(numpy.ascontiguousarray(part).tobytes() for part in parts)
         except Exception as error:  # whatever the format's reader raises
-            print(f"{path} cannot be read: {type(error).__name__}: {error}".splitlines()[0], file=sys.stderr)
+            print(
+                f"{path} cannot be read: {type(error).__name__}: {error}".splitlines()[0],
+                file=sys.stderr,
+            )
             refused = True
             continue
         with open(into, "wb") as file:

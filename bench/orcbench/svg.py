@@ -1,10 +1,11 @@
 """Plots of the benchmarks as SVG, by the standard library alone.
 
-    panel = Panel("title", "x axis", "y axis", log_x=True, log_y=True)
-    panel.line("name", [(x, y), (x, y, low, high), ...], dashed=False)
-    panel.limit(1.5, "goal")
-    save("bench/results/name.svg", "footnote", [panel, ...])
+panel = Panel("title", "x axis", "y axis", log_x=True, log_y=True)
+panel.line("name", [(x, y), (x, y, low, high), ...], dashed=False)
+panel.limit(1.5, "goal")
+save("bench/results/name.svg", "footnote", [panel, ...])
 """
+
 import math
 import os
 import shutil
@@ -16,8 +17,17 @@ WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 560, 400, 66, 16, 46, 62
 
 
 class Panel:
-    def __init__(self, title, x_label, y_label, log_x=False, log_y=False, x_names=None, y_from_zero=True,
-                 x_even=False):
+    def __init__(
+        self,
+        title,
+        x_label,
+        y_label,
+        log_x=False,
+        log_y=False,
+        x_names=None,
+        y_from_zero=True,
+        x_even=False,
+    ):
         """x_even: round numbers at the x axis instead of the points' own."""
         self.x_even = x_even
         self.title, self.x_label, self.y_label = title, x_label, y_label
@@ -43,7 +53,10 @@ class Panel:
         ys = [y for y in ys if not self.log_y or y > 0] or [1]
         x0, x1, y0, y1 = min(xs), max(xs), min(ys), max(ys)
         if self.log_y:
-            y0, y1 = 10 ** math.floor(math.log10(y0)), 10 ** (math.ceil(math.log10(y1 * 1.05)) + (len(self.lines) > 3))
+            y0, y1 = (
+                10 ** math.floor(math.log10(y0)),
+                10 ** (math.ceil(math.log10(y1 * 1.05)) + (len(self.lines) > 3)),
+            )
         else:
             y0 = min(0.0, y0) if self.y_from_zero else y0
             y0 -= 0.05 * (y1 - y0) if y0 < 0 else 0
@@ -71,51 +84,81 @@ class Panel:
             return HEIGHT - BOTTOM - place(y, y0, y1, self.log_y) * (HEIGHT - TOP - BOTTOM)
 
         left, right, top, bottom = at_x + LEFT, at_x + WIDTH - RIGHT, TOP, HEIGHT - BOTTOM
-        out = [f'<text x="{(left + right) / 2:.1f}" y="{TOP - 12}" class="t">{escape(self.title)}</text>']
+        out = [
+            f'<text x="{(left + right) / 2:.1f}" y="{TOP - 12}" class="t">{escape(self.title)}</text>'
+        ]
         if self.log_y:
-            y_ticks = [10.0 ** e for e in range(round(math.log10(y0)), round(math.log10(y1)) + 1)]
+            y_ticks = [10.0**e for e in range(round(math.log10(y0)), round(math.log10(y1)) + 1)]
         else:
             y_ticks = nice_ticks(y0, y1)
         for y in y_ticks:
-            out.append(f'<line x1="{left}" x2="{right}" y1="{py(y):.1f}" y2="{py(y):.1f}" class="g"/>'
-                       f'<text x="{left - 6}" y="{py(y) + 4:.1f}" class="y">{y:g}</text>')
+            out.append(
+                f'<line x1="{left}" x2="{right}" y1="{py(y):.1f}" y2="{py(y):.1f}" class="g"/>'
+                f'<text x="{left - 6}" y="{py(y) + 4:.1f}" class="y">{y:g}</text>'
+            )
         even = [(x, f"{x:g}") for x in nice_ticks(x0, x1)] if self.x_even else None
-        x_ticks = self.x_names or even or [(x, f"{x:g}") for x in
-                                   sorted({p[0] for line in self.lines if not line[5] for p in line[1]})]
+        x_ticks = (
+            self.x_names
+            or even
+            or [
+                (x, f"{x:g}")
+                for x in sorted({p[0] for line in self.lines if not line[5] for p in line[1]})
+            ]
+        )
         for x, name in x_ticks:
-            out.append(f'<line x1="{px(x):.1f}" x2="{px(x):.1f}" y1="{bottom}" y2="{bottom + 4}" class="a"/>'
-                       f'<text x="{px(x):.1f}" y="{bottom + 17}" class="x">{escape(str(name))}</text>')
-        out.append(f'<rect x="{left}" y="{top}" width="{right - left}" height="{bottom - top}" class="b"/>')
-        out.append(f'<text x="{(left + right) / 2:.1f}" y="{bottom + 34}" class="x">{escape(self.x_label)}</text>')
+            out.append(
+                f'<line x1="{px(x):.1f}" x2="{px(x):.1f}" y1="{bottom}" y2="{bottom + 4}" class="a"/>'
+                f'<text x="{px(x):.1f}" y="{bottom + 17}" class="x">{escape(str(name))}</text>'
+            )
+        out.append(
+            f'<rect x="{left}" y="{top}" width="{right - left}" height="{bottom - top}" class="b"/>'
+        )
+        out.append(
+            f'<text x="{(left + right) / 2:.1f}" y="{bottom + 34}" class="x">{escape(self.x_label)}</text>'
+        )
         middle = (top + bottom) / 2
-        out.append(f'<text x="{at_x + 14}" y="{middle}" class="x" '
-                   f'transform="rotate(-90 {at_x + 14} {middle})">{escape(self.y_label)}</text>')
+        out.append(
+            f'<text x="{at_x + 14}" y="{middle}" class="x" '
+            f'transform="rotate(-90 {at_x + 14} {middle})">{escape(self.y_label)}</text>'
+        )
         for y, name in self.limits:
-            out.append(f'<line x1="{left}" x2="{right}" y1="{py(y):.1f}" y2="{py(y):.1f}" class="l"/>'
-                       f'<text x="{right - 4}" y="{py(y) - 4:.1f}" class="y">{escape(name)}</text>')
+            out.append(
+                f'<line x1="{left}" x2="{right}" y1="{py(y):.1f}" y2="{py(y):.1f}" class="l"/>'
+                f'<text x="{right - 4}" y="{py(y) - 4:.1f}" class="y">{escape(name)}</text>'
+            )
         key = []
         for name, points, dashed, joined, colour, hollow, dots in self.lines:
-            stroke = f'stroke="{colour}" fill="none" stroke-width="1.8"' + (' stroke-dasharray="5 4"' if dashed else "")
+            stroke = f'stroke="{colour}" fill="none" stroke-width="1.8"' + (
+                ' stroke-dasharray="5 4"' if dashed else ""
+            )
             if joined:
                 path = " ".join(f"{px(p[0]):.1f},{py(p[1]):.1f}" for p in points)
                 out.append(f'<polyline points="{path}" {stroke}/>')
             for x, y, low, high in points:
                 if low is not None and high is not None:
-                    out.append(f'<line x1="{px(x):.1f}" x2="{px(x):.1f}" y1="{py(low):.1f}" y2="{py(high):.1f}" '
-                               f'stroke="{colour}" stroke-width="1.2"/>')
+                    out.append(
+                        f'<line x1="{px(x):.1f}" x2="{px(x):.1f}" y1="{py(low):.1f}" y2="{py(high):.1f}" '
+                        f'stroke="{colour}" stroke-width="1.2"/>'
+                    )
                 if dots and not dashed:
-                    out.append(f'<circle cx="{px(x):.1f}" cy="{py(y):.1f}" r="3.2" stroke="{colour}" '
-                               f'fill="{"#fff" if hollow else colour}"/>')
+                    out.append(
+                        f'<circle cx="{px(x):.1f}" cy="{py(y):.1f}" r="3.2" stroke="{colour}" '
+                        f'fill="{"#fff" if hollow else colour}"/>'
+                    )
             if name is None:
                 continue
             y = top + 16 + 15 * len(key)
-            mark = f'<circle cx="{left + 19}" cy="{y - 4}" r="3.2" stroke="{colour}" fill="#fff"/>' if hollow else \
-                f'<line x1="{left + 8}" x2="{left + 30}" y1="{y - 4}" y2="{y - 4}" {stroke}/>'
-            key.append(f'{mark}'
-                       f'<text x="{left + 36}" y="{y}" class="k">{escape(name)}</text>')
+            mark = (
+                f'<circle cx="{left + 19}" cy="{y - 4}" r="3.2" stroke="{colour}" fill="#fff"/>'
+                if hollow
+                else f'<line x1="{left + 8}" x2="{left + 30}" y1="{y - 4}" y2="{y - 4}" {stroke}/>'
+            )
+            key.append(f'{mark}<text x="{left + 36}" y="{y}" class="k">{escape(name)}</text>')
         wide = 44 + 6.2 * max((len(line[0]) for line in self.lines if line[0]), default=0)
-        out.append(f'<rect x="{left + 3}" y="{top + 3}" width="{wide:.0f}" height="{15 * len(key) + 5}" '
-                   'fill="#fff" fill-opacity="0.75"/>')
+        out.append(
+            f'<rect x="{left + 3}" y="{top + 3}" width="{wide:.0f}" height="{15 * len(key) + 5}" '
+            'fill="#fff" fill-opacity="0.75"/>'
+        )
         return "\n".join(out + key)
 
 
@@ -139,10 +182,12 @@ def save(path, footnote, panels):
     """Writes an SVG, and a PNG beside it where rsvg-convert is installed."""
     width = WIDTH * len(panels)
     body = "\n".join(panel.draw(i * WIDTH) for i, panel in enumerate(panels))
-    text = (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{HEIGHT}" '
-            f'viewBox="0 0 {width} {HEIGHT}"><style>{STYLE}</style>'
-            f'<rect width="{width}" height="{HEIGHT}" fill="#fff"/>\n{body}\n'
-            f'<text x="8" y="{HEIGHT - 8}" class="f">{escape(footnote)}</text></svg>\n')
+    text = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{HEIGHT}" '
+        f'viewBox="0 0 {width} {HEIGHT}"><style>{STYLE}</style>'
+        f'<rect width="{width}" height="{HEIGHT}" fill="#fff"/>\n{body}\n'
+        f'<text x="8" y="{HEIGHT - 8}" class="f">{escape(footnote)}</text></svg>\n'
+    )
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "w") as file:
         file.write(text)

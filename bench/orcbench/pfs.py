@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Checkpoints of 8 to 64 ranks on 8 nodes into a real parallel file system, MooseFS, in three ways (row A3).
 
 On a cluster of namespaces (testbed/cluster): a master, four chunkservers, links with a rate, a mount on each node. Program,
@@ -14,18 +13,16 @@ The three take turns within a round, in rotating order, each a job of its own. T
 first rank that enters orc_checkpoint until the last knows that the step is committed. Chunkservers sync a chunk before they close it (HDD_FSYNC_BEFORE_CLOSE). Their disks are model disks with one
 head (cluster/disks.py), and directories of this machine's disk ("plain").
 """
+
 import json
 import os
 import statistics
 import sys
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [HERE, os.path.join(os.path.dirname(HERE), "testbed", "cluster")]
-import cluster as cl
-import disks as md
-import moosefs as mo
-import orcbench as ob
-import orcplot
+from orcbench import facts, reporting, running, stats, svg
+from testbed.cluster import cluster as cl
+from testbed.cluster import disks as md
+from testbed.cluster import moosefs as mo
 
 NODES, SERVERS = 8, 4
 KINDS = ("traditional", "vertical", "orchestrated")
@@ -38,7 +35,12 @@ def more(parser):
     parser.add_argument("--rate", default="1gbit", help="of each link (default 1gbit)")
     parser.add_argument("--mib", type=int, default=24, help="MiB a node (default 24)")
     parser.add_argument("--ranks", default="8,32,64", help="ranks on 8 nodes (default 8,32,64)")
-    parser.add_argument("--rounds", type=int, default=None, help="rounds: a checkpoint in each of the three ways (default 3, --full 15)")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=None,
+        help="rounds: a checkpoint in each of the three ways (default 3, --full 15)",
+    )
     parser.add_argument("--only", choices=["model", "plain"], help="one kind of disks")
 
 
@@ -58,13 +60,35 @@ def place(cluster, moosefs, orcheck):
 def one(args, cluster, program, kind, dirs, ranks, number):
     """A checkpoint of a job of its own, after one that is not counted; its files are gone afterwards."""
     job, report = f"{kind}{number}", os.path.join(cluster.work, "report")
-    each = args.mib * ob.MIB * NODES // ranks
+    each = args.mib * running.MIB * NODES // ranks
     mode = "orchestrated" if kind == "orchestrated" else "vertical"
     options = f"keep = 1\nglobal = {dirs}\nmode = '{mode}'"
     hosts = ",".join(f"{node}:{ranks // NODES}" for node in cluster.nodes)
-    cluster.run(["mpirun.openmpi", "--host", hosts, "-n", str(ranks), program, "--do", "write", "--job", job, "--level",
-                 "global", "--size", str(each), "--rounds", "1", "--options", options, "--report", report],
-                timeout_s=300)
+    cluster.run(
+        [
+            "mpirun.openmpi",
+            "--host",
+            hosts,
+            "-n",
+            str(ranks),
+            program,
+            "--do",
+            "write",
+            "--job",
+            job,
+            "--level",
+            "global",
+            "--size",
+            str(each),
+            "--rounds",
+            "1",
+            "--options",
+            options,
+            "--report",
+            report,
+        ],
+        timeout_s=300,
+    )
     cluster.run(["rm", "-rf", *(os.path.join(path, job) for path in dirs)], on="n1")
     with open(report) as file:
         return json.load(file)[0]
@@ -85,11 +109,19 @@ def measure(args, program, orcheck, disks):
             number = 0
             for turn in range(rounds):
                 for ranks in counts:
-                    for kind in KINDS[turn % 3:] + KINDS[:turn % 3]:
+                    for kind in KINDS[turn % 3 :] + KINDS[: turn % 3]:
                         number += 1
-                        found[ranks][kind].append(one(args, cluster, program, kind, dirs[kind], ranks, number))
-                    print(f"round {turn + 1} of {rounds}, {'model' if disks else 'plain'} disks, {ranks} ranks: " + "  ".join(
-                        f"{kind} {found[ranks][kind][-1]['s']:.2f} s" for kind in KINDS), file=sys.stderr, flush=True)
+                        found[ranks][kind].append(
+                            one(args, cluster, program, kind, dirs[kind], ranks, number)
+                        )
+                    print(
+                        f"round {turn + 1} of {rounds}, {'model' if disks else 'plain'} disks, {ranks} ranks: "
+                        + "  ".join(
+                            f"{kind} {found[ranks][kind][-1]['s']:.2f} s" for kind in KINDS
+                        ),
+                        file=sys.stderr,
+                        flush=True,
+                    )
     return found
 
 
@@ -101,30 +133,45 @@ def show(name, found):
     rows = []
     for ranks, kinds in found.items():
         for kind in KINDS:
-            times, busy = ob.spread([one["s"] for one in kinds[kind]]), statistics.median(one["busy"] for one in kinds[kind])
+            times, busy = (
+                stats.spread([one["s"] for one in kinds[kind]]),
+                statistics.median(one["busy"] for one in kinds[kind]),
+            )
             size = kinds[kind][0]["bytes"]
-            rows.append([f"{ranks} ranks, {kind}", f"{times['median']:.2f}", f"{times['q1']:.2f}-{times['q3']:.2f}",
-                         f"{size / times['median'] / 1e6:.0f}", f"{statistics.median(ratios(kinds, kind)):.3f}",
-                         ob.percent(busy)])
+            rows.append(
+                [
+                    f"{ranks} ranks, {kind}",
+                    f"{times['median']:.2f}",
+                    f"{times['q1']:.2f}-{times['q3']:.2f}",
+                    f"{size / times['median'] / 1e6:.0f}",
+                    f"{statistics.median(ratios(kinds, kind)):.3f}",
+                    facts.percent(busy),
+                ]
+            )
     print(f"\n{name} disks")
-    ob.table(["", "s", "quartiles", "MB/s", "of traditional", "processors busy"], rows)
+    reporting.table(["", "s", "quartiles", "MB/s", "of traditional", "processors busy"], rows)
 
 
 def main():
-    args = ob.arguments("pfs", __doc__, more)
-    ob.end_on_signals()
+    args = running.arguments("pfs", __doc__, more)
+    running.end_on_signals()
     why = cl.missing() or mo.missing()
     if why:
-        return ob.not_measured(args, "pfs", why, GOALS)
-    program, orcheck = ob.build(args.prefix, "spread"), os.path.join(args.prefix, "bin", "orcheck")
-    machine = ob.Machine(args.dir)
+        return reporting.not_measured(args, "pfs", why, GOALS)
+    program, orcheck = (
+        running.build(args.prefix, "spread"),
+        os.path.join(args.prefix, "bin", "orcheck"),
+    )
+    machine = facts.Machine(args.dir)
     at, why_no_model = {}, None
     if args.only != "plain":
         why_no_model = md.missing()
         if why_no_model:
             print(f"NOT MEASURED: model disks: {why_no_model}", flush=True)
         else:
-            with md.Disks(args.dir, [f"s{i + 2}" for i in range(SERVERS)], size_bytes=DISK_BYTES) as disks:
+            with md.Disks(
+                args.dir, [f"s{i + 2}" for i in range(SERVERS)], size_bytes=DISK_BYTES
+            ) as disks:
                 at["model"] = measure(args, program, orcheck, disks)
     if args.only != "model":
         at["plain"] = measure(args, program, orcheck, None)
@@ -134,30 +181,60 @@ def main():
         prefix = "" if disks == "model" else "plain_"
         for ranks, kinds in found.items():
             for kind in KINDS[1:]:
-                figures[f"{prefix}{kind}_over_traditional_time_{ranks}"] = ob.figure(ratios(kinds, kind))
+                figures[f"{prefix}{kind}_over_traditional_time_{ranks}"] = stats.figure(
+                    ratios(kinds, kind)
+                )
         most = found[max(found)]
-        figures[f"{prefix}orchestrated_over_traditional_time"] = ob.figure(ratios(most, "orchestrated"))
+        figures[f"{prefix}orchestrated_over_traditional_time"] = stats.figure(
+            ratios(most, "orchestrated")
+        )
         half = [one["s"] for one in most["traditional"]]
-        figures[f"{prefix}traditional_over_traditional"] = ob.figure([b / a for a, b in zip(half, half[1:])])
-    limited = sorted(f"{disks} disks, {ranks} ranks, {kind}" for disks, found in at.items() for ranks, kinds in found.items()
-                     for kind in KINDS if statistics.median(one["busy"] for one in kinds[kind]) > ob.BUSY)
+        figures[f"{prefix}traditional_over_traditional"] = stats.figure(
+            [b / a for a, b in zip(half, half[1:])]
+        )
+    limited = sorted(
+        f"{disks} disks, {ranks} ranks, {kind}"
+        for disks, found in at.items()
+        for ranks, kinds in found.items()
+        for kind in KINDS
+        if statistics.median(one["busy"] for one in kinds[kind]) > facts.BUSY
+    )
     if limited:
         print("\nthe processors were the limit in: " + "; ".join(limited))
     print(f"\n{mo.what()}")
-    footnote = ob.finish(args, "pfs", machine, figures, GOALS, {
-        "moosefs": mo.what(), "disk_model": md.MODEL, "model_not_measured": why_no_model, "processors_were_the_limit": limited,
-        "raw": {disks: {str(ranks): kinds for ranks, kinds in found.items()} for disks, found in at.items()}})
+    footnote = reporting.finish(
+        args,
+        "pfs",
+        machine,
+        figures,
+        GOALS,
+        {
+            "moosefs": mo.what(),
+            "disk_model": md.MODEL,
+            "model_not_measured": why_no_model,
+            "processors_were_the_limit": limited,
+            "raw": {
+                disks: {str(ranks): kinds for ranks, kinds in found.items()}
+                for disks, found in at.items()
+            },
+        },
+    )
     panels = []
     for disks, found in at.items():
-        panel = orcplot.Panel(f"MooseFS, {SERVERS} servers, {disks} disks", "ranks on 8 nodes", "s until committed", log_x=True)
+        panel = svg.Panel(
+            f"MooseFS, {SERVERS} servers, {disks} disks",
+            "ranks on 8 nodes",
+            "s until committed",
+            log_x=True,
+        )
         for kind in KINDS:
             points = []
             for ranks, kinds in found.items():
-                times = ob.spread([one["s"] for one in kinds[kind]])
+                times = stats.spread([one["s"] for one in kinds[kind]])
                 points.append((ranks, times["median"], times["q1"], times["q3"]))
             panel.line(kind, points)
         panels.append(panel)
-    orcplot.save(ob.result_path(args, "pfs", ".svg"), footnote, panels)
+    svg.save(reporting.result_path(args, "pfs", ".svg"), footnote, panels)
 
 
 if __name__ == "__main__":

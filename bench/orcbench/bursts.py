@@ -6,6 +6,7 @@
 The ranks (src/burst.c) are there all the time; each burst is a job of its own, on fresh files, which are removed afterwards.
 Not here: which bursts are compared (contention, mixed), the disks (cluster/disks.py).
 """
+
 import contextlib
 import functools
 import json
@@ -17,10 +18,10 @@ import tempfile
 import threading
 import time
 
-import cluster as cl
-import disks as model
-import orcbench as ob
-from held import Held
+from orcbench import facts, running
+from testbed.cluster import cluster as cl
+from testbed.cluster import disks as model
+from testbed.cluster.held import Held
 
 PORT = 7421
 BURST_S = 1200  # a rank gives up waiting for its checkpoint before
@@ -31,7 +32,13 @@ class Bed(Held):
 
     def __init__(self, args, program, where, nodes, per_node, orders, rate="1gbit"):
         """where: a directory for each server; orders: a name and more arguments of `orcheck server` for each kind of server."""
-        self.args, self.program, self.where, self.per_node, self.orders = args, program, where, per_node, orders
+        self.args, self.program, self.where, self.per_node, self.orders = (
+            args,
+            program,
+            where,
+            per_node,
+            orders,
+        )
         self.ports = {order: PORT + number for number, order in enumerate(orders)}
         self.cluster = cl.Cluster(args.dir, nodes, len(where), rate)
         self.nodes, self.servers, self.pids, self.errors = [], {}, {}, tempfile.TemporaryFile()
@@ -40,22 +47,42 @@ class Bed(Held):
 
     def bring_up(self):
         self.cluster.__enter__()
-        self.key = ob.key_file(os.path.join(self.cluster.work, "key"))
+        self.key = running.key_file(os.path.join(self.cluster.work, "key"))
         for name, where in zip(self.cluster.servers, self.where):
             for order, port in self.ports.items():
                 at = os.path.join(where, order)
                 os.makedirs(at, exist_ok=True)
-                server, _ = ob.serve(self.args.prefix, at, f"{self.cluster.address(name)}:{port}", self.key, *self.orders[order],
-                                     start=functools.partial(self.cluster.start, on=name))
+                server, _ = running.serve(
+                    self.args.prefix,
+                    at,
+                    f"{self.cluster.address(name)}:{port}",
+                    self.key,
+                    *self.orders[order],
+                    start=functools.partial(self.cluster.start, on=name),
+                )
                 self.servers[name, order] = server
                 self.pids[name, order] = cl.child_of(server.pid)  # below what has entered the node
         board = os.path.join(self.cluster.work, "board")
         with open(board, "wb"):
             pass
         for number, node in enumerate(self.cluster.nodes):
-            self.nodes.append(self.cluster.start(
-                [self.program, board, str(number), str(len(self.cluster.nodes)), str(self.per_node)], on=node, bufsize=1, text=True,
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors))
+            self.nodes.append(
+                self.cluster.start(
+                    [
+                        self.program,
+                        board,
+                        str(number),
+                        str(len(self.cluster.nodes)),
+                        str(self.per_node),
+                    ],
+                    on=node,
+                    bufsize=1,
+                    text=True,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=self.errors,
+                )
+            )
         self.said()
 
     def close(self):
@@ -76,7 +103,9 @@ class Bed(Held):
         line = self.nodes[0].stdout.readline()
         if any(node.poll() is not None for node in self.nodes) or not line:
             self.errors.seek(0)
-            raise RuntimeError("the ranks ended: " + self.errors.read()[-4000:].decode(errors="replace"))
+            raise RuntimeError(
+                "the ranks ended: " + self.errors.read()[-4000:].decode(errors="replace")
+            )
         return line
 
     def burst(self, mode, order, nodes, per_node, size, disks=None, count=1, like=None):
@@ -86,10 +115,15 @@ class Bed(Held):
         like = like or size
         chunk = chunk_of(like)
         pool = max((-(-size // chunk) + 2) * per_node, 4) * chunk  # the library takes no less
-        places = [f"orcheck://{self.cluster.address(name)}:{self.ports[order]}?key=file:{self.key}" for name in self.cluster.servers]
+        places = [
+            f"orcheck://{self.cluster.address(name)}:{self.ports[order]}?key=file:{self.key}"
+            for name in self.cluster.servers
+        ]
         options = os.path.join(self.cluster.work, "options")
         with open(options, "w") as file:
-            file.write(f"global = {places}\nmode = '{mode}'\npool = {pool}\nchunk = {chunk}\nkeep = 1\n")
+            file.write(
+                f"global = {places}\nmode = '{mode}'\npool = {pool}\nchunk = {chunk}\nkeep = 1\n"
+            )
         if count == 1:
             model.drop_caches()
         dirty = max(like * nodes * per_node // 16 // len(self.where), 1 << 20)
@@ -121,7 +155,11 @@ class Bed(Held):
 
     def written_bytes(self, order):
         """What the servers of an order have written to their disks, so far."""
-        lines = [line for pid in self.pids_of(order) for line in ob.read(f"/proc/{pid}/io").splitlines()]
+        lines = [
+            line
+            for pid in self.pids_of(order)
+            for line in facts.read(f"/proc/{pid}/io").splitlines()
+        ]
         return sum(int(line.split()[1]) for line in lines if line.startswith("write_bytes:"))
 
 
@@ -138,7 +176,9 @@ class Streams:
         while not self.over.wait(every_s):
             every_s = 1
             for pid in self.pids:
-                self.found = max(self.found, sum(".orc" in path or ".stripe" in path for path in open_files(pid)))
+                self.found = max(
+                    self.found, sum(".orc" in path or ".stripe" in path for path in open_files(pid))
+                )
 
     def most(self):
         self.over.set()
