@@ -15,6 +15,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PREFIX = os.environ.get("PREFIX", os.path.join(ROOT, "build", "prefix"))
@@ -27,24 +29,26 @@ RUN_S = float(os.environ.get("DEMO_RUN_S", "2.5"))
 MIB = 1 << 20
 
 
-def fail(text):
+def fail(text: str) -> NoReturn:
     print(f"demo: {text}")
     sys.exit(1)
 
 
-def options(node_level=True):
+def options(node_level: bool = True) -> str:
     dirs = ", ".join(f"'{WORK}/ost{i}'" for i in range(2))
     text = f"global = [{dirs}]\n"
     return text + (f"node_dir = '{WORK}/local'\n" if node_level else "")
 
 
-def fresh_dirs():
+def fresh_dirs() -> None:
     for name in ("ost0", "ost1", "local"):
         shutil.rmtree(f"{WORK}/{name}", ignore_errors=True)
         os.makedirs(f"{WORK}/{name}")
 
 
-def solver(steps, checkpoint, *more, every=None, node_level=True):
+def solver(
+    steps: int, checkpoint: str, *more: str, every: int | None = None, node_level: bool = True
+) -> list[str]:
     command = [
         "mpirun",
         "-n",
@@ -63,16 +67,14 @@ def solver(steps, checkpoint, *more, every=None, node_level=True):
     return command + list(more)
 
 
-def run(command, **kw):
-    done = subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **kw
-    )
+def run(command: Sequence[str]) -> str:
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode != 0:
         fail(f"{' '.join(command[:4])} … ended with {done.returncode}:\n{done.stdout}")
     return done.stdout
 
 
-def listing():
+def listing() -> list[dict[str, Any]]:
     command = [
         ORCHECK,
         "ls",
@@ -88,7 +90,7 @@ def listing():
     return json.loads(done.stdout).get("checkpoints", []) if done.stdout else []
 
 
-def supervised(command):
+def supervised(command: Sequence[str]) -> tuple[list[str], list[dict[str, Any]]]:
     """Runs under `orcheck run`; returns all output and what lay there when the first run died."""
     process = subprocess.Popen(
         [ORCHECK, "run", "--restarts", "2", "--", *command],
@@ -96,7 +98,9 @@ def supervised(command):
         stderr=subprocess.STDOUT,
         text=True,
     )
-    lines, seen = [], []
+    lines: list[str] = []
+    seen: list[dict[str, Any]] = []
+    assert process.stdout
     for line in process.stdout:
         lines.append(line.rstrip())
         if line.startswith("orcheck run:") and not seen:
@@ -106,7 +110,7 @@ def supervised(command):
     return lines, seen
 
 
-def on_nodes(nodes, steps, every, final):
+def on_nodes(nodes: Sequence[str], steps: int, every: int, final: str) -> subprocess.Popen[str]:
     """The solver on virtual nodes under `orcheck run`, an agent on each, one replica, no shared directory."""
     text = f"node_dir = '{WORK}/local'\npeers = 1\nagent = 'start'\nagent_program = '{ORCHECK}'\nagent_linger_s = 30\n"
     edge = str(max(32, EDGE // 2))
@@ -143,7 +147,7 @@ def on_nodes(nodes, steps, every, final):
     )
 
 
-def processes(nodes, lost):
+def processes(nodes: Sequence[str], lost: str) -> dict[str, int]:
     """The rank and the agent of a node, by number, of this demo alone. Ranks are dealt over the nodes in order."""
     found = {}
     for pid in filter(str.isdigit, os.listdir("/proc")):
@@ -164,7 +168,7 @@ def processes(nodes, lost):
     return found
 
 
-def lose_a_node():
+def lose_a_node() -> bool:
     """One of four nodes loses its rank, its agent and its disk; the other three continue with four ranks."""
     nodes, every = ["n0", "n1", "n2", "n3"], 100
     steps, lost = 10 * every, "n2"
@@ -203,6 +207,7 @@ def lose_a_node():
         f"({had / MIB:.0f} MiB)"
     )
     resumed_s, lines = None, []
+    assert job.stdout
     for line in job.stdout:
         lines.append(line)
         if line.startswith("resumed from step"):
@@ -219,7 +224,7 @@ def lose_a_node():
     return good
 
 
-def memcpy_s(bytes_per_rank):
+def memcpy_s(bytes_per_rank: int) -> float:
     """The limit: every rank's bytes copied once by a warm memcpy, all ranks at the same time."""
     buffers = [
         (ctypes.create_string_buffer(bytes_per_rank), ctypes.create_string_buffer(bytes_per_rank))
@@ -239,7 +244,7 @@ def memcpy_s(bytes_per_rank):
     return statistics.median(times[2:])
 
 
-def same(a, b):
+def same(a: str, b: str) -> bool:
     with open(a, "rb") as x, open(b, "rb") as y:
         while True:
             p, q = x.read(MIB), y.read(MIB)
@@ -249,7 +254,7 @@ def same(a, b):
                 return True
 
 
-def flip_newest():
+def flip_newest() -> tuple[str, int]:
     """Flips one bit in the middle of the newest container of level global."""
     names = [
         (name, d)
@@ -268,23 +273,23 @@ def flip_newest():
     return f"{directory}/demo/{name}", at
 
 
-def median_of(reports, key):
+def median_of(reports: Sequence[dict[str, Any]], key: str) -> float | None:
     # The first checkpoint of a run also touches the pool's memory for the first time.
     values = [c[key] for r in reports for c in r["checkpoints"][1:] if c[key] >= 0]
     return statistics.median(values) if values else None
 
 
-def ms(seconds):
+def ms(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds * 1e3:.1f} ms"
 
 
-def short(line):
+def short(line: str) -> str:
     return line.replace(WORK + "/", "")
 
 
-def table(steps, every):
+def table(steps: int, every: int) -> None:
     modes = ("none", "sync", "async", "lent")
-    reports = {mode: [] for mode in modes}
+    reports: dict[str, list[dict[str, Any]]] = {mode: [] for mode in modes}
     for turn in range(3):
         for mode in modes:
             fresh_dirs()
@@ -322,7 +327,7 @@ def table(steps, every):
     )
 
 
-def main():
+def main() -> None:
     shutil.rmtree(WORK, ignore_errors=True)
     os.makedirs(WORK)
     run(["make", "-C", f"{ROOT}/examples", "lbm", f"ORCHECK_PREFIX={PREFIX}"])
@@ -355,8 +360,8 @@ def main():
     if not any(line.startswith("resumed from step") for line in lines):
         fail("the second run did not resume")
 
-    file, at = flip_newest()
-    print(f"3  one bit flipped in {file}, byte {at}")
+    flipped, at = flip_newest()
+    print(f"3  one bit flipped in {flipped}, byte {at}")
     out = run(
         solver(steps, "async", "--final", f"{WORK}/fallen-back", every=every, node_level=False)
     )

@@ -124,22 +124,22 @@ end subroutine
 """
 
 
-def blocks(language, document="README.md"):
+def blocks(language: str, document: str = "README.md") -> list[str]:
     with open(os.path.join(ROOT, document)) as text:
         return re.findall(rf"^```{language}\n(.*?)^```$", text.read(), re.M | re.S)
 
 
-def example():
+def example() -> str:
     """The program of README's first diff, as it is after the change."""
     lines = [line[1:] for line in blocks("diff")[0].splitlines() if not line.startswith("-")]
     return DECLARATIONS + "\n".join(lines) + "\n"
 
 
-def commands(fortran=False):
+def commands(fortran: bool = False) -> str:
     return "\n".join(block.strip() for block in blocks("sh") if fortran == ("solver.f90" in block))
 
 
-def other(name, source, build):
+def other(name: str, source: tuple[str, str], build: str) -> None:
     """Another program of the README, in a directory of its own: restarted after a failure, and proven."""
     directory = f"/home/new/{name}"
     os.mkdir(directory)
@@ -168,7 +168,7 @@ orcheck prove -- mpirun -n 2 ./solver
     must("proven: " in said, f"orcheck prove to find nothing in {name}")
 
 
-def clean_root(work, release):
+def clean_root(work: str, release: str) -> str:
     """A shell script that makes the root at WORK/root; it is run in a mount namespace of its own."""
     tracked = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, check=True, stdout=subprocess.PIPE
@@ -203,7 +203,7 @@ cp {work}/hand/first.py $root/srv/first.py
 """
 
 
-def outside(target):
+def outside(target: str) -> int:
     if os.geteuid() != 0:
         print(
             "SKIPPED: the README is followed in a clean root, which takes root. Next: sudo tools/first-hour.py"
@@ -279,7 +279,7 @@ def outside(target):
     return 1 if failed else 0
 
 
-def shell(script, **environment):
+def shell(script: str, **environment: str) -> tuple[int, str]:
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
         cwd="/home/new/orcheck",
@@ -292,12 +292,12 @@ def shell(script, **environment):
     return done.returncode, done.stdout
 
 
-def must(holds, text):
+def must(holds: object, text: str) -> None:
     if not holds:
         sys.exit(f"expected: {text}")
 
 
-def inside():
+def inside() -> None:
     """In the clean root, as the user."""
     global ROOT
     ROOT = "/home/new/orcheck"
@@ -349,7 +349,7 @@ def inside():
         must(shell(f"make -n {target} >/dev/null")[0] == 0, f"the target {target} in the Makefile")
 
 
-def serve():
+def serve() -> None:
     """The servers of docs/servers.md, together with what its comments leave to the reader: a program, and a look at its checkpoints."""
     exports = "\n".join(line for line in commands().splitlines() if line.startswith("export PATH"))
     lines = re.sub("^# (mpirun|orcheck)", r"\1", blocks("sh", "docs/servers.md")[0], flags=re.M)
@@ -370,11 +370,17 @@ def serve():
     )
 
 
-def few_programs():
+def path_of(program: str) -> str:
+    path = shutil.which(program)
+    must(path, f"{program} to be there")
+    return path or ""
+
+
+def few_programs() -> None:
     """`make build` with a compiler and make alone; what else is missing is one line."""
     os.makedirs("/tmp/few")
     for program in FEW:
-        os.symlink(shutil.which(program), f"/tmp/few/{program}")
+        os.symlink(path_of(program), f"/tmp/few/{program}")
     code, said = shell(
         "make build PREFIX=/tmp/built && test -x /tmp/built/bin/orcheck", PATH="/tmp/few"
     )
@@ -384,7 +390,7 @@ def few_programs():
         code == 2 and said.count("\n") == 1 and "openmpi-bin" in said,
         "one line with what the demo lacks",
     )
-    os.symlink(shutil.which("python3"), "/tmp/few/python3")
+    os.symlink(path_of("python3"), "/tmp/few/python3")
     with open("/tmp/few/dpkg-query", "w") as nothing:
         nothing.write("#!/bin/sh\nexit 1\n")
     os.chmod("/tmp/few/dpkg-query", 0o755)

@@ -18,6 +18,14 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
+from collections.abc import Sequence
+from typing import Any, TextIO
+
+# (package, target) -> the program, its directory, its environment.
+Programs = dict[tuple[str, str], Any]
+# Name, what is gone, tests that must notice.
+Switch = tuple[str, str, list[list[str]]]
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build" / "sabotage"
@@ -29,7 +37,7 @@ LEFT_OUT = {("orcheck-tidy", "tidy"), ("orcheck-capi", "header")}
 OWN_HARNESS = {"faults", "power", "blocks", "callers"}
 
 
-def switches():
+def switches() -> list[Switch]:
     text = (ROOT / "crates/format/src/sabotage.rs").read_text()
     found = re.findall(r'^    (\w+) = "([a-z0-9-]+)", "([^"]+)", "([^"]+)";', text, re.M)
     if len(found) < 30:
@@ -41,7 +49,7 @@ def switches():
     ]
 
 
-def build():
+def build() -> Programs:
     """Every test program of the workspace, by (package, target)."""
     # For the crates of the workspace alone: what they depend on is built once, with or without sabotage.
     environment = dict(os.environ, RUSTC_WORKSPACE_WRAPPER=str(ROOT / "tools/sabotage-rustc.sh"))
@@ -59,16 +67,16 @@ def build():
             and message["executable"]
         ):
             package = pathlib.Path(message["manifest_path"]).parent
-            name = re.search(
-                r'^name = "([^"]+)"', (package / "Cargo.toml").read_text(), re.M
-            ).group(1)
+            name = tomllib.loads((package / "Cargo.toml").read_text())["package"]["name"]
             target = message["target"]
             key = "lib" if "lib" in target["kind"] or "cdylib" in target["kind"] else target["name"]
             programs[name, key] = (message["executable"], package)
     return programs
 
 
-def run(program, arguments, switch, log):
+def run(
+    program: tuple[str, str], arguments: Sequence[str], switch: str | None, log: TextIO
+) -> tuple[bool, str, int]:
     """(whether a test failed, who noticed, tests run)"""
     executable, folder = program
     environment = dict(
@@ -109,7 +117,7 @@ def run(program, arguments, switch, log):
     return True, "the whole program", count
 
 
-def suite(programs, expected):
+def suite(programs: Programs, expected: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
     """The rest, quick ones first; the faults and block tests are the slow ones."""
     slow = ("faults", "power", "blocks", "session")
     tried = {(package, target) for package, target, *rest in expected if not rest}
@@ -117,7 +125,7 @@ def suite(programs, expected):
     return sorted(keys, key=lambda key: (key[1] in slow, key))
 
 
-def caught(programs, switch):
+def caught(programs: Programs, switch: Switch) -> tuple[str, str | None, float]:
     name, _, expected = switch
     begun = time.monotonic()
     with open(LOGS / f"{name}.log", "w") as log:
@@ -136,7 +144,7 @@ def caught(programs, switch):
     return name, None, time.monotonic() - begun
 
 
-def main():
+def main() -> int:
     LOGS.mkdir(parents=True, exist_ok=True)
     known = switches()
     chosen = [switch for switch in known if not sys.argv[1:] or switch[0] in sys.argv[1:]]
@@ -152,7 +160,7 @@ def main():
     # Tests that this machine cannot run, and why.
     beyond = {}
 
-    def sound(test):
+    def sound(test: tuple[str, ...]) -> tuple[tuple[str, ...], str | None]:
         package, target, *rest = test
         if (package, target) not in programs:
             return test, f"there is no test program {package} {target}"

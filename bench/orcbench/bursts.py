@@ -7,6 +7,7 @@ The ranks (src/burst.c) are there all the time; each burst is a job of its own, 
 Not here: which bursts are compared (contention, mixed), the disks (cluster/disks.py).
 """
 
+import argparse
 import contextlib
 import functools
 import json
@@ -17,11 +18,13 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Mapping, Sequence
 
 from orcbench import facts, running
+from orcbench.stats import Sample
 from testbed.cluster import cluster as cl
 from testbed.cluster import disks as model
-from testbed.cluster.held import Held
+from testbed.cluster.held import Held, pipe
 
 PORT = 7421
 BURST_S = 1200  # a rank gives up waiting for its checkpoint before
@@ -30,22 +33,31 @@ BURST_S = 1200  # a rank gives up waiting for its checkpoint before
 class Bed(Held):
     """The cluster, servers before directories of its own, and the program waiting for bursts."""
 
-    def __init__(self, args, program, where, nodes, per_node, orders, rate="1gbit"):
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        program: str,
+        where: Sequence[str],
+        nodes: int,
+        per_node: int,
+        orders: Mapping[str, Sequence[str]],
+        rate: str = "1gbit",
+    ) -> None:
         """where: a directory for each server; orders: a name and more arguments of `orcheck server` for each kind of server."""
-        self.args, self.program, self.where, self.per_node, self.orders = (
-            args,
-            program,
-            where,
-            per_node,
-            orders,
-        )
+        self.args, self.program, self.where = args, program, where
+        self.per_node, self.orders = per_node, orders
         self.ports = {order: PORT + number for number, order in enumerate(orders)}
         self.cluster = cl.Cluster(args.dir, nodes, len(where), rate)
-        self.nodes, self.servers, self.pids, self.errors = [], {}, {}, tempfile.TemporaryFile()
-        self.small = {}  # what bursts of next to no bytes took, by whoever measures them
+        self.nodes: list[subprocess.Popen[str]] = []
+        # By name of the node and order of the server.
+        self.servers: dict[tuple[str, str], subprocess.Popen[str]] = {}
+        self.pids: dict[tuple[str, str], int] = {}
+        self.errors = tempfile.TemporaryFile()
+        # What bursts of next to no bytes took, by whoever measures them.
+        self.small: dict[object, list[Sample]] = {}
         self.limits = model.cannot_limit() is None
 
-    def bring_up(self):
+    def bring_up(self) -> None:
         self.cluster.__enter__()
         self.key = running.key_file(os.path.join(self.cluster.work, "key"))
         for name, where in zip(self.cluster.servers, self.where):
@@ -85,22 +97,22 @@ class Bed(Held):
             )
         self.said()
 
-    def close(self):
+    def close(self) -> None:
         for node in self.nodes:
             with contextlib.suppress(OSError):  # gone already
-                node.stdin.close()
+                pipe(node.stdin).close()
         self.cluster.close()  # kills what has not ended
         self.errors.close()
 
-    def said(self):
+    def said(self) -> str:
         """The next line of the first node."""
         end = time.monotonic() + BURST_S
-        while not select.select([self.nodes[0].stdout], [], [], 1)[0]:
+        while not select.select([pipe(self.nodes[0].stdout)], [], [], 1)[0]:
             if any(node.poll() is not None for node in self.nodes):
                 break
             if time.monotonic() > end:
                 raise RuntimeError(f"the ranks said nothing within {BURST_S} s")
-        line = self.nodes[0].stdout.readline()
+        line = pipe(self.nodes[0].stdout).readline()
         if any(node.poll() is not None for node in self.nodes) or not line:
             self.errors.seek(0)
             raise RuntimeError(
@@ -108,7 +120,17 @@ class Bed(Held):
             )
         return line
 
-    def burst(self, mode, order, nodes, per_node, size, disks=None, count=1, like=None):
+    def burst(
+        self,
+        mode: str,
+        order: str,
+        nodes: int,
+        per_node: int,
+        size: int,
+        disks: model.Disks | None = None,
+        count: int = 1,
+        like: int | None = None,
+    ) -> Sample:
         """One burst of this many bytes a rank in a mode of the library to servers of an order, and what the disks and the processors
         did meanwhile: with empty caches, and of ranks that have computed for a while. count: this many checkpoints instead, one after
         the other, on a machine that is as it is. like: chunks and dirty memory are those of a burst of this many bytes a rank."""
@@ -131,9 +153,9 @@ class Bed(Held):
         if disks:
             disks.reset()
         counted, begin = Streams(self.pids_of(order)), time.monotonic()
-        self.nodes[0].stdin.write(f"{nodes} {per_node} {size} {count} {options}\n")
-        self.nodes[0].stdin.flush()
-        found = json.loads(self.said())
+        pipe(self.nodes[0].stdin).write(f"{nodes} {per_node} {size} {count} {options}\n")
+        pipe(self.nodes[0].stdin).flush()
+        found: Sample = json.loads(self.said())
         found["streams_per_server"] = counted.most()
         found["whole_s"] = time.monotonic() - begin
         found["rate"] = found["bytes"] / found["s"]
@@ -149,11 +171,11 @@ class Bed(Held):
                 raise RuntimeError(f"{left} could not be removed")
         return found
 
-    def pids_of(self, order):
+    def pids_of(self, order: str) -> list[int]:
         """The processes of `orcheck server` of an order."""
         return [pid for (_, of), pid in self.pids.items() if of == order]
 
-    def written_bytes(self, order):
+    def written_bytes(self, order: str) -> int:
         """What the servers of an order have written to their disks, so far."""
         lines = [
             line
@@ -166,12 +188,12 @@ class Bed(Held):
 class Streams:
     """How many files a server has open for writing at the same time, at most, looked at once a second."""
 
-    def __init__(self, pids):
+    def __init__(self, pids: Sequence[int]) -> None:
         self.pids, self.found, self.over = pids, 0, threading.Event()
         self.thread = threading.Thread(target=self.look, daemon=True)
         self.thread.start()
 
-    def look(self):
+    def look(self) -> None:
         every_s = 0.5  # short bursts are looked at once
         while not self.over.wait(every_s):
             every_s = 1
@@ -180,13 +202,13 @@ class Streams:
                     self.found, sum(".orc" in path or ".stripe" in path for path in open_files(pid))
                 )
 
-    def most(self):
+    def most(self) -> int | None:
         self.over.set()
         self.thread.join()
         return self.found or None  # nothing was seen of a burst that short
 
 
-def open_files(pid):
+def open_files(pid: int) -> list[str]:
     found = []
     with contextlib.suppress(OSError):
         for number in os.listdir(f"/proc/{pid}/fd"):
@@ -195,6 +217,6 @@ def open_files(pid):
     return found
 
 
-def chunk_of(size):
+def chunk_of(size: int) -> int:
     """A chunk of staging memory for images of this many bytes: 4 MiB at most."""
     return next(1 << shift for shift in range(22, 15, -1) if 1 << shift <= max(size, 1 << 16))

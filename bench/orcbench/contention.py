@@ -14,13 +14,20 @@ Servers that write what comes as it comes do so past the page cache ("write-thro
 memory than 1/16 of the burst, as on machines whose memory is far smaller than a burst.
 """
 
+import argparse
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 from orcbench import bursts, facts, reporting, running, stats, svg
+from orcbench.stats import Figure, Sample, Samples
 from testbed.cluster import cluster as cl
 from testbed.cluster import disks as model
+
+# Name, mode, nodes, ranks of a node, bytes of a rank.
+Case = tuple[str, str, int, int, int]
 
 GOALS = {
     "orchestrated_over_traditional_time": ("<=", 0.5),
@@ -54,7 +61,7 @@ SMALL = 65536  # bytes of a rank's image, in bursts of next to no bytes
 PARTS = ("headline", "tasks", "ranks", "images", "plain")
 
 
-def more(parser):
+def more(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gib",
         type=float,
@@ -92,7 +99,9 @@ def more(parser):
     )
 
 
-def turns(bed, cases, rounds, disks, title):
+def turns(
+    bed: bursts.Bed, cases: Sequence[Case], rounds: int, disks: model.Disks | None, title: str
+) -> Samples:
     """case name -> bursts; cases: (name, mode, nodes, ranks of a node, bytes of a rank), in rotating order."""
     cases = [
         case
@@ -106,8 +115,8 @@ def turns(bed, cases, rounds, disks, title):
         bed.burst(
             *MODES[mode], nodes, per_node, size, disks
         )  # the first use of anything is not what is measured
-    samples = {case[0]: [] for case in cases}
-    small = {}
+    samples: Samples = {case[0]: [] for case in cases}
+    small: dict[str, dict[str, Any]] = {}
     if disks:
         # What a burst takes apart from its bytes: one of next to none.
         for name, mode, nodes, per_node, size in cases:
@@ -140,7 +149,7 @@ def turns(bed, cases, rounds, disks, title):
     return samples
 
 
-def better(samples, *names):
+def better(samples: Samples, *names: str) -> str:
     """The one of these that took less, by median."""
     return min(
         (name for name in names if name in samples),
@@ -149,13 +158,13 @@ def better(samples, *names):
     )
 
 
-def over(samples, one, other, key="s"):
+def over(samples: Samples, one: str, other: str, key: str = "s") -> Figure:
     return stats.figure(
         [a[key] / b[key] for a, b in zip(samples.get(one, []), samples.get(other, []))]
     )
 
 
-def show(title, samples):
+def show(title: str, samples: Samples) -> None:
     print(f"\n{title}")
     rows = []
     for name, ones in samples.items():
@@ -173,17 +182,19 @@ def show(title, samples):
     reporting.table(["", "s", "quartiles", "MB/s", "streams a server", "processors busy"], rows)
 
 
-def spread_of(ranks):
+def spread_of(ranks: int) -> tuple[int, int]:
     """Nodes and ranks a node: first all nodes get one."""
     nodes = min(NODES, ranks)
     return nodes, ranks // nodes
 
 
-def page(size):
+def page(size: float) -> int:
     return max(int(size) // 65536 * 65536, 65536)
 
 
-def on_model_disks(args, program, parts, found):
+def on_model_disks(
+    args: argparse.Namespace, program: str, parts: Sequence[str], found: dict[str, Samples]
+) -> Sample:
     rounds, others = (
         args.rounds or (15 if args.full else 5),
         args.other_rounds or (5 if args.full else 2),
@@ -252,7 +263,7 @@ def on_model_disks(args, program, parts, found):
         return {"disk": disks.stats("s1"), "link_bytes_per_s": link_rate(bed.cluster)}
 
 
-def on_plain_disk(args, program, found):
+def on_plain_disk(args: argparse.Namespace, program: str, found: dict[str, Samples]) -> None:
     """Four directories of the machine's own disk."""
     rounds, size = (
         args.rounds or (15 if args.full else 5),
@@ -284,7 +295,7 @@ else:
 """
 
 
-def link_rate(cluster):
+def link_rate(cluster: cl.Cluster) -> float:
     """Bytes/s of one plain TCP connection from a node to a server."""
     node, server = cluster.nodes[0], cluster.servers[0]
     command = [sys.executable, "-c", TRANSFER]
@@ -300,7 +311,7 @@ def link_rate(cluster):
     return float(taker.communicate(timeout=60)[0])
 
 
-def calibration(found, setting):
+def calibration(found: dict[str, Samples], setting: Sample) -> list[dict[str, Any]]:
     """Parameters of the contention model, measured or set apart from the bursts, and the bursts (docs/contention.md): a model for
     each size of a chunk and limit of dirty memory."""
     kinds = {
@@ -310,7 +321,8 @@ def calibration(found, setting):
         "vertical, cached": ("vertical", True),
         "orchestrated": ("orchestrated", False),
     }
-    groups = {}
+    # (size of a chunk, limit of dirty memory) -> cases, and how much was dirty.
+    groups: dict[tuple[int, int], tuple[list[dict[str, Any]], list[int]]] = {}
     for part in (name for name in PARTS if name in found and name != "plain"):
         for ones in found[part].values():
             one = ones[0]
@@ -341,7 +353,9 @@ def calibration(found, setting):
     ]
 
 
-def model_of(setting, chunk, dirty, cases):
+def model_of(
+    setting: Sample, chunk: int, dirty: int, cases: list[dict[str, Any]]
+) -> dict[str, Any]:
     disk, rate = setting["disk"], int(setting["link_bytes_per_s"])
     slope_s = (disk["seek_s"] - disk["settle_s"]) * 15 / 8  # testbed/cluster/disk.c
     return {
@@ -382,21 +396,24 @@ def model_of(setting, chunk, dirty, cases):
     }
 
 
-def main():
+def main() -> None:
     args = running.arguments("contention", __doc__, more)
     running.end_on_signals()
-    why = cl.missing()
-    if why:
-        return reporting.not_measured(args, "contention", why, GOALS)
+    missing = cl.missing()
+    if missing:
+        reporting.not_measured(args, "contention", missing, GOALS)
+        return
     program = running.build(args.prefix, "burst")
     machine = facts.Machine(args.dir)
-    parts, found, setting, why = args.only or list(PARTS), {}, None, {}
+    parts, setting = args.only or list(PARTS), None
+    found: dict[str, Samples] = {}
+    why: dict[str, str] = {}
     if set(parts) - {"plain"}:
-        why = {
+        reasons = {
             "model disks": model.missing(),
             "cached servers before model disks": model.missing() or model.cannot_limit(),
         }
-        why = {what: text for what, text in why.items() if text}
+        why = {what: text for what, text in reasons.items() if text}
         for what, text in why.items():
             print(f"NOT MEASURED: {what}: {text}", flush=True)
         if "model disks" not in why:
@@ -447,11 +464,11 @@ def main():
     draw(args, found, footnote)
 
 
-def median(ones, key):
+def median(ones: list[Sample], key: str) -> float:
     return stats.spread([one[key] for one in ones])["median"]
 
 
-def draw(args, found, footnote):
+def draw(args: argparse.Namespace, found: dict[str, Samples], footnote: str) -> None:
     """As the documents' figures 1 and 5 to 8."""
     modes, panels = ("traditional", "traditional, cached", "vertical", "orchestrated"), []
     if "ranks" in found:
@@ -468,7 +485,10 @@ def draw(args, found, footnote):
         names = list(TABLE)
         for letter, figure in (("D", "5"), ("C", "8")):
             panel = svg.Panel(
-                f"class {letter}, 256 ranks (figure {figure})", "", "s", x_names=names
+                f"class {letter}, 256 ranks (figure {figure})",
+                "",
+                "s",
+                x_names=list(enumerate(names)),
             )
             for mode in modes:
                 points = [

@@ -4,13 +4,19 @@ What benchmarks that look at one disk share: the ways of fio, a program that tak
 (src/flush.c), rounds in which all take turns, and the table of them.
 """
 
+import argparse
+import functools
 import json
 import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Mapping
+from typing import IO
 
 from orcbench import reporting, running, stats
+from orcbench.stats import Figure, Sample, Samples
+from testbed.cluster.held import pipe
 
 GIB = 1 << 30
 # What fio does: engine, jobs, requests in flight, MiB a request, more options. The last two pin their memory once and
@@ -27,7 +33,16 @@ FIO = {
 class Writer:
     """The program, waiting between checkpoints; its directory is its own, or another place."""
 
-    def __init__(self, args, program, ranks, size, fill="noise", options="", place=None):
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        program: str,
+        ranks: int,
+        size: int,
+        fill: str = "noise",
+        options: str = "",
+        place: str | None = None,
+    ) -> None:
         self.scratch = running.scratch(args.dir)
         where = self.scratch.__enter__()
         self.fifo = os.path.join(where, "report")
@@ -57,16 +72,16 @@ class Writer:
         # Both ways at once: opening blocks until the program opens its end, which a program that failed never does.
         self.report = os.fdopen(os.open(self.fifo, os.O_RDWR), "r")
 
-    def ended(self):
+    def ended(self) -> RuntimeError:
         self.said.seek(0)
         return RuntimeError(
             "the program ended: " + self.said.read()[-4000:].decode(errors="replace")
         )
 
-    def go(self):
+    def go(self) -> Sample:
         try:
-            self.process.stdin.write("go\n")
-            self.process.stdin.flush()
+            pipe(self.process.stdin).write("go\n")
+            pipe(self.process.stdin).flush()
         except BrokenPipeError:
             raise self.ended() from None
         line = b""
@@ -75,15 +90,15 @@ class Writer:
                 raise self.ended()
             ready = select_readable(self.report, 1.0)
             line += os.read(self.report.fileno(), 65536) if ready else b""
-        found = json.loads(line)
+        found: Sample = json.loads(line)
         found["rate"] = found["bytes"] / found["s"]
         found["cpu_s_per_gib"] = found["cpu_s"] / (found["bytes"] / GIB)
         return found
 
-    def close(self):
+    def close(self) -> None:
         if self.process.poll() is None:
             try:
-                self.process.stdin.close()
+                pipe(self.process.stdin).close()
                 self.process.wait(120)
             except (subprocess.TimeoutExpired, OSError):
                 self.process.terminate()  # mpirun ends its ranks
@@ -92,13 +107,13 @@ class Writer:
         self.scratch.__exit__(None, None, None)
 
 
-def select_readable(file, seconds):
+def select_readable(file: IO[str], seconds: float) -> bool:
     import select
 
     return bool(select.select([file], [], [], seconds)[0])
 
 
-def fio(args, way, size):
+def fio(args: argparse.Namespace, way: str, size: int) -> Sample:
     engine, jobs, depth, mib, more_options = FIO[way]
     each = size // jobs // (mib * running.MIB) * mib * running.MIB
     with running.scratch(args.dir) as where:
@@ -133,9 +148,9 @@ def fio(args, way, size):
         }
 
 
-def turns(tasks, rounds, where):
+def turns(tasks: Mapping[str, Callable[[], Sample]], rounds: int, where: str) -> Samples:
     """Samples: task -> one for each round, tasks in rotating order."""
-    samples = {name: [] for name in tasks}
+    samples: Samples = {name: [] for name in tasks}
     names = list(tasks)
     for number in range(rounds):
         for name in names[number % len(names) :] + names[: number % len(names)]:
@@ -147,9 +162,9 @@ def turns(tasks, rounds, where):
     return samples
 
 
-def ways_of_fio(args, size):
+def ways_of_fio(args: argparse.Namespace, size: int) -> dict[str, Callable[[], Sample]]:
     """A task for each way of fio that works here."""
-    tasks = {}
+    tasks: dict[str, Callable[[], Sample]] = {}
     for way in FIO:
         try:
             fio(args, way, 256 * running.MIB)
@@ -162,25 +177,25 @@ def ways_of_fio(args, size):
                 flush=True,
             )
             continue
-        tasks[way] = lambda way=way: fio(args, way, size)
+        tasks[way] = functools.partial(fio, args, way, size)
     return tasks
 
 
-def best_of_fio(samples):
+def best_of_fio(samples: Samples) -> str:
     return max(
         (way for way in FIO if way in samples),
         key=lambda way: stats.spread([one["rate"] for one in samples[way]])["median"],
     )
 
 
-def over(samples, name):
+def over(samples: Samples, name: str) -> Figure:
     best = best_of_fio(samples)
     return stats.figure(
         [mine["rate"] / its["rate"] for mine, its in zip(samples[name], samples[best])]
     )
 
 
-def show(title, samples):
+def show(title: str, samples: Samples) -> None:
     print(f"\n{title}: best is {best_of_fio(samples)}")
     rows = []
     for name, ones in samples.items():

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import time
+from typing import Any
 
 from orcbench.running import ROOT
 
@@ -10,7 +11,7 @@ from orcbench.running import ROOT
 BUSY = 0.9
 
 
-def read(path, otherwise=""):
+def read(path: str, otherwise: str = "") -> str:
     try:
         with open(path) as file:
             return file.read().strip()
@@ -18,34 +19,34 @@ def read(path, otherwise=""):
         return otherwise
 
 
-def output(*command, **more):
+def output(*command: str, cwd: str | None = None) -> str:
+    """What a command says; nothing if it fails."""
     try:
-        return subprocess.run(
-            command, capture_output=True, text=True, check=True, **more
-        ).stdout.strip()
+        done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=cwd)
     except (OSError, subprocess.CalledProcessError):
         return ""
+    return done.stdout.strip()
 
 
-def available_bytes():
+def available_bytes() -> int:
     for line in read("/proc/meminfo").splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
     return 0
 
 
-def processor_times():
+def processor_times() -> dict[str, int]:
     fields = [int(x) for x in read("/proc/stat").splitlines()[0].split()[1:9]]
     return {"all": sum(fields), "idle": fields[3] + fields[4], "steal": fields[7]}
 
 
-def busy(before, after=None):
+def busy(before: dict[str, int], after: dict[str, int] | None = None) -> float:
     """The share of all processors that somebody had since processor_times() was before."""
     after = after or processor_times()
     return 1 - (after["idle"] - before["idle"]) / max(1, after["all"] - before["all"])
 
 
-def percent(share):
+def percent(share: float) -> str:
     """A share of the processors for a table: LIMIT where they were it."""
     return f"{100 * share:.0f} %" + (" LIMIT" if share > BUSY else "")
 
@@ -53,7 +54,7 @@ def percent(share):
 class Machine:
     """What ran where, and how busy the machine was with other things."""
 
-    def __init__(self, path):
+    def __init__(self, path: str) -> None:
         before = processor_times()
         time.sleep(1)
         self.begin, self.path = processor_times(), path
@@ -69,7 +70,7 @@ class Machine:
         if kind in ("tmpfs", "ramfs", "overlay"):
             print(f"WARNING: {path} is on {kind}, not on a disk. Next: --dir DIRECTORY", flush=True)
 
-    def facts(self):
+    def facts(self) -> dict[str, Any]:
         info = read("/proc/cpuinfo")
         model = next(
             (
@@ -115,7 +116,7 @@ class Machine:
         }
 
 
-def commit():
+def commit() -> str:
     """The commit that was measured; "+" when files differ from it."""
     found = output("git", "rev-parse", "--short=12", "HEAD", cwd=ROOT)
     changed = output("git", "status", "--porcelain", "--untracked-files=no", cwd=ROOT)

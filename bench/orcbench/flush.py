@@ -8,10 +8,14 @@ fresh files. The best is what the device can do. Then the same on the
 device limited to 500 MB/s, where the ratio is sharp.
 """
 
+import argparse
 import os
 import tempfile
+from collections.abc import Sequence
+from typing import Any
 
 from orcbench import disk, facts, reporting, running, stats, svg, throttling
+from orcbench.stats import Samples
 
 LIMIT_BYTES_PER_S = 500_000_000
 GOALS = {
@@ -29,7 +33,7 @@ ENCODINGS = {
 }
 
 
-def more(parser):
+def more(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gib", type=float, default=4, help="GiB a checkpoint and a file of fio (default 4)"
     )
@@ -46,7 +50,9 @@ def more(parser):
     parser.add_argument("--options", default="", metavar="TOML", help="more options of the library")
 
 
-def rounds_of(args, program, rounds, size, where):
+def rounds_of(
+    args: argparse.Namespace, program: str, rounds: int, size: int, where: str
+) -> Samples:
     """Samples: task -> one for each round."""
     writers = {}
     try:
@@ -66,7 +72,7 @@ def rounds_of(args, program, rounds, size, where):
             writer.close()
 
 
-def encodings(args, program):
+def encodings(args: argparse.Namespace, program: str) -> list[dict[str, Any]]:
     """Rate, processor time and size of every encoding, on a smooth field."""
     found = []
     with tempfile.NamedTemporaryFile() as key:
@@ -105,7 +111,9 @@ def encodings(args, program):
     return found
 
 
-def plot(args, conditions, footnote):
+def plot(
+    args: argparse.Namespace, conditions: Sequence[tuple[str, Samples]], footnote: str
+) -> None:
     panels = []
     for title, samples in conditions:
         panel = svg.Panel(title, "round", "MB/s")
@@ -115,12 +123,13 @@ def plot(args, conditions, footnote):
     svg.save(os.path.join(args.results, "flush.svg"), footnote, panels)
 
 
-def main():
+def main() -> None:
     args = running.arguments("flush", __doc__, more)
     running.end_on_signals()
     version = facts.output("fio", "--version")
     if not version:
-        return reporting.not_measured(args, "flush", running.NO_FIO, GOALS)
+        reporting.not_measured(args, "flush", running.NO_FIO, GOALS)
+        return
     program = running.build(args.prefix, "flush")
     machine = facts.Machine(args.dir)
     size = int(args.gib * disk.GIB) // (32 * running.MIB) * 32 * running.MIB

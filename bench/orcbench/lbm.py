@@ -15,8 +15,10 @@ checkpoints, with B_IO, B_M and m from another program (src/traffic.c), never fr
 they are to explain.
 """
 
+import argparse
 import bisect
 import glob
+import math
 import os
 import signal
 import statistics
@@ -24,8 +26,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from orcbench import facts, reporting, running, stats, svg, throttling
+from orcbench.stats import Figure, Sample
+
+T = TypeVar("T")
+# Head and rows.
+Table = tuple[list[str], list[list[str]]]
 
 GOALS = {"async_over_bound": ("<=", 1.5), "async_over_sync_500": ("<=", 0.1)}
 LIMIT_BYTES_PER_S = 500_000_000
@@ -42,7 +51,7 @@ SCHEMES = ("node", "socket", "core")
 REPORTED = {"LiMa": (51, 2.5), "HERMIT": (23, 0.85)}
 
 
-def more(parser):
+def more(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cells", type=int, default=128, help="edge of the box (default 128: 333 MiB a checkpoint)"
     )
@@ -79,7 +88,7 @@ class Counters:
     EVENTS = "/sys/bus/event_source/devices/uncore_imc*/events/"
     INTERVAL_MS = 100
 
-    def __init__(self):
+    def __init__(self) -> None:
         found = sorted(
             path
             for name in ("cas_count_read", "cas_count_write", "data_reads", "data_writes")
@@ -112,7 +121,7 @@ class Counters:
         except OSError:
             self.events = []
 
-    def stop(self):
+    def stop(self) -> tuple[list[tuple[float, float]], str]:
         """[(monotonic time, bytes/s)], and why there are none."""
         if not self.process:
             return [], "no counters of memory controllers, or no perf"
@@ -121,8 +130,8 @@ class Counters:
         found = self.parse(self.file)
         return found, "" if found else "perf may not read the counters of the memory controllers"
 
-    def parse(self, lines):
-        sums = {}
+    def parse(self, lines: Iterable[str]) -> list[tuple[float, float]]:
+        sums: dict[float, float] = {}
         for line in lines:
             fields = line.strip().split(",")
             if len(fields) > 3 and fields[2] == "MiB" and not fields[1].startswith("<"):
@@ -134,7 +143,9 @@ class Counters:
         ]
 
 
-def rates(ends_s, step_bytes, points=120):
+def rates(
+    ends_s: Sequence[float], step_bytes: float, points: int = 120
+) -> list[tuple[float, float]]:
     """(time, GB/s) at both ends of slices of time, at most this many: the bytes of the steps in it by its length."""
     width = ends_s[-1] / points
     found, before = [], 0
@@ -149,7 +160,9 @@ def rates(ends_s, step_bytes, points=120):
 
 
 # ---- one condition of the device ------------------------------------------------------------------
-def beside_neighbours(samples, mode, value):
+def beside_neighbours(
+    samples: list[Sample], mode: str, value: Callable[[Sample, float], T]
+) -> list[T]:
     """value(window, the mean time of the windows before and after it) of all windows of a mode."""
     windows = [
         s for s in samples if s["kind"] == "window" and s["mode"] in ("none", "copied", *MODES)
@@ -161,7 +174,7 @@ def beside_neighbours(samples, mode, value):
     ]
 
 
-def none_beside_none(samples):
+def none_beside_none(samples: list[Sample]) -> list[float]:
     """The same comparison where nothing differs: a window without a checkpoint and its neighbours."""
     none = [s["s"] for s in samples if s["kind"] == "window" and s["mode"] == "none"]
     return [none[i] / ((none[i - 1] + none[i + 1]) / 2) for i in range(1, len(none) - 1)]
@@ -172,21 +185,21 @@ class Condition:
 
     def __init__(
         self,
-        args,
-        programs,
-        name,
-        rounds,
-        runs,
-        counts,
-        timelines=0,
-        calibrated=True,
-        modes=MODES,
-        ranks=None,
-        threads=None,
-        cells=None,
-        depth=0,
-        options="",
-    ):
+        args: argparse.Namespace,
+        programs: Mapping[str, str],
+        name: str,
+        rounds: int,
+        runs: int,
+        counts: Sequence[int],
+        timelines: int = 0,
+        calibrated: bool = True,
+        modes: Sequence[str] = MODES,
+        ranks: int | None = None,
+        threads: int | None = None,
+        cells: int | None = None,
+        depth: int = 0,
+        options: str = "",
+    ) -> None:
         """calibrated: with the separate program. options: of the session, added to those for --copy-threads."""
         ranks, threads = ranks or args.ranks, threads or args.threads
         copy_threads = min(threads, args.copy_threads or threads)
@@ -249,7 +262,7 @@ class Condition:
             )
         self.calibrate(calibration)
 
-    def calibrate(self, found):
+    def calibrate(self, found: Sample) -> None:
         """B_M, B_IO, m, memcpy, from the separate program."""
         samples, moved = found["samples"], found["window_bytes"]
         times = {
@@ -269,21 +282,22 @@ class Condition:
             for mode, word in (("async", "copied"), ("lent", "lent"))
         }
 
-    def model_s(self, mode, n):
+    def model_s(self, mode: str, n: int) -> float:
         """Eq. (1) and (2): seconds lost by n checkpoints."""
         if mode == "sync":
-            return n * self.bytes / self.io["median"]
-        return n * self.m[mode]["value"] * self.bytes / self.memory["median"]
+            return float(n * self.bytes / self.io["median"])
+        return float(n * self.m[mode]["value"] * self.bytes / self.memory["median"])
 
-    def lost(self, mode):
+    def lost(self, mode: str) -> list[tuple[float, Sample]]:
         """Of each window: (seconds lost, the window)."""
         return beside_neighbours(self.samples, mode, lambda s, near: (s["s"] - near, s))
 
-    def bound_s(self, window, copy_s=None):
+    def bound_s(self, window: Sample, copy_s: float | None = None) -> float:
         """Copy time + processor time of Orcheck's threads / cores."""
-        return (window["stage_s"] if copy_s is None else copy_s) + window["cpu_s"] / self.cores
+        copied_s: float = window["stage_s"] if copy_s is None else copy_s
+        return copied_s + float(window["cpu_s"]) / self.cores
 
-    def windows(self):
+    def windows(self) -> list[Sample]:
         """One entry for each mode: a single checkpoint."""
         none = statistics.median(
             s["s"] for s in self.samples if s["kind"] == "window" and s["mode"] == "none"
@@ -310,14 +324,14 @@ class Condition:
             )
         return rows
 
-    def runs(self):
+    def runs(self) -> list[Sample]:
         """One entry for each mode and number of checkpoints: the slowdown of whole runs."""
-        found = {}
+        found: dict[int, dict[str, Sample]] = {}
         for s in self.samples:
             if s["kind"] == "run":
                 found.setdefault(s["round"], {})[s["mode"]] = s
         rows = []
-        none = statistics.median(one["none"]["s"] for one in found.values()) if found else None
+        none = statistics.median(one["none"]["s"] for one in found.values()) if found else math.nan
         for mode in self.modes:
             for n in range(1, MOST + 1):
                 # What was not safe at the end is waited for: the run is over when it is.
@@ -341,7 +355,7 @@ class Condition:
                     )
         return rows
 
-    def slowdown(self, mode, n):
+    def slowdown(self, mode: str, n: int) -> float | None:
         """Slowdown of whole runs by n checkpoints, %; None when that was not run."""
         return next(
             (
@@ -352,7 +366,7 @@ class Condition:
             None,
         )
 
-    def timeline(self):
+    def timeline(self) -> svg.Panel:
         """Panel: the solver's memory traffic over time, by mode, from how long each step took."""
         panel = svg.Panel(
             f"Device {self.name}, two checkpoints", "seconds", "GB/s of the solver", x_even=True
@@ -381,7 +395,7 @@ class Condition:
             )
         return panel
 
-    def facts(self):
+    def facts(self) -> dict[str, Any]:
         return {
             "device": self.name,
             "window_steps": self.steps,
@@ -394,7 +408,7 @@ class Condition:
             "none_over_none": stats.spread(none_beside_none(self.samples)),
         }
 
-    def show(self):
+    def show(self) -> None:
         m = {mode: self.m[mode]["value"] for mode in self.m}
         noise = stats.spread(none_beside_none(self.samples))
         print(
@@ -452,7 +466,7 @@ class Condition:
             ],
         )
 
-    def panel(self):
+    def panel(self) -> svg.Panel:
         runs, windows = self.runs(), {r["mode"]: r for r in self.windows()}
         panel = svg.Panel(
             f"Device {self.name}", f"checkpoints in {self.run_steps} steps", "slowdown, %"
@@ -501,18 +515,18 @@ class Condition:
 
 
 # ---- ratios ---------------------------------------------------------------------------------------
-def median_ratio(rows):
+def median_ratio(rows: Sequence[tuple[float, float]]) -> float:
     """Ratio of two medians: what is lost may be near zero, and a median of ratios would be wild."""
     below = statistics.median(row[1] for row in rows)
     return statistics.median(row[0] for row in rows) / below if below > 0 else float("inf")
 
 
-def over(condition, top, bottom):
+def over(condition: Condition, top: str, bottom: str) -> Figure:
     pairs = zip(condition.lost(top), condition.lost(bottom))
     return stats.figure([(a, b) for (a, _), (b, _) in pairs], median_ratio)
 
 
-def loss_table(first, conditions):
+def loss_table(first: str, conditions: Sequence[Condition]) -> Table:
     rows = []
     for condition in conditions:
         for r in condition.windows():
@@ -531,7 +545,7 @@ def loss_table(first, conditions):
     return [first, "MiB", "lost ms", "95 %", "in steps", "copy ms", "CP cpu ms"], rows
 
 
-def reported_table(conditions):
+def reported_table(conditions: Sequence[Condition]) -> Table:
     """Four checkpoints here beside the paper's figures; what carries over is the ratio."""
     rows = [
         [f"{name} (reported)", f"{sync:g}", f"{asynchronous:g}", f"{asynchronous / sync:.3f}"]
@@ -551,7 +565,7 @@ def reported_table(conditions):
     return ["four checkpoints", "synchronous %", "asynchronous %", "ratio"], rows
 
 
-def scaling_panel(scaling):
+def scaling_panel(scaling: Sequence[Condition]) -> svg.Panel:
     panel = svg.Panel(
         "Weak scaling: one checkpoint",
         "ranks (the box and its state grow with them)",
@@ -570,7 +584,7 @@ def scaling_panel(scaling):
     return panel
 
 
-def schemes_panel(schemes):
+def schemes_panel(schemes: Sequence[Condition]) -> svg.Panel:
     panel = svg.Panel(
         "CP-threads: one a node, a socket, a core",
         "scheme",
@@ -592,12 +606,18 @@ def schemes_panel(schemes):
     return panel
 
 
-def markdown(head, rows):
+def markdown(head: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
     lines = ["| " + " | ".join(map(str, row)) + " |" for row in [head, ["---"] * len(head), *rows]]
     return "\n".join(lines)
 
 
-def publish(args, footnote, figures, tables, pictures):
+def publish(
+    args: argparse.Namespace,
+    footnote: str,
+    figures: dict[str, Figure],
+    tables: Mapping[str, Table],
+    pictures: Mapping[str, Sequence[svg.Panel]],
+) -> None:
     """docs/lbm.md and its pictures: everything in it was measured by this run."""
     images = os.path.join(running.ROOT, "docs", "img")
     for name, panels in pictures.items():
@@ -640,11 +660,13 @@ Circles mark where a checkpoint begins.
         file.write(text)
 
 
-def series(args, programs, rounds):
+def series(
+    args: argparse.Namespace, programs: Mapping[str, str], rounds: int
+) -> tuple[list[Condition], list[Condition], list[Condition]]:
     """Incremental, schemes, weak scaling: on the device as it is, by windows (and runs with four checkpoints)."""
     some, cores = max(3, rounds // 4), len(os.sched_getaffinity(0))
 
-    def one(name, **more):
+    def one(name: str, **more: Any) -> Condition:
         print(f"  {name}", file=sys.stderr, flush=True)
         return Condition(
             args, programs, name, some, more.pop("runs", 0), (MOST,), calibrated=False, **more
@@ -682,7 +704,7 @@ def series(args, programs, rounds):
     return incremental, schemes, scaling
 
 
-def main():
+def main() -> None:
     args = running.arguments("lbm", __doc__, more)
     running.end_on_signals()
     programs = {name: running.build(args.prefix, name) for name in ("solver", "traffic")}

@@ -8,14 +8,17 @@ servers that write as it comes, striped over all, as ordinary parallel file syst
 the servers' processes have written: a server that never wrote would keep everybody happy.
 """
 
+import argparse
 import json
 import os
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
 
 from orcbench import bursts, facts, reporting, running, stats, svg
+from orcbench.stats import Sample, Samples
 from testbed.cluster import cluster as cl
 from testbed.cluster import disks as model
 from testbed.cluster.held import until
@@ -42,7 +45,7 @@ WAYS = {
 COUNTS = {"pull": 16, "shared": 16, "arrival": 4}
 
 
-def more(parser):
+def more(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mib", type=int, default=8, help="MiB a rank and checkpoint (default 8)")
     parser.add_argument(
         "--seconds", type=float, default=12, help="how long each is looked at (default 12)"
@@ -53,7 +56,13 @@ def more(parser):
     )
 
 
-def fio(disks, names, words, within_s, ordinary=lambda: None):
+def fio(
+    disks: model.Disks,
+    names: Sequence[str],
+    words: Sequence[str],
+    within_s: float,
+    ordinary: Callable[[], object] = lambda: None,
+) -> float:
     """Bytes/s of all servers together. ordinary is called when fio begins to count."""
     processes = []
     try:
@@ -95,14 +104,9 @@ def fio(disks, names, words, within_s, ordinary=lambda: None):
 class Checkpoints:
     """One after the other, until it is over."""
 
-    def __init__(self, bed, way, size):
-        self.bed, self.way, self.size, self.over, self.error = (
-            bed,
-            way,
-            size,
-            threading.Event(),
-            None,
-        )
+    def __init__(self, bed: bursts.Bed, way: str, size: int) -> None:
+        self.bed, self.way, self.size, self.over = bed, way, size, threading.Event()
+        self.error: Exception | None = None
         self.order, self.thread = WAYS[way][1], threading.Thread(target=self.go, daemon=True)
         # Opening a job is not what ordinary traffic is looked at beside.
         enough = bed.written_bytes(self.order) + size * NODES * PER_NODE // 4
@@ -114,7 +118,7 @@ class Checkpoints:
                 f"{way}: no quarter of a checkpoint was written within {DEADLINE_S} s"
             )
 
-    def go(self):
+    def go(self) -> None:
         try:
             while not self.over.is_set():
                 self.bed.burst(
@@ -123,19 +127,22 @@ class Checkpoints:
         except Exception as error:  # told to who waits for it
             self.error = error
 
-    def end(self):
+    def end(self) -> None:
         self.over.set()
         self.thread.join()
         if self.error:
             raise self.error
 
 
-def look(bed, disks, kind, way, args):
+def look(
+    bed: bursts.Bed, disks: model.Disks, kind: str, way: str, args: argparse.Namespace
+) -> Sample:
     """Rates of ordinary traffic and of checkpoints, in bytes/s, and the processors' use, all while fio counted."""
     model.drop_caches()
-    beside, at = None if way == "alone" else Checkpoints(bed, way, args.mib << 20), []
+    beside = None if way == "alone" else Checkpoints(bed, way, args.mib << 20)
+    at: list[tuple[float, dict[str, int], int]] = []
 
-    def note():
+    def note() -> None:
         at.append(
             (
                 time.monotonic(),
@@ -164,16 +171,18 @@ def look(bed, disks, kind, way, args):
     }
 
 
-def main():
+def main() -> None:
     args = running.arguments("mixed", __doc__, more)
     running.end_on_signals()
     version = facts.output("fio", "--version")
     why = cl.missing() or model.missing() or (None if version else running.NO_FIO)
     if why:
-        return reporting.not_measured(args, "mixed", why, GOALS)
+        reporting.not_measured(args, "mixed", why, GOALS)
+        return
     program = running.build(args.prefix, "burst")
     machine, rounds = facts.Machine(args.dir), args.rounds or (9 if args.full else 3)
-    names, found = [f"s{number + 1}" for number in range(SERVERS)], {}
+    names = [f"s{number + 1}" for number in range(SERVERS)]
+    found: dict[str, Samples] = {}
     orders = {
         "pull": [],
         "arrival": ["--order", "arrival"],

@@ -11,11 +11,14 @@ had less of, wherever the library keeps it. SCR does not tell when a flush has e
 The adapters for SCR, VELOC and FTI have neither been compiled with their headers nor run yet.
 """
 
+import argparse
 import os
 import statistics
 import subprocess
+from collections.abc import Callable
 
 from orcbench import facts, reporting, running, stats, svg
+from orcbench.stats import Sample, Samples
 
 NAMES = {
     "orcheck": "Orcheck",
@@ -27,7 +30,15 @@ NAMES = {
 LIBRARIES = {"scr": ["-lscr"], "veloc": ["-lveloc-client"], "fti": ["-lfti", "-lcrypto", "-lm"]}
 
 
-def more(parser):
+# Title, unit and value of each panel.
+SHOWN: list[tuple[str, str, Callable[[Sample], float]]] = [
+    ("blocked", "ms", lambda one: 1e3 * one["blocked_s"]),
+    ("durable", "s", lambda one: one["durable_s"]),
+    ("slower", "ms", lambda one: 1e3 * (one["with_s"] - one["window_s"])),
+]
+
+
+def more(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mib", type=int, default=512, help="MiB of state of each rank (default 512)"
     )
@@ -40,7 +51,7 @@ def more(parser):
     )
 
 
-def flags_of(name):
+def flags_of(name: str) -> list[str] | None:
     """How to compile with a library; None where it is not found."""
     prefix = os.environ.get(f"{name.upper()}_DIR")
     if prefix:
@@ -54,7 +65,7 @@ def flags_of(name):
     return found.split() or None
 
 
-def settings(name, where, ranks):
+def settings(name: str, where: str, ranks: int) -> tuple[str, dict[str, str]]:
     """What a library reads: a file, and the environment."""
     local, conf = os.path.join(where, "local"), os.path.join(where, "conf")
     os.makedirs(local)
@@ -86,13 +97,13 @@ def settings(name, where, ranks):
     return conf, env
 
 
-def run(args, program, name, rounds):
+def run(args: argparse.Namespace, program: str, name: str, rounds: int) -> list[Sample]:
     with running.scratch(args.dir) as where:
         conf, env = settings(name, where, args.ranks)
         kept = {key: os.environ.get(key) for key in env}
         os.environ.update(env)
         try:
-            return running.run(
+            found: list[Sample] = running.run(
                 program,
                 args.ranks,
                 [
@@ -108,12 +119,13 @@ def run(args, program, name, rounds):
                     rounds,
                 ],
             )
+            return found
         finally:
             for key, value in kept.items():
                 os.environ.pop(key) if value is None else os.environ.update({key: value})
 
 
-def main():
+def main() -> None:
     args = running.arguments("peers", __doc__, more)
     running.end_on_signals()
     programs = dict.fromkeys(("orcheck", "posix"), running.build(args.prefix, "peers"))
@@ -131,7 +143,8 @@ def main():
             missing[name] = "found, but the adapter does not compile with it (above)"
     machine = facts.Machine(args.dir)
     rounds, turns = args.rounds or (15 if args.full else 4), args.turns or (3 if args.full else 2)
-    samples, names = {name: [] for name in programs}, list(programs)
+    samples: Samples = {name: [] for name in programs}
+    names = list(programs)
     for turn in range(turns):
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
             if name in missing:
@@ -188,11 +201,7 @@ def main():
     )
     there = [name for name in NAMES if name in samples]
     panels = []
-    for title, unit, value in (
-        ("blocked", "ms", lambda one: 1e3 * one["blocked_s"]),
-        ("durable", "s", lambda one: one["durable_s"]),
-        ("slower", "ms", lambda one: 1e3 * (one["with_s"] - one["window_s"])),
-    ):
+    for title, unit, value in SHOWN:
         panel = svg.Panel(
             title, "", unit, x_names=[(i, NAMES[name]) for i, name in enumerate(there)]
         )

@@ -14,12 +14,15 @@ first rank that enters orc_checkpoint until the last knows that the step is comm
 head (cluster/disks.py), and directories of this machine's disk ("plain").
 """
 
+import argparse
 import json
 import os
 import statistics
 import sys
+from collections.abc import Sequence
 
 from orcbench import facts, reporting, running, stats, svg
+from orcbench.stats import Figure, Sample, Samples
 from testbed.cluster import cluster as cl
 from testbed.cluster import disks as md
 from testbed.cluster import moosefs as mo
@@ -31,7 +34,7 @@ GOALS = {"orchestrated_over_traditional_time": ("<=", 0.9)}
 DISK_BYTES = 40 << 30
 
 
-def more(parser):
+def more(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rate", default="1gbit", help="of each link (default 1gbit)")
     parser.add_argument("--mib", type=int, default=24, help="MiB a node (default 24)")
     parser.add_argument("--ranks", default="8,32,64", help="ranks on 8 nodes (default 8,32,64)")
@@ -44,7 +47,7 @@ def more(parser):
     parser.add_argument("--only", choices=["model", "plain"], help="one kind of disks")
 
 
-def place(cluster, moosefs, orcheck):
+def place(cluster: cl.Cluster, moosefs: mo.MooseFS, orcheck: str) -> dict[str, list[str]]:
     """kind -> directories, the same on all nodes."""
     base, spread = os.path.join(moosefs.mount, "pinned"), os.path.join(moosefs.mount, "spread")
     cluster.run(["mkdir", base, spread], on="n1")
@@ -57,7 +60,15 @@ def place(cluster, moosefs, orcheck):
     return {"traditional": [spread], "vertical": pinned, "orchestrated": pinned}
 
 
-def one(args, cluster, program, kind, dirs, ranks, number):
+def one(
+    args: argparse.Namespace,
+    cluster: cl.Cluster,
+    program: str,
+    kind: str,
+    dirs: Sequence[str],
+    ranks: int,
+    number: int,
+) -> Sample:
     """A checkpoint of a job of its own, after one that is not counted; its files are gone afterwards."""
     job, report = f"{kind}{number}", os.path.join(cluster.work, "report")
     each = args.mib * running.MIB * NODES // ranks
@@ -91,14 +102,17 @@ def one(args, cluster, program, kind, dirs, ranks, number):
     )
     cluster.run(["rm", "-rf", *(os.path.join(path, job) for path in dirs)], on="n1")
     with open(report) as file:
-        return json.load(file)[0]
+        found: Sample = json.load(file)[0]
+    return found
 
 
-def measure(args, program, orcheck, disks):
+def measure(
+    args: argparse.Namespace, program: str, orcheck: str, disks: md.Disks | None
+) -> dict[int, Samples]:
     """ranks -> kind -> checkpoints, one each in a round, kinds in rotating order."""
     rounds = args.rounds or (15 if args.full else 3)
     counts = [int(text) for text in args.ranks.split(",")]
-    found = {ranks: {kind: [] for kind in KINDS} for ranks in counts}
+    found: dict[int, Samples] = {ranks: {kind: [] for kind in KINDS} for ranks in counts}
     names = [f"s{i + 2}" for i in range(SERVERS)]
     with cl.Cluster(args.dir, NODES, SERVERS + 1, args.rate) as cluster:
         places = [os.path.join(disks.path(name), "chunks") for name in names] if disks else None
@@ -125,11 +139,11 @@ def measure(args, program, orcheck, disks):
     return found
 
 
-def ratios(kinds, kind):
+def ratios(kinds: Samples, kind: str) -> list[float]:
     return [mine["s"] / its["s"] for mine, its in zip(kinds[kind], kinds["traditional"])]
 
 
-def show(name, found):
+def show(name: str, found: dict[int, Samples]) -> None:
     rows = []
     for ranks, kinds in found.items():
         for kind in KINDS:
@@ -152,18 +166,20 @@ def show(name, found):
     reporting.table(["", "s", "quartiles", "MB/s", "of traditional", "processors busy"], rows)
 
 
-def main():
+def main() -> None:
     args = running.arguments("pfs", __doc__, more)
     running.end_on_signals()
     why = cl.missing() or mo.missing()
     if why:
-        return reporting.not_measured(args, "pfs", why, GOALS)
+        reporting.not_measured(args, "pfs", why, GOALS)
+        return
     program, orcheck = (
         running.build(args.prefix, "spread"),
         os.path.join(args.prefix, "bin", "orcheck"),
     )
     machine = facts.Machine(args.dir)
-    at, why_no_model = {}, None
+    at: dict[str, dict[int, Samples]] = {}
+    why_no_model = None
     if args.only != "plain":
         why_no_model = md.missing()
         if why_no_model:
@@ -175,10 +191,10 @@ def main():
                 at["model"] = measure(args, program, orcheck, disks)
     if args.only != "model":
         at["plain"] = measure(args, program, orcheck, None)
-    figures = {}
-    for disks, found in at.items():
-        show(disks, found)
-        prefix = "" if disks == "model" else "plain_"
+    figures: dict[str, Figure] = {}
+    for name, found in at.items():
+        show(name, found)
+        prefix = "" if name == "model" else "plain_"
         for ranks, kinds in found.items():
             for kind in KINDS[1:]:
                 figures[f"{prefix}{kind}_over_traditional_time_{ranks}"] = stats.figure(
@@ -193,8 +209,8 @@ def main():
             [b / a for a, b in zip(half, half[1:])]
         )
     limited = sorted(
-        f"{disks} disks, {ranks} ranks, {kind}"
-        for disks, found in at.items()
+        f"{name} disks, {ranks} ranks, {kind}"
+        for name, found in at.items()
         for ranks, kinds in found.items()
         for kind in KINDS
         if statistics.median(one["busy"] for one in kinds[kind]) > facts.BUSY
@@ -214,15 +230,15 @@ def main():
             "model_not_measured": why_no_model,
             "processors_were_the_limit": limited,
             "raw": {
-                disks: {str(ranks): kinds for ranks, kinds in found.items()}
-                for disks, found in at.items()
+                name: {str(ranks): kinds for ranks, kinds in found.items()}
+                for name, found in at.items()
             },
         },
     )
     panels = []
-    for disks, found in at.items():
+    for name, found in at.items():
         panel = svg.Panel(
-            f"MooseFS, {SERVERS} servers, {disks} disks",
+            f"MooseFS, {SERVERS} servers, {name} disks",
             "ranks on 8 nodes",
             "s until committed",
             log_x=True,

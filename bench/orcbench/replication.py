@@ -15,15 +15,25 @@ central server's time. The server's time is taken as the smaller of what is meas
 would take for the bytes (`ideal`), so that no slow file system makes the ratio look better.
 """
 
+import argparse
+import functools
 import json
 import os
 import statistics
 import subprocess
 import sys
+from collections.abc import Sequence
+from typing import Any, Self
 
 from orcbench import facts, reporting, running, stats, svg
+from orcbench.stats import Figure, Sample, Samples
 from testbed.cluster import cluster as cl
 from testbed.cluster import shared
+
+# (rate of the links, holders) -> rounds.
+Streams = dict[tuple[str, int], list[Sample]]
+# (nodes, interval ÷ the central server's ideal time) -> what was run.
+Runs = dict[tuple[int, float], dict[str, Any]]
 
 GOALS = {
     "stream_over_tcp": (">=", 0.9),
@@ -47,7 +57,7 @@ NAMES = {
 REPORTED = "Walters and Chaudhary: 38 % with a central server, 9 % with one replica (every 4 minutes); 16 % and 5.5 % (every 8)"
 
 
-def more(parser):
+def more(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rate",
         default="200mbit",
@@ -85,10 +95,12 @@ def more(parser):
 class Bed:
     """A cluster with its servers, and programs run on it."""
 
-    def __init__(self, args, nodes, servers=0, rate=None):
+    def __init__(
+        self, args: argparse.Namespace, nodes: int, servers: int = 0, rate: str | None = None
+    ) -> None:
         self.args, self.cluster, self.number = args, cl.Cluster(args.dir, nodes, servers, rate), 0
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         self.cluster.__enter__()
         try:
             self.shared = shared.serve(self.cluster)
@@ -97,10 +109,10 @@ class Bed:
             raise
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.cluster.close()
 
-    def options(self, kind, job):
+    def options(self, kind: str, job: str) -> str:
         """Options for a way of keeping checkpoints. The directories are of this job alone."""
         if kind in ("central", "shared", "waited"):
             places = self.shared if kind == "shared" else self.shared[:1]
@@ -112,10 +124,12 @@ class Bed:
             f"\npeers = 1\nreplicas = {replicas}" if replicas else ""
         )
 
-    def level(self, kind):
+    def level(self, kind: str) -> str:
         return "peers" if kind[0] == "k" else "node" if kind == "local" else "global"
 
-    def run(self, kind, nodes, program, argv, name="job"):
+    def run(
+        self, kind: str, nodes: int, program: str, argv: Sequence[object], name: str = "job"
+    ) -> Any:
         """One run of a program that writes a report; what is in it. The checkpoints are gone afterwards."""
         self.number += 1
         job, hosts = f"{name}{self.number}", self.cluster.nodes[:nodes]
@@ -148,7 +162,7 @@ class Bed:
 
 
 # ---- 1: one stream --------------------------------------------------------------------------------
-def stream(args, program):
+def stream(args: argparse.Namespace, program: str) -> Streams:
     """(rate, holders) -> rounds. Rank 0 alone has something to keep."""
     rounds = args.stream_rounds or (31 if args.full else 9)
     found = {}
@@ -189,21 +203,21 @@ def stream(args, program):
     return found
 
 
-def over_tcp(ones):
+def over_tcp(ones: list[Sample]) -> list[float]:
     """Rates of a stream over those of plain TCP beside it."""
     return [statistics.mean(one["raw_s"]) / one["s"] for one in ones]
 
 
 # ---- 2: from the call to the commit ---------------------------------------------------------------
-def kinds_at(nodes, full):
+def kinds_at(nodes: int, full: bool) -> list[str]:
     replicas = [k for k in ((1, 2, 3, 4) if full else (1, 2)) if k < nodes]
     return ["local", *(f"k{k}" for k in replicas), "central", "shared"]
 
 
-def commits(args, program):
+def commits(args: argparse.Namespace, program: str) -> dict[int, Samples]:
     """nodes -> kind -> checkpoints, kinds in rotating order."""
     rounds, turns = args.rounds or (8 if args.full else 3), args.turns or (4 if args.full else 2)
-    found = {}
+    found: dict[int, Samples] = {}
     for nodes in (4, 8, 16, 32) if args.full else (8, 16):
         kinds = kinds_at(nodes, args.full)
         found[nodes] = {kind: [] for kind in kinds}
@@ -226,16 +240,17 @@ def commits(args, program):
     return found
 
 
-def central_s(ones, rate):
+def central_s(ones: list[Sample], rate: float) -> list[float]:
     """The central server's times, each at most what plain TCP at `rate` bytes/s would take."""
     return [min(one["s"], one["bytes"] / rate) for one in ones]
 
 
 # ---- 3: a solver ----------------------------------------------------------------------------------
-def solver(args, rate):
+def solver(args: argparse.Namespace, rate: float) -> Runs:
     """(nodes, interval ÷ the central server's ideal time) -> rounds of kind -> run."""
     rounds = args.solver_rounds or (7 if args.full else 3)
-    found, lbm = {}, build_lbm(args)
+    lbm = build_lbm(args)
+    found: Runs = {}
     for nodes in (8, 16) if args.full else (8,):
         kinds = ["none", "local", "k1", "central", "waited"] + (
             ["k2", "k4", "shared"] if args.full else []
@@ -244,7 +259,7 @@ def solver(args, rate):
         box = [word for axis in "xyz" for word in (f"--n{axis}", edge)]
         with Bed(args, nodes, SERVERS, args.rate) as bed:
 
-            def one(kind, steps, every):
+            def one(kind: str, steps: int, every: int) -> Sample:
                 how = "none" if kind == "none" else "sync" if kind == "waited" else "async"
                 argv = [
                     *box,
@@ -254,7 +269,8 @@ def solver(args, rate):
                     how,
                     *(["--every", every] if every else []),
                 ]
-                return bed.run(kind, nodes, lbm, argv, "lbm")
+                found: Sample = bed.run(kind, nodes, lbm, argv, "lbm")
+                return found
 
             probe = one("local", 40, 20)
             ideal_s = probe["staged_bytes"] / rate
@@ -285,7 +301,7 @@ def solver(args, rate):
     return found
 
 
-def build_lbm(args):
+def build_lbm(args: argparse.Namespace) -> str:
     out = os.path.join(running.ROOT, "build", "examples")
     subprocess.run(
         [
@@ -302,12 +318,12 @@ def build_lbm(args):
     return os.path.join(out, "lbm")
 
 
-def slowdown(samples, kind):
+def slowdown(samples: Sequence[dict[str, Sample]], kind: str) -> list[float]:
     return [one[kind]["loop_s"] / one["none"]["loop_s"] - 1 for one in samples]
 
 
 # ---- all ------------------------------------------------------------------------------------------
-def show(streams, at, runs, rate):
+def show(streams: Streams, at: dict[int, Samples], runs: Runs, rate: float) -> None:
     if streams:
         print(
             "\nOne node's part to its holders, from the call to the commit, and plain TCP through the same links"
@@ -366,7 +382,15 @@ def show(streams, at, runs, rate):
         )
 
 
-def figures_of(streams, at, runs, rate):
+def ratio_of_medians(column: int, rows: Sequence[tuple[float, ...]]) -> float:
+    """The first column over another one."""
+    below = statistics.median(row[column] for row in rows)
+    return statistics.median(row[0] for row in rows) / (below or float("nan"))
+
+
+def figures_of(
+    streams: Streams, at: dict[int, Samples], runs: Runs, rate: float
+) -> dict[str, Figure]:
     figures = {}
     for (link, holders), ones in streams.items():
         key = (
@@ -409,11 +433,7 @@ def figures_of(streams, at, runs, rate):
         name = f"_{nodes}_every_{factor:g}"
         for at_least, which in ((1, ""), (2, "_waited")):
             figures[f"one_replica_slowdown_over_central{which}{name}"] = stats.figure(
-                pairs,
-                lambda rows, column=at_least: (
-                    statistics.median(r[0] for r in rows)
-                    / (statistics.median(r[column] for r in rows) or float("nan"))
-                ),
+                pairs, functools.partial(ratio_of_medians, at_least)
             )
         figures[f"one_replica_slowdown{name}"] = stats.figure(slowdown(run["rounds"], "k1"))
         figures[f"central_slowdown{name}"] = stats.figure(slowdown(run["rounds"], "central"))
@@ -424,7 +444,7 @@ def figures_of(streams, at, runs, rate):
     return figures
 
 
-def plot(args, at, runs, footnote):
+def plot(args: argparse.Namespace, at: dict[int, Samples], runs: Runs, footnote: str) -> None:
     commit = svg.Panel("a checkpoint until it is committed", "nodes", "s", log_x=True, log_y=True)
     for kind in NAMES:
         points = []
@@ -457,7 +477,7 @@ def plot(args, at, runs, footnote):
         svg.save(reporting.result_path(args, "replication", ".svg"), footnote, panels)
 
 
-def link_rate(args, program):
+def link_rate(args: argparse.Namespace, program: str) -> float:
     """Bytes/s of plain TCP over one link at --rate."""
     with Bed(args, 2, rate=args.rate) as bed:
         ones = bed.run(
@@ -477,15 +497,17 @@ def link_rate(args, program):
                 bed.cluster.address("n2"),
             ],
         )
-        return statistics.median(32 * running.MIB / raw for one in ones for raw in one["raw_s"])
+        rates: list[float] = [32 * running.MIB / raw for one in ones for raw in one["raw_s"]]
+        return statistics.median(rates)
 
 
-def main():
+def main() -> None:
     args = running.arguments("replication", __doc__, more)
     running.end_on_signals()
     why = cl.missing() or shared.missing()
     if why:
-        return reporting.not_measured(args, "replication", why, GOALS)
+        reporting.not_measured(args, "replication", why, GOALS)
+        return
     program = running.build(args.prefix, "spread")
     machine = facts.Machine(args.dir)
     rate = link_rate(args, program)

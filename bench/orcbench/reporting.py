@@ -5,16 +5,19 @@ JSON has `ratios`, a flat object of the figures that have a goal (null: could no
 and with them the machine, the commit, the date, medians and spread.
 """
 
+import argparse
 import datetime
 import json
 import os
 import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from orcbench.facts import Machine, commit
-from orcbench.stats import figure
+from orcbench.stats import Figure, Goals, figure
 
 
-def table(head, rows):
+def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> None:
     """Prints rows under a head; numbers right, text left."""
     cells = [[str(c) for c in row] for row in [head, *rows]]
     widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
@@ -30,26 +33,33 @@ def table(head, rows):
     sys.stdout.flush()
 
 
-def meets(value, sign, goal):
+def meets(value: float, sign: str, goal: float) -> bool:
     return value <= goal if sign == "<=" else value >= goal
 
 
-def result_path(args, name, ending):
+def result_path(args: argparse.Namespace, name: str, ending: str) -> str:
     """Where results go; those of some parts only (--only, --way) to a file of their own: NAME-PARTS."""
-    parts = []
+    parts: list[str] = []
     for chosen in (vars(args).get("only"), vars(args).get("way")):
         parts += [chosen] if isinstance(chosen, str) else chosen or []
     words = ["".join(c if c.isalnum() else "-" for c in part.replace(", ", "-")) for part in parts]
     return os.path.join(args.results, "-".join([name, *words]) + ending)
 
 
-def not_measured(args, name, why, goals):
+def not_measured(args: argparse.Namespace, name: str, why: str, goals: Goals) -> None:
     """Says that nothing of a benchmark can be measured here; its keys are null."""
     print(f"NOT MEASURED: {why}", flush=True)
     finish(args, name, Machine(args.dir), {}, goals, {"not_measured": why})
 
 
-def finish(args, name, machine, figures, goals, more):
+def finish(
+    args: argparse.Namespace,
+    name: str,
+    machine: Machine,
+    figures: dict[str, Figure],
+    goals: Goals,
+    more: dict[str, Any],
+) -> str:
     """Prints the figures beside their goals, writes the JSON, returns a footnote for the plot.
 
     figures: name -> figure(); goals: name -> ("<=" or ">=", number), each without a figure was not measured;

@@ -10,6 +10,7 @@ of 1 Gbit/s checking is hidden behind the pieces on their way, and the ratio is 
 copy reading and checking add up unless somebody reads ahead.
 """
 
+import argparse
 import glob
 import json
 import os
@@ -17,8 +18,10 @@ import shutil
 import statistics
 import subprocess
 import sys
+from collections.abc import Iterable
 
 from orcbench import facts, reporting, running, stats, svg
+from orcbench.stats import Sample, Samples
 from testbed.cluster import cluster as cl
 
 GIB = 1 << 30
@@ -35,7 +38,7 @@ FIO = {
 }
 
 
-def more(parser):
+def more(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mib", type=int, default=1024, help="MiB of the rank's state (default 1024)"
     )
@@ -50,7 +53,7 @@ def more(parser):
     )
 
 
-def forget(paths):
+def forget(paths: Iterable[str]) -> None:
     """Takes files out of the page cache."""
     for path in paths:
         with open(path, "rb") as file:
@@ -58,7 +61,7 @@ def forget(paths):
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def fio(path, way):
+def fio(path: str, way: str) -> float:
     engine, depth, mib = FIO[way]
     size = os.path.getsize(path) // (mib * running.MIB) * mib * running.MIB
     command = [
@@ -78,13 +81,21 @@ def fio(path, way):
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)}\n{done.stderr[-2000:]}")
     read = json.loads(done.stdout[done.stdout.index("{") :])["jobs"][0]["read"]
-    return read["io_bytes"] / (read["runtime"] / 1e3)
+    return float(read["io_bytes"] / (read["runtime"] / 1e3))
 
 
 class Job:
     """A job of one rank in a directory of its own."""
 
-    def __init__(self, args, program, where, options, level, size):
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        program: str,
+        where: str,
+        options: str,
+        level: str,
+        size: int,
+    ) -> None:
         self.program, self.where, self.size = program, where, size
         self.argv = [
             "--job",
@@ -97,7 +108,7 @@ class Job:
             f"pool = {size + 16 * running.MIB}\n{options}",
         ]
 
-    def write(self, leave=False):
+    def write(self, leave: bool = False) -> None:
         """One checkpoint, or two, the last of them only staged when the rank is killed."""
         try:
             running.run(
@@ -109,19 +120,20 @@ class Job:
             if not leave or "signal 9" not in str(error):
                 raise
 
-    def containers(self):
+    def containers(self) -> list[str]:
         return glob.glob(f"{self.where}/**/*.orc", recursive=True)
 
-    def restart(self):
+    def restart(self) -> Sample:
         forget(self.containers())
-        found = running.run(self.program, 1, [*self.argv, "--do", "restart"])
+        found: Sample = running.run(self.program, 1, [*self.argv, "--do", "restart"])
         found["rate"] = found["bytes"] / found["read_s"]
         return found
 
 
-def from_disk(args, program, rounds):
+def from_disk(args: argparse.Namespace, program: str, rounds: int) -> Samples:
     """level -> rounds of a restart, and of fio in rotating order on the same file."""
-    size, found = args.mib * running.MIB, {"node": [], "global": []}
+    size = args.mib * running.MIB
+    found: Samples = {"node": [], "global": []}
     with running.scratch(args.dir) as where:
         jobs = {}
         for level in found:
@@ -142,7 +154,8 @@ def from_disk(args, program, rounds):
                 # Each takes each place in turn: a disk that lends rate in bursts gives the first one more.
                 ways = [None, *FIO]
                 ways = ways[number % len(ways) :] + ways[: number % len(ways)]
-                one, raw = None, {}
+                one: Sample = {}
+                raw: dict[str, float] = {}
                 for way in ways:
                     forget([path])
                     if way is None:
@@ -159,7 +172,7 @@ def from_disk(args, program, rounds):
     return found
 
 
-def from_process(args, program, rounds):
+def from_process(args: argparse.Namespace, program: str, rounds: int) -> list[Sample]:
     """All ranks are killed with their newest checkpoint staged; the agent has it."""
     agent = os.path.join(args.prefix, "bin", "orcheck")
     found = []
@@ -179,13 +192,13 @@ def from_process(args, program, rounds):
     return found
 
 
-def from_peers(args, program, rounds):
+def from_peers(args: argparse.Namespace, program: str, rounds: int) -> list[Sample]:
     """The node's disk is empty; its part comes from the other node. Plain TCP the same way before."""
     size, found = args.link_mib * running.MIB, []
     with cl.Cluster(args.dir, 2, rate=args.rate) as cluster:
         report = os.path.join(cluster.work, "report")
 
-        def run(*argv):
+        def run(*argv: str) -> None:
             cluster.run(
                 [
                     "mpirun.openmpi",
@@ -231,20 +244,22 @@ def from_peers(args, program, rounds):
     return found
 
 
-def best(ones):
-    return max(ones[0]["raw"], key=lambda way: statistics.median(one["raw"][way] for one in ones))
+def best(ones: list[Sample]) -> str:
+    ways: dict[str, float] = ones[0]["raw"]
+    return max(ways, key=lambda way: statistics.median(one["raw"][way] for one in ones))
 
 
-def over_raw(ones):
+def over_raw(ones: list[Sample]) -> list[float]:
     way = best(ones)
     return [one["rate"] / one["raw"][way] for one in ones]
 
 
-def main():
+def main() -> None:
     args = running.arguments("restart", __doc__, more)
     running.end_on_signals()
     if not facts.output("fio", "--version"):
-        return reporting.not_measured(args, "restart", running.NO_FIO, GOALS)
+        reporting.not_measured(args, "restart", running.NO_FIO, GOALS)
+        return
     program, machine = running.build(args.prefix, "spread"), facts.Machine(args.dir)
     if 4 * args.mib * running.MIB > 0.7 * facts.available_bytes():
         args.mib = int(0.7 * facts.available_bytes() / 4 / running.MIB)

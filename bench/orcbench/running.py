@@ -13,6 +13,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from testbed.cluster.held import pipe
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 MIB = 1 << 20
@@ -20,7 +24,9 @@ READY_S = 60
 NO_FIO = "fio is missing. Next: tools/install-deps.sh bench"
 
 
-def arguments(name, doc, more):
+def arguments(
+    name: str, doc: str | None, more: Callable[[argparse.ArgumentParser], object]
+) -> argparse.Namespace:
     """Parses the options that all benchmarks have, and those that more(parser) adds."""
     parser = argparse.ArgumentParser(
         prog=f"orcbench {name}",
@@ -50,7 +56,7 @@ def arguments(name, doc, more):
     return parsed
 
 
-def environment():
+def environment() -> dict[str, str]:
     """This environment with the settings of tools/mpi-env.sh; threads that wait give their core away."""
     text = subprocess.run(
         ["bash", "-c", ". tools/mpi-env.sh && env -0"], cwd=ROOT, check=True, capture_output=True
@@ -64,7 +70,7 @@ def environment():
 MORE_SOURCES = {"solver": ["examples/lbm/figures.c"], "waste": ["examples/lbm/figures.c"]}
 
 
-def build(prefix, name, variant=None, flags=()):
+def build(prefix: str, name: str, variant: str | None = None, flags: Sequence[str] = ()) -> str:
     """Compiles bench/src/NAME.c against the library under prefix; returns the program's path.
 
     variant: a second program of the same source, with more flags.
@@ -102,7 +108,7 @@ def build(prefix, name, variant=None, flags=()):
     return out
 
 
-def run(program, ranks, argv, threads=1):
+def run(program: str, ranks: int, argv: Sequence[object], threads: int = 1) -> Any:
     """Runs program under mpirun with --report FILE appended; returns what it wrote there."""
     env = dict(environment(), OMP_NUM_THREADS=str(threads))
     with tempfile.NamedTemporaryFile(suffix=".json") as report:
@@ -136,17 +142,17 @@ def run(program, ranks, argv, threads=1):
         return json.load(report)
 
 
-def key_file(path):
+def key_file(path: str) -> str:
     """A new key in a file that nobody else can read; its path."""
     with open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
         file.write(os.urandom(32))
     return path
 
 
-def ready(process, what):
+def ready(process: subprocess.Popen[Any], what: str) -> str:
     """Waits until a process that was just started (stdout=PIPE) says that it is ready; the line."""
-    there = select.select([process.stdout], [], [], READY_S)[0]
-    said = process.stdout.readline() if there else ""
+    there = select.select([pipe(process.stdout)], [], [], READY_S)[0]
+    said = pipe(process.stdout).readline() if there else ""
     said = said.decode(errors="replace") if isinstance(said, bytes) else said
     if not said.endswith("ready\n"):
         process.kill()
@@ -154,7 +160,14 @@ def ready(process, what):
     return said
 
 
-def serve(prefix, where, listen, key, *more, start=subprocess.Popen):
+def serve(
+    prefix: str,
+    where: str,
+    listen: str,
+    key: str,
+    *more: str,
+    start: Callable[..., subprocess.Popen[str]] = subprocess.Popen,
+) -> tuple[subprocess.Popen[str], str]:
     """orcheck server before a directory: its process, and its place as the library has it. start: as Popen, on another node."""
     command = [
         os.path.join(prefix, "bin", "orcheck"),
@@ -174,13 +187,13 @@ def serve(prefix, where, listen, key, *more, start=subprocess.Popen):
     return process, f"{place}?key=file:{key}"
 
 
-def toml(text):
+def toml(text: str) -> str:
     """A TOML string."""
     return json.dumps(text)
 
 
 @contextlib.contextmanager
-def scratch(parent):
+def scratch(parent: str) -> Iterator[str]:
     """A directory of its own under parent, gone afterwards."""
     where = tempfile.mkdtemp(prefix="orcheck-", dir=parent)
     try:
@@ -189,10 +202,10 @@ def scratch(parent):
         shutil.rmtree(where, ignore_errors=True)
 
 
-def end_on_signals():
+def end_on_signals() -> None:
     """Signals that end the program end it as exceptions do: what was set is set back."""
 
-    def end(number, _frame):
+    def end(number: int, _frame: object) -> None:
         sys.exit(128 + number)
 
     for number in (signal.SIGTERM, signal.SIGHUP):

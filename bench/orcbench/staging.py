@@ -13,14 +13,19 @@ on model disks: on the nodes' own, striped over those of four servers, and throu
 these. --only disk|profiles takes one of the halves.
 """
 
+import argparse
+import functools
 import json
 import os
 import signal
 import subprocess
+from collections.abc import Callable
+from typing import Any
 
 from orcbench import disk, facts, reporting, running, stats, svg, throttling
 from orcbench import staging_profiles as profiles
-from testbed.cluster.disks import drop_caches
+from orcbench.stats import Figure, Sample, Samples
+from testbed.cluster import disks
 
 LIMIT_BYTES_PER_S = 500_000_000
 GOALS = {
@@ -31,7 +36,7 @@ GOALS = {
 }
 
 
-def more(parser):
+def more(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gib", type=float, default=2, help="GiB a checkpoint and a file of fio (default 2)"
     )
@@ -58,7 +63,7 @@ def more(parser):
 class Server:
     """orcheck server before a directory of its own."""
 
-    def __init__(self, args):
+    def __init__(self, args: argparse.Namespace) -> None:
         self.scratch = running.scratch(args.dir)
         self.where = self.scratch.__enter__()
         key, self.dir = (
@@ -70,18 +75,18 @@ class Server:
             args.prefix, self.dir, "127.0.0.1:0", key, "--at-once", str(args.at_once)
         )
 
-    def cpu_s(self):
+    def cpu_s(self) -> float:
         """Processor time that it has taken."""
         fields = facts.read(f"/proc/{self.process.pid}/stat").rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    def close(self):
+    def close(self) -> None:
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(60)
         self.scratch.__exit__(None, None, None)
 
 
-def through(server, writer):
+def through(server: Server, writer: disk.Writer) -> Sample:
     """One checkpoint through the server, with the server's processor time."""
     before = server.cpu_s()
     found = writer.go()
@@ -90,18 +95,19 @@ def through(server, writer):
     return found
 
 
-def written(args, program, rounds, size, where):
+def written(args: argparse.Namespace, program: str, rounds: int, size: int, where: str) -> Samples:
     """Samples of writing, and the server, which still has the last checkpoint."""
-    writers, servers = [], []
+    writers: list[disk.Writer] = []
+    servers: list[Server] = []
     try:
-        tasks = {}
+        tasks: dict[str, Callable[[], Sample]] = {}
         for ranks in (1, 8):
             server = Server(args)
             servers.append(server)
             writer = disk.Writer(args, program, ranks, size, place=server.place)
             writers.append(writer)
             name = "through a server, 1 rank" if ranks == 1 else f"through a server, {ranks} ranks"
-            tasks[name] = lambda server=server, writer=writer: through(server, writer)
+            tasks[name] = functools.partial(through, server, writer)
         writers.append(disk.Writer(args, program, 1, size))
         tasks["without, 1 rank"] = writers[-1].go
         for task in tasks.values():
@@ -110,14 +116,18 @@ def written(args, program, rounds, size, where):
         samples = disk.turns(tasks, rounds, where)
         return samples
     finally:
-        for one in writers + servers:
-            one.close()
+        for writer in writers:
+            writer.close()
+        for server in servers:
+            server.close()
 
 
 WAYS_OF_READING = ("raw, one after the other", "raw, 8 at once", "raw, two jobs", "raw, page cache")
 
 
-def read(args, program, server, rounds, size, where):
+def read(
+    args: argparse.Namespace, program: str, server: Server, rounds: int, size: int, where: str
+) -> Samples:
     """Samples of restarting what the server's disk holds, through it and without it, and of reading the same files raw."""
     local = os.path.join(server.dir, "default")
     jobs = {"through the server": server.place, "without": local}
@@ -137,8 +147,8 @@ def read(args, program, server, rounds, size, where):
         if name.endswith(".orc")
     ]
 
-    def restart(name):
-        drop_caches()
+    def restart(name: str) -> Sample:
+        disks.drop_caches()
         before = server.cpu_s()
         found = running.run(program, 1, [*argv, "--options", options[name], "--do", "restart"])
         return {
@@ -149,8 +159,8 @@ def read(args, program, server, rounds, size, where):
             "server_cpu_s_per_gib": (server.cpu_s() - before) / (found["bytes"] / disk.GIB),
         }
 
-    def raw(engine, depth, direct=1, jobs=1):
-        drop_caches()
+    def raw(engine: str, depth: int, direct: int = 1, jobs: int = 1) -> Sample:
+        disks.drop_caches()
         each = sum(map(os.path.getsize, files)) // jobs // (4 * running.MIB) * 4 * running.MIB
         command = [
             "fio",
@@ -178,25 +188,23 @@ def read(args, program, server, rounds, size, where):
             "bytes": job["io_bytes"],
         }
 
-    tasks = {name: lambda name=name: restart(name) for name in jobs}
-    tasks.update(
-        {
-            WAYS_OF_READING[0]: lambda: raw("psync", 1),
-            WAYS_OF_READING[1]: lambda: raw("io_uring", 8),
-            WAYS_OF_READING[2]: lambda: raw("io_uring", 8, jobs=2),
-            WAYS_OF_READING[3]: lambda: raw("psync", 1, direct=0),
-        }
-    )
+    tasks: dict[str, Callable[[], Sample]] = {
+        **{name: functools.partial(restart, name) for name in jobs},
+        WAYS_OF_READING[0]: lambda: raw("psync", 1),
+        WAYS_OF_READING[1]: lambda: raw("io_uring", 8),
+        WAYS_OF_READING[2]: lambda: raw("io_uring", 8, jobs=2),
+        WAYS_OF_READING[3]: lambda: raw("psync", 1, direct=0),
+    }
     restart("through the server")  # the first use of anything is not what is measured
     return disk.turns(tasks, rounds, where)
 
 
-def rounds_of(args):
+def rounds_of(args: argparse.Namespace) -> tuple[int, int]:
     """As the device is, and limited."""
     return args.rounds or (31 if args.full else 9), args.limited_rounds or (15 if args.full else 9)
 
 
-def restarts(args):
+def restarts(args: argparse.Namespace) -> tuple[dict[str, Samples], str | None]:
     """Samples of reading, on the device as it is and limited, and why the latter is not there."""
     program, (rounds, limited_rounds), size = (
         running.build(args.prefix, "spread"),
@@ -234,7 +242,7 @@ def restarts(args):
     return found, why
 
 
-def over_raw(samples, name):
+def over_raw(samples: Samples, name: str) -> Figure:
     """Rate of a restart over that of the better way of reading raw."""
     best = max(
         WAYS_OF_READING,
@@ -245,7 +253,9 @@ def over_raw(samples, name):
     )
 
 
-def beside_fio(args):
+def beside_fio(
+    args: argparse.Namespace,
+) -> tuple[dict[str, Figure], dict[str, Any], list[svg.Panel]]:
     """The first half: figures, what else to store, panels."""
     program, (rounds, limited_rounds) = running.build(args.prefix, "flush"), rounds_of(args)
     size = int(args.gib * disk.GIB) // (32 * running.MIB) * 32 * running.MIB
@@ -298,7 +308,7 @@ def beside_fio(args):
     )
 
 
-def main():
+def main() -> None:
     args = running.arguments("staging", __doc__, more)
     running.end_on_signals()
     version = facts.output("fio", "--version")
@@ -306,9 +316,13 @@ def main():
     if not version and args.only != "profiles":
         why = why or running.NO_FIO
     if why:
-        return reporting.not_measured(args, "staging", why, GOALS)
+        reporting.not_measured(args, "staging", why, GOALS)
+        return
     machine = facts.Machine(args.dir)
-    figures, stored, panels, why = {}, {}, [], None
+    figures: dict[str, Figure] = {}
+    stored: dict[str, Any] = {}
+    panels: list[svg.Panel] = []
+    why = None
     if args.only != "profiles":
         figures, stored, panels = beside_fio(args)
     if args.only != "disk":
@@ -319,7 +333,7 @@ def main():
             found = profiles.measure(args)
             profiles.show(found, args.scale)
             figures.update(profiles.figures_of(found))
-            stored.update(profiles=found, model=profiles.md.MODEL)
+            stored.update(profiles=found, model=disks.MODEL)
             panels += profiles.panels(found)
     footnote = reporting.finish(
         args,

@@ -12,20 +12,23 @@ server` before each of those same disks. Two clocks: until the application conti
 Not here: how it is started, and the first half (staging.py).
 """
 
+import argparse
 import functools
 import json
 import os
 import statistics
 import subprocess
 import sys
+from typing import Any
 
 from orcbench import facts, reporting, running, stats, svg
+from orcbench.stats import Figure, Sample, Samples
 from testbed.cluster import cluster as cl
 from testbed.cluster import disks as md
 from testbed.cluster.held import Held
 
 NODES, RANKS, SERVERS, RATE = 8, 64, 4, "1gbit"
-PROFILES = {
+PROFILES: dict[str, dict[str, Any]] = {
     "lu": {"title": "LU.C.64", "writes": 975, "bytes": 23_000_000},
     "bt": {"title": "BT.C.64", "writes": 1057, "bytes": 40_000_000},
 }
@@ -47,7 +50,7 @@ REPORTED = {
 }
 
 
-def more(parser):
+def more(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--profile-rounds",
         type=int,
@@ -59,7 +62,7 @@ def more(parser):
     )
 
 
-def missing():
+def missing() -> str | None:
     """Why the profiles cannot be replayed here; None if they can."""
     return cl.missing() or md.missing()
 
@@ -67,15 +70,15 @@ def missing():
 class Bed(Held):
     """Disks, a cluster on them, the striped directory and the servers."""
 
-    def __init__(self, args):
+    def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
         nodes, servers = [f"n{i + 1}" for i in range(NODES)], [f"s{i + 1}" for i in range(SERVERS)]
         self.disks = md.Disks(args.dir, nodes + servers)
-        self.cluster, self.serving = None, []
+        self.cluster = cl.Cluster(args.dir, NODES, SERVERS, RATE)
+        self.serving: list[subprocess.Popen[Any]] = []
 
-    def bring_up(self):
+    def bring_up(self) -> None:
         self.disks.__enter__()
-        self.cluster = cl.Cluster(self.args.dir, NODES, SERVERS, RATE)
         self.cluster.__enter__()
         self.key = running.key_file(os.path.join(self.cluster.work, "key"))
         self.places = [self.serve(name) for name in self.cluster.servers]
@@ -83,12 +86,11 @@ class Bed(Held):
         for name in self.cluster.servers:
             self.stripes(name, striped)
 
-    def close(self):
-        if self.cluster is not None:
-            self.cluster.close()  # its servers end with it, and let go of the disks
+    def close(self) -> None:
+        self.cluster.close()  # its servers end with it, and let go of the disks
         self.disks.close()
 
-    def serve(self, name):
+    def serve(self, name: str) -> str:
         """orcheck server before the disk of a server; its address."""
         at = os.path.join(self.disks.path(name), "orcheck")
         os.mkdir(at)
@@ -102,7 +104,7 @@ class Bed(Held):
         self.serving.append(process)
         return place
 
-    def stripes(self, name, program):
+    def stripes(self, name: str, program: str) -> None:
         """A target of the striped directory on the same disk."""
         at = os.path.join(self.disks.path(name), "striped")
         os.mkdir(at)
@@ -115,7 +117,7 @@ class Bed(Held):
         self.serving.append(process)
         running.ready(process, f"striped on {name}")
 
-    def replay(self, program, profile, rounds):
+    def replay(self, program: str, profile: dict[str, Any], rounds: int) -> list[Sample]:
         """Samples of all ways, all rounds."""
         size = profile["bytes"] // self.args.scale
         report = os.path.join(self.cluster.work, "report")
@@ -144,7 +146,7 @@ class Bed(Held):
             timeout_s=1800,
         )
         with open(report) as file:
-            samples = json.load(file)
+            samples: list[Sample] = json.load(file)
         for one in samples:
             used = [disk for disk in one["disks"].values() if disk["writes"]]
             one["disk_share"] = (
@@ -156,7 +158,7 @@ class Bed(Held):
         return samples
 
 
-def measure(args):
+def measure(args: argparse.Namespace) -> Samples:
     """profile -> samples."""
     program, found = running.build(args.prefix, "replay"), {}
     rounds = args.profile_rounds or (15 if args.full else 7)
@@ -175,25 +177,25 @@ def measure(args):
     return found
 
 
-def values(samples, way, key):
+def values(samples: list[Sample], way: str, key: str) -> list[float]:
     return [one[key] for one in samples if one["way"] == way]
 
 
-def median(samples, way, key):
+def median(samples: list[Sample], way: str, key: str) -> float:
     return statistics.median(values(samples, way, key))
 
 
-def ratios(samples, over, under):
+def ratios(samples: list[Sample], over: tuple[str, str], under: tuple[str, str]) -> list[float]:
     """Of one round each: (way, key) over (way, key)."""
     return [a / b for a, b in zip(values(samples, *over), values(samples, *under))]
 
 
-def best_local(samples):
+def best_local(samples: list[Sample]) -> str:
     """The better of two ways to have a checkpoint safe on one's own disk."""
     return min(("local", "direct"), key=lambda way: median(samples, way, "safe_s"))
 
 
-def figures_of(found):
+def figures_of(found: Samples) -> dict[str, Figure]:
     """Each figure for each profile, and the worse of both under the plain key."""
     figures = {}
     mine = ("orcheck", "continue_s")
@@ -216,7 +218,7 @@ def figures_of(found):
     return figures
 
 
-def show(found, scale):
+def show(found: Samples, scale: int) -> None:
     for name, samples in found.items():
         mib = values(samples, "orcheck", "bytes")[0] / running.MIB
         print(
@@ -270,7 +272,7 @@ def show(found, scale):
         )
 
 
-def panels(found):
+def panels(found: Samples) -> list[svg.Panel]:
     drawn = []
     for name, samples in found.items():
         panel = svg.Panel(PROFILES[name]["title"], "round", "s", log_y=True)

@@ -6,11 +6,20 @@ against what programs do without Orcheck: write + fsync, MPI_File_write_at_all +
 and MPI_File_iwrite_at, which may or may not overlap with computing.
 """
 
+import argparse
 import os
 import statistics
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 from orcbench import facts, reporting, running, stats, svg
+from orcbench.stats import Figure, Sample
+
+# Ranks, MiB a rank, threads a rank.
+Point = tuple[int, int, int]
+# Task -> number of the round -> what it took.
+Rounds = dict[str, dict[int, Sample]]
 
 MAIN = (1, 1024, 1)  # ranks, MiB a rank, threads a rank: the point of the keys without a suffix
 # The same 1 GiB on more ranks: suffix of the key -> point.
@@ -54,7 +63,7 @@ GOALS |= {
 }
 
 
-def more(parser):
+def more(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rounds", type=int, default=None, help="rounds of the 1 GiB x 1 rank point (default 15)"
     )
@@ -73,7 +82,9 @@ def more(parser):
     )
 
 
-def measure(args, program, point, options=None):
+def measure(
+    args: argparse.Namespace, program: str, point: Point, options: str | None = None
+) -> tuple[dict[str, Any] | None, str | None]:
     """All samples of one point, or why it was left out."""
     ranks, mib, threads = point
     total = ranks * mib * running.MIB
@@ -112,13 +123,13 @@ def measure(args, program, point, options=None):
             ],
             threads,
         )
-    samples = {}
+    samples: Rounds = {}
     for one in found:
         samples.setdefault(one["task"], {})[one["round"]] = one
     return {"held": held, "samples": samples}, None
 
 
-def measure_agent(args, program):
+def measure_agent(args: argparse.Namespace, program: str) -> dict[str, Figure]:
     """The main point and 16 ranks with the node's engine in an agent, each beside memcpys of its own."""
     orcheck = os.path.join(args.prefix, "bin", "orcheck")
     options = f"{args.options}\nagent = 'start'\nagent_program = '{orcheck}'\nagent_linger_s = 1\n"
@@ -131,7 +142,7 @@ def measure_agent(args, program):
     return figures
 
 
-def measure_series(args, program):
+def measure_series(args: argparse.Namespace, program: str) -> list[Sample]:
     """The first checkpoints of a session, in order; what grows with their number shows here."""
     ranks, mib, threads = SERIES
     if ranks * mib * running.MIB * 3 > 0.6 * facts.available_bytes():
@@ -175,7 +186,7 @@ def measure_series(args, program):
     ]
 
 
-def series_figures(series):
+def series_figures(series: list[Sample]) -> dict[str, Figure]:
     """Growth over the series, and how many pages were touched for the first time after its first checkpoint."""
     if len(series) < 3:
         return {
@@ -186,7 +197,7 @@ def series_figures(series):
     part = max(1, len(rest) // 4)
     ratios = [one["blocked_s"] / one["memcpy_s"] for one in rest]
 
-    def growth(rows):
+    def growth(rows: Sequence[tuple[float, float]]) -> float:
         return statistics.median(last for _, last in rows) / statistics.median(
             first for first, _ in rows
         )
@@ -198,15 +209,15 @@ def series_figures(series):
     }
 
 
-def times(samples, task, key="s"):
+def times(samples: Rounds, task: str, key: str = "s") -> dict[int, float]:
     return {number: one[key] for number, one in samples.get(task, {}).items()}
 
 
-def paired(over, under):
+def paired(over: dict[int, float], under: dict[int, float]) -> list[float]:
     return [over[number] / under[number] for number in sorted(over) if number in under]
 
 
-def evaluate(point, found):
+def evaluate(point: Point, found: dict[str, Any]) -> tuple[Sample, dict[str, Figure]]:
     """Medians, spread, and paired ratios of one point."""
     samples = found["samples"]
     base = min(
@@ -228,8 +239,8 @@ def evaluate(point, found):
             task: stats.spread([one["s"] for one in rounds.values()])
             for task, rounds in samples.items()
         },
-        "stage_s": stats.spread(list(times(samples, "orcheck", "stage_s").values())),
-        "safe_s": stats.spread(list(times(samples, "orcheck", "safe_s").values())),
+        "stage_s": stats.spread_if_any(list(times(samples, "orcheck", "stage_s").values())),
+        "safe_s": stats.spread_if_any(list(times(samples, "orcheck", "safe_s").values())),
         "raw": [one for rounds in samples.values() for one in rounds.values()],
     }
     result["seconds"]["memcpy"] = stats.spread(list(memcpy.values()))
@@ -248,7 +259,7 @@ def evaluate(point, found):
     return result, figures
 
 
-def measure_incremental(args, program):
+def measure_incremental(args: argparse.Namespace, program: str) -> Rounds:
     """Checkpoints of a region with a tenth of its pages written, in one piece and scattered."""
     ranks, mib, threads = MAIN
     if ranks * mib * running.MIB * 3 > 0.6 * facts.available_bytes():
@@ -260,13 +271,13 @@ def measure_incremental(args, program):
             ["--size", mib * running.MIB, "--dir", where, "--rounds", args.rounds or 15],
             threads,
         )
-    samples = {}
+    samples: Rounds = {}
     for one in found:
         samples.setdefault(one["task"], {})[one["round"]] = one
     return samples
 
 
-def incremental_figures(samples):
+def incremental_figures(samples: Rounds) -> dict[str, Figure]:
     """Ratios to a memcpy of all of the state. What was tracked but had to be stored whole counts; full ones do not."""
     figures = {}
     for task, key, memcpy in (
@@ -295,7 +306,7 @@ def incremental_figures(samples):
     return figures
 
 
-def overlap(samples, task):
+def overlap(samples: Rounds, task: str) -> list[float]:
     """Share of the shorter of I/O and computation that was hidden behind the other: 0 none, 1 all."""
     return [
         (one["io_s"] + one["compute_s"] - one["s"]) / min(one["io_s"], one["compute_s"])
@@ -303,11 +314,11 @@ def overlap(samples, task):
     ]
 
 
-def ms(found):
+def ms(found: stats.Spread | None) -> str:
     return "-" if found is None else f"{1e3 * found['median']:.3g}"
 
 
-def row(result, figures):
+def row(result: Sample, figures: dict[str, Figure]) -> list[str]:
     seconds = result["seconds"]
     ratio = figures["blocked_over_memcpy"]
     between = ratio["interval"]
@@ -327,7 +338,9 @@ def row(result, figures):
     ]
 
 
-def plot(args, results, series, footnote):
+def plot(
+    args: argparse.Namespace, results: list[Sample], series: list[Sample], footnote: str
+) -> None:
     one = sorted(
         (r for r in results if r["ranks"] == 1 and r["threads"] == 1),
         key=lambda r: r["mib_per_rank"],
@@ -402,15 +415,19 @@ def plot(args, results, series, footnote):
     svg.save(os.path.join(args.results, "stall.svg"), footnote, panels)
 
 
-def main():
+def main() -> None:
     args = running.arguments("stall", __doc__, more)
     running.end_on_signals()
     program = running.build(args.prefix, "stall")
     machine = facts.Machine(args.dir)
     points = FULL if args.full else QUICK
     if args.point:
-        points = [(*map(int, text.split("x")), 1)[:3] for text in args.point]
-    results, left_out = [], []
+        points = []
+        for text in args.point:
+            ranks, mib, threads = (*map(int, text.split("x")), 1)[:3]
+            points.append((ranks, mib, threads))
+    results: list[Sample] = []
+    left_out: list[dict[str, Any]] = []
     for point in points:
         print(f"measuring {point[0]} x {point[1]} MiB ...", file=sys.stderr, flush=True)
         found, why = measure(args, program, point)
@@ -455,9 +472,9 @@ def main():
             + "; ".join(o["why"] for o in left_out)
         )
     print(f"\nratios below: {chosen['ranks']} x {chosen['mib_per_rank']} MiB")
-    main_figures = dict(chosen["figures"])
+    main_figures: dict[str, Figure] = dict(chosen["figures"])
     for suffix, point in SPREAD.items():
-        found = next(
+        there: dict[str, Figure] = next(
             (
                 r["figures"]
                 for r in results
@@ -466,7 +483,7 @@ def main():
             {},
         )
         for key in ("blocked_over_memcpy", "memcpy_over_memcpy", "lent_ms"):
-            main_figures[key + suffix] = found.get(key, stats.figure([]))
+            main_figures[key + suffix] = there.get(key, stats.figure([]))
     main_figures.update(with_agent)
     main_figures.update(series_figures(series))
     main_figures.update(incremental_figures(changes))

@@ -10,43 +10,61 @@ import math
 import os
 import shutil
 import subprocess
+from collections.abc import Iterable, Sequence
 from html import escape
 
 COLOURS = ["#1f5fa8", "#c8501e", "#3a8a3f", "#7a4aa0", "#a0791a", "#4a4a4a", "#c2437f", "#2a9aa0"]
+# x, y, and the bounds of y.
+Point = tuple[float, float, float | None, float | None]
+# Name, points, dashed, joined, colour, hollow, dots.
+Line = tuple[str | None, list[Point], bool, bool, str, bool, bool]
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 560, 400, 66, 16, 46, 62
 
 
 class Panel:
     def __init__(
         self,
-        title,
-        x_label,
-        y_label,
-        log_x=False,
-        log_y=False,
-        x_names=None,
-        y_from_zero=True,
-        x_even=False,
-    ):
+        title: str,
+        x_label: str,
+        y_label: str,
+        log_x: bool = False,
+        log_y: bool = False,
+        x_names: Sequence[tuple[float, object]] | None = None,
+        y_from_zero: bool = True,
+        x_even: bool = False,
+    ) -> None:
         """x_even: round numbers at the x axis instead of the points' own."""
         self.x_even = x_even
         self.title, self.x_label, self.y_label = title, x_label, y_label
         self.log_x, self.log_y, self.x_names, self.y_from_zero = log_x, log_y, x_names, y_from_zero
-        self.lines, self.limits = [], []
+        self.lines: list[Line] = []
+        self.limits: list[tuple[float, str]] = []
 
-    def line(self, name, points, dashed=False, joined=True, colour=None, hollow=False, dots=True):
+    def line(
+        self,
+        name: str | None,
+        points: Iterable[Sequence[float | None]],
+        dashed: bool = False,
+        joined: bool = True,
+        colour: int | None = None,
+        hollow: bool = False,
+        dots: bool = True,
+    ) -> None:
         """points: (x, y) or (x, y, low, high); y None: left out. colour: a number, default the next.
         name None: not in the key. dots: mark each point."""
-        points = [tuple(p) + (None,) * (4 - len(p)) for p in points if p[1] is not None]
-        points = [p for p in points if not (self.log_y and p[1] <= 0)]
-        if points:
-            colour = COLOURS[len(self.lines) % len(COLOURS)] if colour is None else COLOURS[colour]
-            self.lines.append((name, points, dashed, joined, colour, hollow, dots))
+        drawn: list[Point] = []
+        for x, y, *bounds in points:
+            if x is not None and y is not None and not (self.log_y and y <= 0):
+                low, high = (*bounds, None, None)[:2]
+                drawn.append((x, y, low, high))
+        if drawn:
+            number = len(self.lines) % len(COLOURS) if colour is None else colour
+            self.lines.append((name, drawn, dashed, joined, COLOURS[number], hollow, dots))
 
-    def limit(self, y, name):
+    def limit(self, y: float, name: str) -> None:
         self.limits.append((y, name))
 
-    def _range(self):
+    def _range(self) -> tuple[float, float, float, float]:
         xs = [p[0] for line in self.lines for p in line[1]] or [1, 2]
         ys = [v for line in self.lines for p in line[1] for v in p[1:] if v is not None]
         ys += [y for y, _ in self.limits]
@@ -68,18 +86,18 @@ class Panel:
             x0, x1 = x0 - pad, x1 + pad
         return x0, x1, y0, y1
 
-    def draw(self, at_x):
+    def draw(self, at_x: float) -> str:
         x0, x1, y0, y1 = self._range()
 
-        def place(value, low, high, log):
+        def place(value: float, low: float, high: float, log: bool) -> float:
             if log:
                 return (math.log(value) - math.log(low)) / (math.log(high) - math.log(low))
             return (value - low) / (high - low)
 
-        def px(x):
+        def px(x: float) -> float:
             return at_x + LEFT + place(x, x0, x1, self.log_x) * (WIDTH - LEFT - RIGHT)
 
-        def py(y):
+        def py(y: float) -> float:
             y = max(y, y0) if self.log_y else y
             return HEIGHT - BOTTOM - place(y, y0, y1, self.log_y) * (HEIGHT - TOP - BOTTOM)
 
@@ -126,7 +144,7 @@ class Panel:
                 f'<line x1="{left}" x2="{right}" y1="{py(y):.1f}" y2="{py(y):.1f}" class="l"/>'
                 f'<text x="{right - 4}" y="{py(y) - 4:.1f}" class="y">{escape(name)}</text>'
             )
-        key = []
+        key: list[str] = []
         for name, points, dashed, joined, colour, hollow, dots in self.lines:
             stroke = f'stroke="{colour}" fill="none" stroke-width="1.8"' + (
                 ' stroke-dasharray="5 4"' if dashed else ""
@@ -162,7 +180,7 @@ class Panel:
         return "\n".join(out + key)
 
 
-def nice_ticks(low, high):
+def nice_ticks(low: float, high: float) -> list[float]:
     step = 10 ** math.floor(math.log10((high - low) / 4 or 1))
     for factor in (1, 2, 5, 10):
         if (high - low) / (step * factor) <= 6:
@@ -178,7 +196,7 @@ STYLE = """text{font:12px sans-serif;fill:#222}.t{font-size:14px;font-weight:bol
 .l{stroke:#b00;stroke-dasharray:2 3}"""
 
 
-def save(path, footnote, panels):
+def save(path: str, footnote: str, panels: Sequence[Panel]) -> None:
     """Writes an SVG, and a PNG beside it where rsvg-convert is installed."""
     width = WIDTH * len(panels)
     body = "\n".join(panel.draw(i * WIDTH) for i, panel in enumerate(panels))

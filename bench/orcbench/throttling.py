@@ -6,6 +6,7 @@ import time
 
 from orcbench.facts import read
 from orcbench.running import MIB, scratch
+from testbed.cluster.held import pipe
 
 
 class Limit:
@@ -19,13 +20,16 @@ class Limit:
     CONTROL = "/sys/fs/cgroup/blkio/blkio.throttle.write_bps_device"
     READ_CONTROL = "/sys/fs/cgroup/blkio/blkio.throttle.read_bps_device"
 
-    def __init__(self, path, bytes_per_s, reads=False, check_mib=256):
+    def __init__(
+        self, path: str, bytes_per_s: int, reads: bool = False, check_mib: int = 256
+    ) -> None:
         """check_mib: how much is written (and read) to see that the limit is there."""
-        self.path, self.bytes_per_s, self.guard, self.reads = path, bytes_per_s, None, reads
+        self.path, self.bytes_per_s, self.reads = path, bytes_per_s, reads
+        self.guard: subprocess.Popen[bytes] | None = None
         self.blocks = check_mib // 4
         self.CONTROL = self.READ_CONTROL if reads else self.CONTROL
 
-    def __enter__(self):
+    def __enter__(self) -> float:
         device = whole_disk(os.stat(self.path).st_dev)
         if os.geteuid() != 0:
             raise OSError("limiting a device takes root")
@@ -50,11 +54,12 @@ class Limit:
             self.__exit__()
             raise
 
-    def __exit__(self, *_):
-        self.guard.stdin.close()
+    def __exit__(self, *_: object) -> None:
+        assert self.guard is not None
+        pipe(self.guard.stdin).close()
         self.guard.wait()
 
-    def measure(self):
+    def measure(self) -> float:
         """Bytes/s of direct writes, or reads, as a check that the limit is there."""
         with scratch(self.path) as where:
             file = os.path.join(where, "x")
@@ -77,7 +82,7 @@ class Limit:
             return self.blocks * 4 * MIB / (time.monotonic() - begin)
 
 
-def whole_disk(device):
+def whole_disk(device: int) -> str | None:
     """ "major:minor" of the disk behind a file system's device number; None if there is none."""
     name = f"{os.major(device)}:{os.minor(device)}"
     path = os.path.realpath(f"/sys/dev/block/{name}")

@@ -10,11 +10,14 @@ all three intervals, others for each run.
 Two jobs run at a time, in the calibration as in the runs: each on a core and a device of its own.
 """
 
+import argparse
 import concurrent.futures
 import contextlib
+import functools
 import glob
 import itertools
 import json
+import math
 import os
 import random
 import select
@@ -25,10 +28,17 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Self, TypeVar
 
 from orcbench import facts, reporting, running, stats, svg, throttling
+from orcbench.stats import Figure
 from testbed.cluster import disks
-from testbed.cluster.held import Held, HeldError, checked, locked_directory
+from testbed.cluster.held import Held, HeldError, checked, locked_directory, pipe
+
+T = TypeVar("T")
+# What a program says: a word, when, and the step.
+Said = tuple[str, float, int]
 
 # Suffix of the keys -> times the recommended interval, and its name.
 INTERVALS = {
@@ -52,7 +62,7 @@ PARTS = ("work_s", "checkpoints_s", "lost_s", "restarts_s")
 PART_NAMES = ("computing", "checkpoints", "done again", "restarts")
 
 
-def more(parser):
+def more(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--runs", type=int, default=None, help="jobs with each interval (default 30, --full 90)"
     )
@@ -92,13 +102,15 @@ class SlowDisks(Held):
     Taking down is the work of the guard of cluster/disks.py, which waits for the end of this process.
     """
 
-    def __init__(self, parent, names, bytes_per_s):
+    def __init__(self, parent: str, names: Sequence[str], bytes_per_s: int) -> None:
         disks.sweep(parent)
-        self.names, self.bytes_per_s, self.rates, self.guard = names, bytes_per_s, {}, None
+        self.names, self.bytes_per_s = names, bytes_per_s
+        self.rates: dict[str, dict[str, float]] = {}
+        self.guard: subprocess.Popen[bytes] | None = None
         self.limits = contextlib.ExitStack()
         self.work, self.lock = locked_directory(parent, disks.PREFIX)
 
-    def bring_up(self):
+    def bring_up(self) -> None:
         self.guard = disks.guard(self.work, self.lock)
         for name in self.names:
             # Every block is written before: a block of a reserved one costs the disk's own journal something the first time.
@@ -141,13 +153,13 @@ class SlowDisks(Held):
                 for way in ("writes", "reads")
             }
 
-    def path(self, name):
+    def path(self, name: str) -> str:
         return os.path.join(self.work, "fs", name)
 
-    def close(self):
+    def close(self) -> None:
         self.limits.close()
         if self.guard is not None:
-            self.guard.stdin.close()
+            pipe(self.guard.stdin).close()
             self.guard.wait()
             self.guard = None
         self.lock.close()
@@ -157,14 +169,14 @@ class SlowDisks(Held):
 class Never:
     """When a job is killed: never. All times are of CLOCK_MONOTONIC, in seconds."""
 
-    def due(self, begun, ready):
+    def due(self, begun: float | None, ready: float | None) -> float | None:
         """When next; None: not now. begun: when the job began to compute, the first time; ready: when it began to compute
         since it was started last. Either is None before."""
 
-    def struck(self, begun, now):
+    def struck(self, begun: float | None, now: float) -> None:
         """It was killed, and what was killed is gone now."""
 
-    def over(self, ready):
+    def over(self, ready: float | None) -> bool:
         """Whether no more is wanted of the job."""
         return False
 
@@ -172,8 +184,8 @@ class Never:
 class Drawn(Never):
     """Times that follow each other by an exponential distribution: of one run, the same whenever they are asked for."""
 
-    def __init__(self, args, run):
-        def times():
+    def __init__(self, args: argparse.Namespace, run: int) -> None:
+        def times() -> Iterator[float]:
             source, at = random.Random(f"{args.seed} {run}"), 0.0
             while True:
                 at += source.expovariate(1 / args.mtbf)
@@ -182,10 +194,11 @@ class Drawn(Never):
         self.times = times()
         self.at = next(self.times)
 
-    def due(self, begun, ready):
+    def due(self, begun: float | None, ready: float | None) -> float | None:
         return None if begun is None else begun + self.at
 
-    def struck(self, begun, now):
+    def struck(self, begun: float | None, now: float) -> None:
+        assert begun is not None
         while begun + self.at <= now:  # what came while it was being taken away struck nothing more
             self.at = next(self.times)
 
@@ -193,16 +206,16 @@ class Drawn(Never):
 class Placed(Never):
     """This many seconds after it began to compute, each time."""
 
-    def __init__(self, delays):
+    def __init__(self, delays: Iterable[float]) -> None:
         self.delays = list(delays)
 
-    def due(self, begun, ready):
+    def due(self, begun: float | None, ready: float | None) -> float | None:
         return ready + self.delays[0] if ready is not None and self.delays else None
 
-    def struck(self, begun, now):
+    def struck(self, begun: float | None, now: float) -> None:
         self.delays.pop(0)
 
-    def over(self, ready):
+    def over(self, ready: float | None) -> bool:
         return not self.delays and ready is not None
 
 
@@ -214,7 +227,17 @@ class Stopped(Exception):
 class Job:
     """A job of `steps` steps with a checkpoint after every `every`, started again whenever it was killed."""
 
-    def __init__(self, where, core, program, args, steps, every, failures, stop):
+    def __init__(
+        self,
+        where: str,
+        core: int,
+        program: str,
+        args: argparse.Namespace,
+        steps: int,
+        every: int,
+        failures: Never,
+        stop: threading.Event,
+    ) -> None:
         self.where, self.core, self.failures, self.stop = where, core, failures, stop
         self.argv = [
             "taskset",
@@ -238,14 +261,14 @@ class Job:
             OMPI_MCA_ess_singleton_isolated="1",
             TMPDIR=where,
         )
-        self.process, self.pipe, self.unread = None, None, b""
-        self.starts, self.kills, self.state = (
-            [],
-            [],
-            None,
-        )  # a start: what it said, (word, time, step)
+        self.process: subprocess.Popen[bytes] | None = None
+        self.pipe, self.unread = -1, b""
+        # A start: what it said.
+        self.starts: list[list[Said]] = []
+        self.kills: list[float] = []
+        self.state: str | None = None
 
-    def start(self):
+    def start(self) -> None:
         # Nothing of a checkpoint is in the page cache: so a job finds it that is started on another node.
         for path in glob.glob(f"{self.where}/**/*.orc", recursive=True):
             with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
@@ -266,7 +289,7 @@ class Job:
         self.starts.append([])
         self.unread = b""
 
-    def end(self):
+    def end(self) -> None:
         """Kills what runs, and returns when it is gone; what it had said counts."""
         if self.process is not None:
             if self.process.poll() is None:
@@ -277,7 +300,7 @@ class Job:
             os.close(self.pipe)
             self.process = None
 
-    def hear(self):
+    def hear(self) -> bool:
         """Takes what the program says; False at the end of it."""
         said = os.read(self.pipe, 65536)
         *lines, self.unread = (self.unread + said).split(b"\n")
@@ -288,13 +311,13 @@ class Job:
                 self.state = state
         return bool(said)
 
-    def first(self, word, starts=None):
+    def first(self, word: str, starts: list[list[Said]] | None = None) -> float | None:
         """When it first said so; None if it did not."""
         return next(
             (at for said in starts or self.starts for what, at, _ in said if what == word), None
         )
 
-    def run(self):
+    def run(self) -> Self:
         with tempfile.TemporaryFile() as self.log:
             try:
                 self.start()
@@ -304,7 +327,7 @@ class Job:
                 self.end()
         return self
 
-    def follow(self):
+    def follow(self) -> bool:
         """Waits for what comes next; False when the job is over."""
         if self.stop.is_set():
             raise Stopped
@@ -318,9 +341,8 @@ class Job:
         at, now = None if done else self.failures.due(begun, ready), time.monotonic()
         if at is not None and at <= now:
             self.end()
-            if not self.first(
-                "done"
-            ):  # otherwise it was just in time, and is started for what it says after that
+            # Otherwise it was just in time, and is started for what it says after that.
+            if not self.first("done"):
                 self.kills.append(now)
                 self.failures.struck(begun, time.monotonic())
             self.start()
@@ -328,6 +350,7 @@ class Job:
         wait = 0.5 if at is None else min(0.5, at - now)
         if not select.select([self.pipe], [], [], wait)[0] or self.hear():
             return True
+        assert self.process is not None
         if self.process.wait() != 0 or not done or self.state is None:
             self.log.seek(0)
             raise RuntimeError(
@@ -337,7 +360,7 @@ class Job:
         return False
 
     # ---- what it took ----
-    def segments(self):
+    def segments(self) -> list[tuple[float, float]]:
         """(computing, checkpoint) in seconds, of every segment whose checkpoint it saw to be safe."""
         return [
             (computed[1] - before[1], safe[1] - computed[1])
@@ -346,7 +369,7 @@ class Job:
             if safe[0] == "safe"
         ]
 
-    def restarts(self):
+    def restarts(self) -> list[tuple[float, str]]:
         """(seconds, what it was killed in) from each kill until it computed again; kills on the way are part of that."""
         found, since = [], None
         for killed, before, said in zip(self.kills, self.starts, self.starts[1:]):
@@ -357,9 +380,11 @@ class Job:
                 since = None
         return found
 
-    def parts(self):
+    def parts(self) -> dict[str, float]:
         """What the time from the first step to the last checkpoint went into."""
-        total_s = self.first("done") - self.first("ready")
+        ready, done = self.first("ready"), self.first("done")
+        assert ready is not None and done is not None, "the job was not run to its end"
+        total_s = done - ready
         work_s, checkpoints_s = (sum(column) for column in zip(*self.segments()))
         restarts_s = sum(s for s, _ in self.restarts())
         return {
@@ -375,18 +400,25 @@ class Job:
 class Stand:
     """Where jobs run: places with a core and a slow disk each, all in use at the same time."""
 
-    def __init__(self, args, program, slow):
+    def __init__(self, args: argparse.Namespace, program: str, slow: SlowDisks) -> None:
         self.args, self.program, self.stop = args, program, threading.Event()
         self.places = list(zip(sorted(os.sched_getaffinity(0)), map(slow.path, slow.names)))
 
-    def job(self, place, steps, every, failures, stop=None):
+    def job(
+        self,
+        place: int,
+        steps: int,
+        every: int,
+        failures: Never,
+        stop: threading.Event | None = None,
+    ) -> Job:
         core, disk = self.places[place]
         with running.scratch(disk) as where:
             return Job(
                 where, core, self.program, self.args, steps, every, failures, stop or self.stop
             ).run()
 
-    def everywhere(self, task):
+    def everywhere(self, task: Callable[[int], T]) -> list[T]:
         """task(place) at all places at the same time."""
         with concurrent.futures.ThreadPoolExecutor(len(self.places)) as pool:
             waiting = [pool.submit(task, place) for place in range(len(self.places))]
@@ -403,10 +435,10 @@ class Stand:
 class Model:
     """orcheck plan, of a job whose checkpoint, restart and failures are known."""
 
-    def __init__(self, args, checkpoint_s, restart_s):
+    def __init__(self, args: argparse.Namespace, checkpoint_s: float, restart_s: float) -> None:
         self.args, self.checkpoint_s, self.restart_s = args, checkpoint_s, restart_s
 
-    def plan(self, what, *more_options):
+    def plan(self, what: str, *more_options: str) -> dict[str, Any]:
         command = [
             os.path.join(self.args.prefix, "bin", "orcheck"),
             "plan",
@@ -420,14 +452,14 @@ class Model:
             f"{self.args.mtbf:.9f}s",
             *more_options,
         ]
-        return json.loads(
-            subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        )
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
 
-    def recommended_s(self):
-        return self.plan("interval")["interval_s"]
+    def recommended_s(self) -> float:
+        return float(self.plan("interval")["interval_s"])
 
-    def expected(self, work_s, intervals_s):
+    def expected(self, work_s: float, intervals_s: Sequence[float]) -> list[dict[str, Any]]:
         """What the job takes with each interval, and what is computing of that: rules of the program, in order."""
         every = ",".join(f"{interval_s:.9f}s" for interval_s in intervals_s)
         rules = self.plan("interval", "--work", f"{work_s:.9f}s", "--every", every)["rules"]
@@ -440,7 +472,7 @@ class Model:
             )
         return found
 
-    def parts(self, work_s, interval_s):
+    def parts(self, work_s: float, interval_s: float) -> dict[str, Any]:
         """The same from runs that are followed failure by failure, which says what the time goes into."""
         return self.plan(
             "simulate",
@@ -452,14 +484,14 @@ class Model:
             "20000",
         )
 
-    def replay(self, failures, interval_s, segments):
+    def replay(self, failures: Never, interval_s: float, segments: int) -> float:
         """Seconds that the job takes by the model when failures come at these times: Daly's arithmetic, no mean."""
         now, done, restarting = 0.0, 0, False
         while done < segments:
-            need, at = (
-                self.restart_s if restarting else interval_s + self.checkpoint_s,
-                failures.due(0.0, None),
-            )
+            need = self.restart_s if restarting else interval_s + self.checkpoint_s
+            at = failures.due(0.0, None)
+            if at is None:
+                at = math.inf
             if now + need <= at:
                 now, done, restarting = now + need, done + (not restarting), False
             else:
@@ -471,16 +503,14 @@ class Model:
 class Calibration:
     """What a step, a checkpoint and a restart take, of jobs of its own; and which interval follows from that."""
 
-    def __init__(self, args, stand):
+    def __init__(self, args: argparse.Namespace, stand: Stand) -> None:
         few = args.runs < FEW
         self.segments = args.segments or (6 if few else 12)
         first = stand.everywhere(lambda place: stand.job(place, 300, 100, Never()))
         self.take(args, first, 100)
         for _ in range(3):
             every = 3 * max(1, round(self.recommended_s / self.step_s / 3))
-            jobs = stand.everywhere(
-                lambda place, k=every: stand.job(place, k * self.segments, k, Never())
-            )
+            jobs = stand.everywhere(functools.partial(self.undisturbed, stand, every))
             self.take(args, jobs, every)
             if 0.95 < every * self.step_s / self.recommended_s < 1.05:
                 break
@@ -510,7 +540,10 @@ class Calibration:
         self.every, self.steps, self.interval_s = every, every * self.segments, every * self.step_s
         self.model = Model(args, self.checkpoint_s, self.restart_s)
 
-    def take(self, args, jobs, every):
+    def undisturbed(self, stand: Stand, every: int, place: int) -> Job:
+        return stand.job(place, every * self.segments, every, Never())
+
+    def take(self, args: argparse.Namespace, jobs: Sequence[Job], every: int) -> None:
         self.on_core = [(job.core, *segment) for job in jobs for segment in job.segments()]
         segments = [segment for job in jobs for segment in job.segments()]
         self.steps_s = [compute / every for compute, _ in segments]
@@ -525,11 +558,11 @@ class Calibration:
             )
         self.recommended_s = Model(args, self.checkpoint_s, 0).recommended_s()
 
-    def every_of(self, suffix):
+    def every_of(self, suffix: str) -> int:
         """Steps between two checkpoints."""
         return round(self.every * INTERVALS[suffix][0])
 
-    def facts(self):
+    def facts(self) -> dict[str, Any]:
         by = {
             doing: [s for s, what in self.restarts if what == doing]
             for doing in ("computing", "checkpoint")
@@ -551,7 +584,7 @@ class Calibration:
             "restarts": self.restarts,
         }
 
-    def show(self):
+    def show(self) -> None:
         rows = []
         for name, values, used in (
             ("a step", self.steps_s, "median"),
@@ -573,13 +606,17 @@ class Calibration:
 
 
 # ---- the runs -------------------------------------------------------------------------------------
-def measure(args, stand, calibration):
+def measure(
+    args: argparse.Namespace, stand: Stand, calibration: Calibration
+) -> list[dict[str, Any]]:
     """One entry a run: suffix of the interval -> what the job took; all intervals of a run at the same place."""
     todo, lock, all_done = iter(range(args.runs)), threading.Lock(), threading.Event()
-    runs, at_work = [None] * args.runs, len(stand.places)
+    runs: list[dict[str, Any]] = [{}] * args.runs
+    at_work = len(stand.places)
 
-    def take(run, place):
-        order, found = list(INTERVALS), {"place": place}
+    def take(run: int, place: int) -> dict[str, Any]:
+        order = list(INTERVALS)
+        found: dict[str, Any] = {"place": place}
         for suffix in order[run % 3 :] + order[: run % 3]:
             job = stand.job(
                 place, calibration.steps, calibration.every_of(suffix), Drawn(args, run)
@@ -589,16 +626,18 @@ def measure(args, stand, calibration):
                     f"run {run}, interval {INTERVALS[suffix][1]}: the final state is {job.state}, "
                     f"without failures it was {calibration.states}"
                 )
+            ready = job.first("ready")
+            assert ready is not None
             found[suffix] = {
                 **job.parts(),
-                "killed_at_s": [at - job.first("ready") for at in job.kills],
+                "killed_at_s": [at - ready for at in job.kills],
                 "segments": job.segments(),
                 "restarts": job.restarts(),
                 "state": job.state,
             }
         return found
 
-    def work(place):
+    def work(place: int) -> None:
         nonlocal at_work
         try:
             while True:
@@ -635,7 +674,7 @@ def measure(args, stand, calibration):
 class Prediction:
     """What the model says of each interval; asked before the job runs."""
 
-    def __init__(self, calibration):
+    def __init__(self, calibration: Calibration) -> None:
         model = calibration.model
         self.work_s = calibration.steps * calibration.step_s
         self.intervals_s = {
@@ -651,11 +690,11 @@ class Prediction:
         ]
 
 
-def ratio_of_means(rows):
+def ratio_of_means(rows: Sequence[tuple[float, float]]) -> float:
     return statistics.mean(row[0] for row in rows) / statistics.mean(row[1] for row in rows)
 
 
-def chance(differences):
+def chance(differences: Sequence[float]) -> float:
     """One-sided p-value of paired differences: how often their sum is as large when each has its sign by chance."""
     source, total = random.Random(1), sum(differences)
     as_large = sum(
@@ -668,7 +707,13 @@ def chance(differences):
 class Result:
     """Prediction and measurement side by side."""
 
-    def __init__(self, args, calibration, predicted, runs):
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        calibration: Calibration,
+        predicted: Prediction,
+        runs: list[dict[str, Any]],
+    ) -> None:
         self.calibration, self.predicted, self.runs = calibration, predicted, runs
         self.totals = {suffix: [run[suffix]["total_s"] for run in runs] for suffix in INTERVALS}
         self.replayed = {
@@ -681,12 +726,12 @@ class Result:
             for suffix, s in predicted.intervals_s.items()
         }
 
-    def saved(self, suffix):
+    def saved(self, suffix: str) -> list[float]:
         """How much longer the job took than with the recommended interval, run by run."""
         return [other - best for other, best in zip(self.totals[suffix], self.totals[""])]
 
-    def figures(self):
-        found = {
+    def figures(self) -> dict[str, Figure]:
+        found: dict[str, Figure] = {
             "predicted_waste": {
                 "value": 1 - self.predicted.rules[""]["efficiency"],
                 "interval": None,
@@ -717,7 +762,7 @@ class Result:
                 }
         return found
 
-    def rows(self):
+    def rows(self) -> Iterator[dict[str, Any]]:
         """What the tables show, by interval."""
         for suffix, (_, name) in INTERVALS.items():
             mine, rule = [run[suffix] for run in self.runs], self.predicted.rules[suffix]
@@ -740,7 +785,7 @@ class Result:
                 "checkpoint_s": statistics.median(c for _, c in segments),
             }
 
-    def show(self):
+    def show(self) -> None:
         rows = list(self.rows())
         print(
             f"\nSeconds of a job of {self.calibration.steps} steps, {self.predicted.work_s:.1f} s of computing; means of "
@@ -810,14 +855,14 @@ class Result:
             ],
         )
 
-    def saved_figures(self):
+    def saved_figures(self) -> dict[str, Figure]:
         return {
             suffix: stats.figure(self.saved(suffix), statistics.mean)
             for suffix in INTERVALS
             if suffix
         }
 
-    def panels(self):
+    def panels(self) -> list[svg.Panel]:
         rows = list(self.rows())
         time_panel = svg.Panel(
             "Time of a job that fails",
@@ -850,7 +895,7 @@ class Result:
         return [time_panel, runs_panel]
 
 
-def main():
+def main() -> None:
     args = running.arguments("waste", __doc__, more)
     running.end_on_signals()
     args.runs = args.runs or (90 if args.full else 30)
@@ -886,7 +931,7 @@ def main():
             "store_bytes_per_s": slow.rates,
             "work_s": predicted.work_s,
             "steps": calibration.steps,
-            "state": min(calibration.states),
+            "state": min(map(str, calibration.states)),
             "recommended_s": calibration.recommended_s,
             "calibration": calibration.facts(),
             "intervals_measured": list(result.rows()),

@@ -25,6 +25,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 
 HERE = pathlib.Path(__file__).resolve().parent
 # Re -> cells per side, lid velocity, steps, bound. Half of the steps must be enough to be steady.
@@ -37,7 +38,7 @@ MISPRINTS = {("v", "re400", 0.9063)}
 STEADY = 0.001
 
 
-def table(re):
+def table(re: int) -> list[tuple[str, float, float]]:
     """The reference as (line, position, velocity)."""
     column = f"re{re}"
     with open(HERE / "ghia.csv", newline="") as file:
@@ -46,7 +47,7 @@ def table(re):
     return [p for p in points if (p[0], column, p[1]) not in MISPRINTS]
 
 
-def profile(path):
+def profile(path: str) -> dict[str, list[tuple[float, float]]]:
     """The solver's profile with the walls, which lie half a cell beyond the first and last cell."""
     lines = {"u": [(0.0, 0.0)], "v": [(0.0, 0.0)]}
     with open(path, newline="") as file:
@@ -57,7 +58,7 @@ def profile(path):
     return lines
 
 
-def at(points, x):
+def at(points: Sequence[tuple[float, float]], x: float) -> float:
     """Cubic interpolation (Lagrange through the four nearest points)."""
     first = next((i for i, p in enumerate(points) if p[0] >= x), len(points) - 1) - 2
     four = points[max(0, min(first, len(points) - 4)) :][:4]
@@ -70,7 +71,9 @@ def at(points, x):
     return total
 
 
-def solve(options, re, cells, lid, steps, path):
+def solve(
+    options: argparse.Namespace, re: int, cells: int, lid: float, steps: int, path: str
+) -> dict[str, list[tuple[float, float]]]:
     command = shlex.split(options.mpirun) + [
         options.lbm,
         "--nx",
@@ -108,7 +111,7 @@ def solve(options, re, cells, lid, steps, path):
     return profile(path)
 
 
-def main():
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("lbm", type=os.path.abspath)
     parser.add_argument("--re", type=int, choices=sorted(CASES), default=100)

@@ -25,7 +25,9 @@ STEPS, PARTICLES, EVERY, DIE = 120, 100_000, 10, 70
 BOUND = 0.05
 
 
-def run(options, ranks, directory, *more):
+def run(
+    options: argparse.Namespace, ranks: int, directory: str | None, *more: object
+) -> tuple[int, str]:
     environment = {
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -53,16 +55,16 @@ def run(options, ranks, directory, *more):
     return done.returncode, done.stdout
 
 
-def must(holds, text, said):
+def must(holds: object, text: str, said: str) -> None:
     if not holds:
         sys.exit(f"validate: expected {text}\n{said}")
 
 
-def damage(directory):
+def damage(directory: str) -> int:
     """Changes a byte in the newest checkpoint that is committed; the step it is of."""
     job = pathlib.Path(directory) / "particles"
     prefix = max(path.name for path in job.glob("*-global.commit")).removesuffix("-global.commit")
-    step = int(re.match(r"s(\d+)-", prefix)[1])
+    step = int(prefix[1:].partition("-")[0])
     newest = next(job.glob(f"{prefix}-n*.orc"))
     with open(newest, "r+b") as file:
         middle = newest.stat().st_size // 2
@@ -73,7 +75,7 @@ def damage(directory):
     return step
 
 
-def main():
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("particles", type=os.path.abspath)
     parser.add_argument("--mpirun", default="mpirun")
@@ -83,6 +85,7 @@ def main():
         r"^step (\d+)  particles (\d+)  p\*p / \(t K\*K/2\) ([\d.]+)  state (\w+)$", said, re.M
     )
     must(code == 0 and last, "a run without checkpoints to end well", said)
+    assert last
     print(last[0])
     must(int(last[1]) == STEPS and int(last[2]) == PARTICLES, "every particle to be there", said)
     must(abs(float(last[3]) - 1) < BOUND, f"p * p to grow as K * K / 2, within {BOUND}", said)
@@ -94,6 +97,7 @@ def main():
         print(said.strip())
         resumed = re.search(r"^resumed from step (\d+)$", said, re.M)
         must(code == 0 and resumed, "the job to resume", said)
+        assert resumed
         must(0 < int(resumed[1]) < step <= DIE, f"a step older than {step}, which is damaged", said)
         must(last[0] in said, "the same bits at the end", said)
     print(

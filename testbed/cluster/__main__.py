@@ -22,8 +22,8 @@ from testbed.cluster.held import HeldError
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def run(args):
-    def ended(number, _frame):
+def run(args: argparse.Namespace) -> int:
+    def ended(number: int, _frame: object) -> None:
         sys.exit(128 + number)
 
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -35,7 +35,7 @@ def run(args):
             return 130
 
 
-def main():
+def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -29,8 +29,18 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from testbed.cluster.held import DEADLINE_S, Held, HeldError, checked, left_behind, locked_directory
+from testbed.cluster.held import (
+    DEADLINE_S,
+    Held,
+    HeldError,
+    checked,
+    left_behind,
+    locked_directory,
+    pipe,
+)
 
 NET = "198.18.0.0/16"
 HEAD, SWITCH = "head", "switch"
@@ -80,7 +90,7 @@ exec nsenter --target "$pid" --net --uts --mount --pid --wdns="$work" env TMPDIR
 """
 
 
-def missing():
+def missing() -> str | None:
     """Why there can be no cluster on this machine; None if there can."""
     if os.geteuid() != 0:
         return "a cluster of namespaces takes root"
@@ -94,13 +104,13 @@ def missing():
     return None
 
 
-def sweep(parent):
+def sweep(parent: str) -> None:
     """Removes what a cluster left under parent whose processes have all been killed at once."""
     for work in left_behind(parent, PREFIX):
         shutil.rmtree(work, ignore_errors=True)
 
 
-def pid_of(work, name):
+def pid_of(work: str, name: str) -> int:
     try:
         with open(os.path.join(work, "pids", name)) as file:
             return int(file.read())
@@ -110,7 +120,7 @@ def pid_of(work, name):
         ) from None
 
 
-def kill(work, name):
+def kill(work: str, name: str) -> int:
     """A node is lost: all its processes, its memory and what was on its disk. Returns the bytes that were there."""
     pid = pid_of(work, name)
     os.remove(os.path.join(work, "pids", name))
@@ -123,7 +133,7 @@ def kill(work, name):
     return had
 
 
-def end(pid):
+def end(pid: int) -> None:
     """Kills a holder of namespaces; all processes within have ended when this returns."""
     handle = os.pidfd_open(pid)
     try:
@@ -134,7 +144,7 @@ def end(pid):
         os.close(handle)
 
 
-def link(work, name, up):
+def link(work: str, name: str, up: bool) -> None:
     """Sets the port of a node at the switch: down, nothing reaches the node, and it is told nothing."""
     pid_of(work, name)
     command = ["nsenter", "--target", str(pid_of(work, SWITCH)), "--net"]
@@ -144,19 +154,21 @@ def link(work, name, up):
 class Cluster(Held):
     """See the module. `rate` as tc has it, such as 200mbit; None: links as fast as the machine."""
 
-    def __init__(self, parent, nodes, servers=0, rate=None):
+    def __init__(self, parent: str, nodes: int, servers: int = 0, rate: str | None = None) -> None:
         why = missing()
         if why:
             raise HeldError(why)
         self.nodes = [f"n{i + 1}" for i in range(nodes)]
         self.servers = [f"s{i + 1}" for i in range(servers)]
-        self.rate, self.holders, self.alive = rate, {}, None
+        self.rate = rate
+        self.holders: dict[str, subprocess.Popen[bytes]] = {}
+        self.alive: int | None = None
         sweep(parent)
         self.work, self.lock = locked_directory(parent, PREFIX)
         self.local = os.path.join(self.work, "local")
 
     # ---- up and down ----
-    def bring_up(self):
+    def bring_up(self) -> None:
         names = self.nodes + self.servers
         os.makedirs(self.local)
         os.makedirs(os.path.join(self.work, "pids"))
@@ -192,16 +204,20 @@ class Cluster(Held):
             os.close(waits)
         until = time.monotonic() + DEADLINE_S
         for name, holder in self.holders.items():
-            if not select.select([holder.stdout], [], [], max(0, until - time.monotonic()))[0]:
+            if not select.select([pipe(holder.stdout)], [], [], max(0, until - time.monotonic()))[
+                0
+            ]:
                 raise HeldError(f"{name} did not come up within {DEADLINE_S} s")
-            if holder.stdout.readline() != b"ready\n":
-                raise HeldError(f"{name} did not come up: {holder.stderr.read().decode().strip()}")
+            if pipe(holder.stdout).readline() != b"ready\n":
+                raise HeldError(
+                    f"{name} did not come up: {pipe(holder.stderr).read().decode().strip()}"
+                )
             pid = holder.pid if name == HEAD else child_of(holder.pid)
             with open(os.path.join(self.work, "pids", name), "w") as file:
                 file.write(f"{pid}\n")
         self.connect([HEAD, *names])
 
-    def hold(self, name, script, waits, namespaces):
+    def hold(self, name: str, script: str, waits: int, namespaces: Sequence[str]) -> None:
         # In a session of its own: Ctrl-C is for this process, whose end the holder notices.
         self.holders[name] = subprocess.Popen(
             ["unshare", *namespaces, "bash", "-c", script, f"{PREFIX}{name}", self.work, name],
@@ -213,7 +229,7 @@ class Cluster(Held):
             pass_fds=[self.lock.fileno()] if name == HEAD else [],
         )
 
-    def connect(self, names):
+    def connect(self, names: Sequence[str]) -> None:
         """One link for each: v in the node, p-NAME in the switch."""
         switch = pid_of(self.work, SWITCH)
         lines = [
@@ -258,28 +274,28 @@ class Cluster(Held):
             if process.returncode != 0:
                 raise HeldError(f"{text}: {said.strip()}")
 
-    def shape(self, device):
+    def shape(self, device: str) -> str:
         return f"qdisc add dev {device} root tbf rate {self.rate} burst 256kb latency 50ms"
 
-    def close(self):
+    def close(self) -> None:
         if self.alive is not None:
             os.close(self.alive)
             self.alive = None
         for name, holder in self.holders.items():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 holder.wait(DEADLINE_S)
-            holder.stdout.close()
-            holder.stderr.close()
+            pipe(holder.stdout).close()
+            pipe(holder.stderr).close()
         self.holders = {}
         self.lock.close()
         shutil.rmtree(self.work, ignore_errors=True)  # there only if it never came up
 
     # ---- what is there ----
-    def address(self, name):
+    def address(self, name: str) -> str:
         net = 0 if name == HEAD else 1 if name in self.nodes else 2
         return f"198.18.{net}.{1 if name == HEAD else int(name[1:])}"
 
-    def environment(self):
+    def environment(self) -> dict[str, str]:
         """For what runs on the head: mpirun finds the nodes by their names."""
         settings = {
             "plm_rsh_agent": os.path.join(self.work, "on"),
@@ -302,18 +318,30 @@ class Cluster(Held):
             "CLUSTER_SERVERS": ",".join(self.servers),
         }
 
-    def enter(self, name, command):
+    def enter(self, name: str, command: Sequence[str]) -> list[str]:
         """The command as it is started on a node, or on the head, from anywhere on the machine."""
         if name == HEAD:
             return ["nsenter", "--target", str(pid_of(self.work, HEAD)), "--net", "--uts", *command]
         return [os.path.join(self.work, "on"), name, "exec " + " ".join(map(shell_word, command))]
 
-    def start(self, command, on=HEAD, env=None, **more):
+    def start(
+        self,
+        command: Sequence[str],
+        on: str = HEAD,
+        env: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> subprocess.Popen[Any]:
         return subprocess.Popen(
             self.enter(on, command), env={**self.environment(), **(env or {})}, **more
         )
 
-    def run(self, command, on=HEAD, env=None, timeout_s=600):
+    def run(
+        self,
+        command: Sequence[str],
+        on: str = HEAD,
+        env: Mapping[str, str] | None = None,
+        timeout_s: float = 600,
+    ) -> str:
         """Runs to the end; what it said. An error or a run beyond the deadline raises with that."""
         process = self.start(
             command,
@@ -325,7 +353,7 @@ class Cluster(Held):
             text=True,
         )
         try:
-            said = process.communicate(timeout=timeout_s)[0]
+            said: str = process.communicate(timeout=timeout_s)[0]
         except BaseException:
             process.terminate()
             process.wait()
@@ -337,11 +365,11 @@ class Cluster(Held):
         return said
 
 
-def child_of(pid):
+def child_of(pid: int) -> int:
     """The one child of a process."""
     with open(f"/proc/{pid}/task/{pid}/children") as file:
         return int(file.read())
 
 
-def shell_word(text):
+def shell_word(text: object) -> str:
     return "'" + str(text).replace("'", "'\\''") + "'"

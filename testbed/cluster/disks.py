@@ -33,8 +33,18 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
+from typing import IO, Any
 
-from testbed.cluster.held import Held, HeldError, checked, left_behind, locked_directory, until
+from testbed.cluster.held import (
+    Held,
+    HeldError,
+    checked,
+    left_behind,
+    locked_directory,
+    pipe,
+    until,
+)
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -45,7 +55,7 @@ MODEL = {"rate_bytes_per_s": 90_000_000, "seek_ms": 8.5, "revolution_ms": 8.3, "
 REQUEST_KIB = 1024
 
 
-def missing():
+def missing() -> str | None:
     """Why there can be no model disks on this machine; None if there can."""
     if os.geteuid() != 0:
         return "model disks take root (loop devices, mounts)"
@@ -64,7 +74,7 @@ def missing():
     return None
 
 
-def cannot_limit():
+def cannot_limit() -> str | None:
     """Why limit_dirty() cannot be had on this machine; None if it can."""
     if os.geteuid() != 0:
         return "limiting dirty memory takes root"
@@ -73,7 +83,7 @@ def cannot_limit():
     return None
 
 
-def build():
+def build() -> str:
     """Compiles the disk; the program's path."""
     out = os.path.join(ROOT, "build", "bench-bin", "disk")
     os.makedirs(os.path.dirname(out), exist_ok=True)
@@ -100,7 +110,7 @@ def build():
     return out
 
 
-def set_to(path, value):
+def set_to(path: str, value: object) -> None:
     try:
         with open(path, "w") as file:
             file.write(f"{value}\n")
@@ -108,12 +118,12 @@ def set_to(path, value):
         raise HeldError(f"{path} could not be set to {value}: {error.strerror}") from error
 
 
-def read(path):
+def read(path: str) -> str:
     with open(path) as file:
         return file.read().strip()
 
 
-def drop_caches():
+def drop_caches() -> None:
     """All that can be written is written, and nothing is in the page cache."""
     os.sync()
     set_to("/proc/sys/vm/drop_caches", 3)
@@ -125,14 +135,14 @@ class Disks(Held):
 
     def __init__(
         self,
-        parent,
-        names,
-        size_bytes=4 << 30,
-        file_system=True,
-        backing=None,
-        touch=False,
-        **model,
-    ):
+        parent: str,
+        names: Sequence[str],
+        size_bytes: int = 4 << 30,
+        file_system: bool = True,
+        backing: str | None = None,
+        touch: bool = False,
+        **model: float,
+    ) -> None:
         why = missing()
         if why:
             raise HeldError(why)
@@ -143,11 +153,13 @@ class Disks(Held):
             backing,
             touch,
         )
-        self.model, self.loops, self.guard = {**MODEL, **model}, {}, None
+        self.model: dict[str, float] = {**MODEL, **model}
+        self.loops: dict[str, str] = {}
+        self.guard: subprocess.Popen[bytes] | None = None
         sweep(parent)
         self.work, self.lock = locked_directory(parent, PREFIX)
 
-    def bring_up(self):
+    def bring_up(self) -> None:
         self.guard = guard(self.work, self.lock)
         # What is mounted and unmounted below is so in the namespaces of clusters too, which would keep it otherwise.
         checked(["mount", "--bind", self.work, self.work])
@@ -156,10 +168,10 @@ class Disks(Held):
         for name in self.names:
             self.make(program, name)
 
-    def make(self, program, name):
+    def make(self, program: str, name: str) -> None:
         raw = os.path.join(self.work, "raw", name)
         os.makedirs(raw)
-        words = {
+        words: dict[str, object] = {
             "size": self.size_bytes,
             "rate": self.model["rate_bytes_per_s"],
             "seek-ms": self.model["seek_ms"],
@@ -182,8 +194,8 @@ class Disks(Held):
                 stderr=log,
                 start_new_session=True,
             )
-        with process.stdout:
-            if process.stdout.readline() != b"ready\n":
+        with pipe(process.stdout) as said:
+            if said.readline() != b"ready\n":
                 process.wait()
                 raise HeldError(f"disk {name} did not come up: {read(raw + '.log')}")
         loop = checked(
@@ -225,35 +237,36 @@ class Disks(Held):
             self.say("model on", name)
         self.reset()
 
-    def close(self):
+    def close(self) -> None:
         if self.guard is not None:
-            self.guard.stdin.close()
+            pipe(self.guard.stdin).close()
             self.guard.wait()
             self.guard = None
         self.lock.close()
 
     # ---- what is there ----
-    def path(self, name):
+    def path(self, name: str) -> str:
         return os.path.join(self.work, "fs", name)
 
-    def device(self, name):
+    def device(self, name: str) -> str:
         return f"/dev/{self.loops[name]}"
 
-    def stats(self, name):
+    def stats(self, name: str) -> dict[str, Any]:
         """Counters since reset(), and the parameters of the model: see disk.c."""
-        return json.loads(read(os.path.join(self.work, "raw", name, "stats")))
+        found: dict[str, Any] = json.loads(read(os.path.join(self.work, "raw", name, "stats")))
+        return found
 
-    def all_stats(self):
+    def all_stats(self) -> dict[str, dict[str, Any]]:
         return {name: self.stats(name) for name in self.loops}
 
-    def reset(self):
+    def reset(self) -> None:
         for name in self.loops:
             self.say("reset", name)
 
-    def say(self, command, name):
+    def say(self, command: Sequence[str], name: str) -> None:
         set_to(os.path.join(self.work, "raw", name, "stats"), command)
 
-    def limit_dirty(self, bytes_each):
+    def limit_dirty(self, bytes_each: int | None) -> dict[str, int]:
         """At most this many dirty bytes in the page cache for each disk; None: as the machine has it. Returns what the
         kernel made of it, by name.
 
@@ -275,19 +288,19 @@ class Disks(Held):
         return found
 
 
-def bdi_of(loop):
+def bdi_of(loop: str) -> str:
     return f"/sys/class/bdi/{read(f'/sys/block/{loop}/dev')}/"
 
 
 # ---- taking down ----------------------------------------------------------------------------------
-def mounts_below(work):
+def mounts_below(work: str) -> list[str]:
     """Mount points, the latest first; the directory's own is the last."""
     with open("/proc/self/mounts") as file:
         points = [line.split()[1].encode().decode("unicode_escape") for line in file]
     return [point for point in reversed(points) if (point + "/").startswith(work + "/")]
 
 
-def loops_below(work):
+def loops_below(work: str) -> list[str]:
     found = []
     for name in os.listdir("/sys/block"):
         with contextlib.suppress(OSError):
@@ -298,7 +311,7 @@ def loops_below(work):
     return found
 
 
-def processes_below(work):
+def processes_below(work: str) -> list[int]:
     """The disks: their mount point is their first argument."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
@@ -313,7 +326,7 @@ def processes_below(work):
     return found
 
 
-def take_down(work):
+def take_down(work: str) -> None:
     """Unmounts, detaches and ends all that lies below WORK, then removes it."""
     raw = os.path.join(work, "raw")
     for name in os.listdir(raw) if os.path.isdir(raw) else []:
@@ -345,7 +358,7 @@ def take_down(work):
         shutil.rmtree(work, ignore_errors=True)
 
 
-def guard(work, lock):
+def guard(work: str, lock: IO[str]) -> subprocess.Popen[bytes]:
     """Starts the process that takes down what lies below WORK once the pipe to it is closed, however that comes."""
     return subprocess.Popen(
         [sys.executable, "-m", "testbed.cluster.disks", work],
@@ -356,13 +369,13 @@ def guard(work, lock):
     )
 
 
-def sweep(parent):
+def sweep(parent: str) -> None:
     """Removes what Disks under parent left whose processes were all killed at once."""
     for work in left_behind(parent, PREFIX):
         take_down(work)
 
 
-def main():
+def main() -> None:
     """The guard: waits for the end of the program that holds the disks, then takes them down."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

@@ -19,6 +19,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from testbed.cluster import disks as md
 from testbed.cluster import held, selftest
@@ -28,19 +30,21 @@ SIZE = 4 << 30
 SETTLE_S = 1e-3
 
 
-def check(what, good, said=""):
+def check(what: str, good: bool, said: object = "") -> None:
     """Says what was found also where it is good."""
     selftest.check(f"{what}: {said}" if said and good else what, good, said)
 
 
-def processors():
+def processors() -> tuple[int, int]:
     """Ticks of all processors so far, and how many of them nobody wanted."""
     with open("/proc/stat") as file:
         ticks = [int(word) for word in file.readline().split()[1:9]]
     return sum(ticks), ticks[3] + ticks[4]
 
 
-def near(what, measure, expected, low, high):
+def near(
+    what: str, measure: Callable[[], float], expected: float, low: float, high: float
+) -> float:
     """Whether a measurement lies within [low, high] times what the model says.
 
     Twice more if it does not: other programs make this machine late, never the model's disk quicker than it is, and
@@ -63,7 +67,7 @@ def near(what, measure, expected, low, high):
     return value
 
 
-def fio(**words):
+def fio(**words: object) -> dict[str, Any]:
     command = [
         "fio",
         "--name=j",
@@ -75,19 +79,20 @@ def fio(**words):
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)}\n{done.stderr[-2000:]}")
-    return json.loads(done.stdout[done.stdout.index("{") :])["jobs"][0]
+    job: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])["jobs"][0]
+    return job
 
 
-def seek_s(distance_bytes, model):
+def seek_s(distance_bytes: float, model: Mapping[str, float]) -> float:
     """To a place at that distance, and half a revolution."""
     b = (model["seek_ms"] / 1e3 - SETTLE_S) * 15 / 8
     return SETTLE_S + b * math.sqrt(distance_bytes / SIZE) + model["revolution_ms"] / 2e3
 
 
-def sequential(disks, name):
-    clocks = {}
+def sequential(disks: md.Disks, name: str) -> None:
+    clocks: dict[str, float] = {}
 
-    def measure():
+    def measure() -> float:
         disks.reset()
         job = fio(filename=disks.device(name), rw="write", bs="1M", size="180M", ioengine="psync")
         clocks["wall"] = job["write"]["bw_bytes"]
@@ -111,7 +116,7 @@ def sequential(disks, name):
     )
 
 
-def streams(disks, name, count, request_bytes, requests):
+def streams(disks: md.Disks, name: str, count: int, request_bytes: int, requests: int) -> float:
     """Each stream has one request in flight, in its own part of the disk. Bytes/s by the disk's clock.
 
     The nearest that waits is next to the head, so a request takes its bytes and the way over one part, and now and
@@ -123,9 +128,9 @@ def streams(disks, name, count, request_bytes, requests):
     turns = max(1, request_bytes // (md.REQUEST_KIB * 1024))
     transfer_s, way_s = request_bytes / disks.model["rate_bytes_per_s"], seek_s(apart, disks.model)
     title = f"{count} streams of {request_bytes // 1024} KiB"
-    last = {}
+    last: dict[str, Any] = {}
 
-    def measure():
+    def measure() -> float:
         disks.reset()
         job = fio(
             filename=disks.device(name),
@@ -138,25 +143,25 @@ def streams(disks, name, count, request_bytes, requests):
             size=request_bytes * max(1, requests // count),
         )
         last.update(disks.stats(name), wall_s=job["write"]["runtime"] / 1e3)
-        return last["busy_s"] / (last["write_bytes"] / request_bytes)
+        return float(last["busy_s"] / (last["write_bytes"] / request_bytes))
 
     least_s, most_s = transfer_s + way_s, transfer_s + turns * way_s
     near(f"{title}, s each", measure, least_s, 0.95, 1.15 * most_s / least_s)
 
-    def wall():
+    def wall() -> float:
         if last.pop("judged", None):
             measure()
         last["judged"] = True
-        return last["wall_s"] / last["busy_s"]
+        return float(last["wall_s"] / last["busy_s"])
 
     near(f"{title}, wall over disk", wall, 1, 0.9, 1.2)
-    return last["write_bytes"] / last["busy_s"]
+    return float(last["write_bytes"] / last["busy_s"])
 
 
-def random_requests(disks, name):
-    most = {}
+def random_requests(disks: md.Disks, name: str) -> None:
+    most: dict[int, int] = {}
 
-    def measure(depth, count):
+    def measure(depth: int, count: int) -> float:
         disks.reset()
         fio(
             filename=disks.device(name),
@@ -170,7 +175,7 @@ def random_requests(disks, name):
         )
         found = disks.stats(name)
         most[depth] = found["waiting_most"]
-        return found["busy_s"] / found["writes"]
+        return float(found["busy_s"] / found["writes"])
 
     transfer_s = 4096 / disks.model["rate_bytes_per_s"]
     expected_s = (disks.model["seek_ms"] + disks.model["revolution_ms"] / 2) / 1e3 + transfer_s
@@ -189,14 +194,14 @@ def random_requests(disks, name):
     )
 
 
-def no_starving(disks, name):
+def no_starving(disks: md.Disks, name: str) -> None:
     """One far request beside a stream that always has another near: it is passed over 2 * depth times at most."""
     block, page = 65536, mmap.mmap(-1, 4096)
     bound_s = (2 * disks.model["depth"] + 2) * block / disks.model["rate_bytes_per_s"] + 2 * seek_s(
         SIZE, disks.model
     )
 
-    def measure():
+    def measure() -> float:
         disks.reset()
         stream = subprocess.Popen(
             [
@@ -229,7 +234,7 @@ def no_starving(disks, name):
     near("a far request beside a stream, s, at most", measure, bound_s, 0, 1.3)
 
 
-def bytes_come_back(disks, name):
+def bytes_come_back(disks: md.Disks, name: str) -> None:
     """Through the file system, the page cache dropped between: pieces of many sizes."""
     digest, path, size = hashlib.sha256(), os.path.join(disks.path(name), "bytes"), 0
     with open(path, "wb", buffering=0) as file:
@@ -252,7 +257,7 @@ def bytes_come_back(disks, name):
     os.remove(path)
 
 
-def dirty_limit_holds(disks, name):
+def dirty_limit_holds(disks: md.Disks, name: str) -> None:
     limit, total, unwritten = 16 * MIB, 96 * MIB, 0
     set_to = disks.limit_dirty(limit)[name]
     check("the kernel takes the dirty limit", 0.9 * limit <= set_to <= 1.1 * limit, set_to)
@@ -280,7 +285,7 @@ def dirty_limit_holds(disks, name):
     os.remove(path)
 
 
-def left(parent):
+def left(parent: str) -> tuple[list[str], list[str], list[str], list[int]]:
     names = os.listdir(parent)
     loops = [name for name in md.loops_below(os.path.realpath(parent))]
     return (
@@ -291,7 +296,7 @@ def left(parent):
     )
 
 
-def a_killed_holder(parent):
+def a_killed_holder(parent: str) -> None:
     """SIGKILL of the program that holds disks, while a file of theirs is dirty and open."""
     text = (
         f"from testbed.cluster import disks; import os, time\nwith disks.Disks({parent!r}, ['a']) as d:\n"
@@ -299,7 +304,7 @@ def a_killed_holder(parent):
         " print('up', flush=True); time.sleep(600)"
     )
     holder = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, cwd=md.ROOT)
-    said = holder.stdout.readline()
+    said = held.pipe(holder.stdout).readline()
     holder.send_signal(signal.SIGKILL)
     holder.wait()
     # Breaks if: the guard waits for anything but the end of its pipe, or the disk keeps that pipe open.
@@ -307,7 +312,7 @@ def a_killed_holder(parent):
     check("nothing left after SIGKILL of the holder", said == b"up\n" and gone, left(parent))
 
 
-def main():
+def main() -> None:
     why = md.missing() or (None if shutil.which("fio") else "fio is missing")
     parent = selftest.begin("model disks", why, "orcheck-disktest-")
     try:

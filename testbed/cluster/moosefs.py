@@ -23,9 +23,11 @@ import os
 import shutil
 import signal
 import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from testbed.cluster.cluster import child_of
-from testbed.cluster.held import DEADLINE_S, Held, HeldError, until
+from testbed.cluster.cluster import Cluster, child_of
+from testbed.cluster.held import DEADLINE_S, Held, HeldError, pipe, until
 
 PROGRAMS = ("mfsmaster", "mfschunkserver", "mfsmount", "mfscli", "mfsscadmin", "mfsfileinfo")
 EMPTY = "/var/lib/mfs/metadata.mfs.empty"
@@ -50,7 +52,7 @@ CHUNKSERVER = {
 MOUNT = ["mfsioretries=8", "mfstimeout=10", "mfserroronlostchunk", "mfsnice=0", "mfsallowoomkiller"]
 
 
-def missing():
+def missing() -> str | None:
     """Why there can be no MooseFS here; None if there can."""
     for program in PROGRAMS:
         if not shutil.which(program, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin"):
@@ -60,7 +62,7 @@ def missing():
     return None
 
 
-def what():
+def what() -> str:
     """What was used, for the results."""
     said = subprocess.run(["mfsmaster", "-v"], capture_output=True, text=True)
     version = (said.stdout + said.stderr).strip().splitlines()
@@ -73,7 +75,9 @@ def what():
 class MooseFS(Held):
     """See the module. `mount` is the same path on all nodes; `letters` has a label for each chunkserver's node."""
 
-    def __init__(self, cluster, disks=None, options=()):
+    def __init__(
+        self, cluster: Cluster, disks: Sequence[str] | None = None, options: Sequence[str] = ()
+    ) -> None:
         """disks: a directory for each chunkserver, empty and seen by all (default: the node's own disk)."""
         if len(cluster.servers) < 2:
             raise HeldError("MooseFS takes a server for the master and at least one for chunks")
@@ -84,9 +88,9 @@ class MooseFS(Held):
             node: chr(ord("A") + number) for number, node in enumerate(self.chunkservers)
         }
         self.home, self.mount = (os.path.join(cluster.work, name) for name in ("moosefs", "mfs"))
-        self.processes = {}
+        self.processes: dict[str, subprocess.Popen[Any]] = {}
 
-    def bring_up(self):
+    def bring_up(self) -> None:
         os.makedirs(self.mount)
         self.start_master()
         for node, disk in zip(self.chunkservers, self.disks):
@@ -115,12 +119,12 @@ class MooseFS(Held):
         ]
         for node, mount in begun:
             if mount.wait(DEADLINE_S) != 0:
-                raise HeldError(f"mfsmount on {node}: {mount.stderr.read().strip()}")
+                raise HeldError(f"mfsmount on {node}: {pipe(mount.stderr).read().strip()}")
         self.cluster.run(
             ["chmod", "1777", self.mount], on=self.cluster.nodes[0], timeout_s=DEADLINE_S
         )
 
-    def start_master(self):
+    def start_master(self) -> None:
         data = self.directory("master")
         shutil.copyfile(EMPTY, os.path.join(data, "metadata.mfs"))
         exports = self.written("exports", "* / rw,alldirs,admin,maproot=0:0\n")
@@ -140,7 +144,7 @@ class MooseFS(Held):
             },
         )
 
-    def start_chunkserver(self, node, disk):
+    def start_chunkserver(self, node: str, disk: str) -> None:
         """Also after `kill`: it has its chunks again."""
         # Resolved on the node: its own disk has the same path on all.
         text = self.written(f"{node}.hdd", disk + "\n")
@@ -160,7 +164,7 @@ class MooseFS(Held):
             },
         )
 
-    def start(self, node, program, settings):
+    def start(self, node: str, program: str, settings: Mapping[str, object]) -> None:
         text = "".join(f"{key} = {value}\n" for key, value in settings.items())
         path = self.written(f"{node}.cfg", text)
         with open(os.path.join(self.home, f"{node}.log"), "ab") as log:
@@ -172,24 +176,24 @@ class MooseFS(Held):
                 stderr=log,
             )
 
-    def directory(self, name):
+    def directory(self, name: str) -> str:
         path = os.path.join(self.home, name)
         os.makedirs(path, exist_ok=True)
         return path
 
-    def written(self, name, text):
+    def written(self, name: str, text: str) -> str:
         path = os.path.join(self.directory("."), name)
         with open(path, "w") as file:
             file.write(text)
         return path
 
-    def kill(self, node):
+    def kill(self, node: str) -> None:
         """SIGKILL of a chunkserver or of the master; its disk stays. `start_chunkserver` has it back."""
         process = self.processes.pop(node)
         os.kill(child_of(process.pid), signal.SIGKILL)
         process.wait(DEADLINE_S)
 
-    def close(self):
+    def close(self) -> None:
         """Mounts go first, so that nobody waits for a server; daemons leave their disks in order."""
         for node in self.cluster.nodes:
             subprocess.run(
@@ -204,7 +208,7 @@ class MooseFS(Held):
         shutil.rmtree(self.home, ignore_errors=True)
 
     # ---- what is there ----
-    def servers(self):
+    def servers(self) -> dict[str, str]:
         """Address:port -> label of the chunkservers that the master knows with their room."""
         found = {}
         for line in self.ask("-SCS").splitlines():
@@ -214,7 +218,7 @@ class MooseFS(Held):
                 found[f"{fields[0]}:{fields[1]}"] = fields[3]
         return found
 
-    def lies_on(self, path):
+    def lies_on(self, path: str) -> list[str]:
         """The nodes of the chunkservers that have chunks of a file, as MooseFS's own tool says."""
         said = self.cluster.run(
             ["mfsfileinfo", path], on=self.cluster.nodes[0], timeout_s=DEADLINE_S
@@ -227,7 +231,7 @@ class MooseFS(Held):
         names = {self.cluster.address(node): node for node in self.chunkservers}
         return sorted({names[address] for address in copies})
 
-    def ask(self, what):
+    def ask(self, what: str) -> str:
         try:
             return self.cluster.run(
                 ["mfscli", "-H", self.cluster.address(self.master), what, "-p", "-n", "-s", "|"],
@@ -236,8 +240,8 @@ class MooseFS(Held):
         except RuntimeError:  # nobody listens yet
             return ""
 
-    def until(self, what, found):
-        def there():
+    def until(self, what: str, found: Callable[[], bool]) -> None:
+        def there() -> bool:
             for node, process in self.processes.items():
                 if process.poll() is not None:
                     raise HeldError(
@@ -248,6 +252,6 @@ class MooseFS(Held):
         if not until(there):
             raise HeldError(f"MooseFS: waited {DEADLINE_S} s for {what}")
 
-    def said(self, node):
+    def said(self, node: str) -> str:
         with open(os.path.join(self.home, f"{node}.log"), errors="replace") as log:
             return log.read().strip()[-2000:]

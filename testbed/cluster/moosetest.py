@@ -15,6 +15,8 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from testbed.cluster import cluster as cl
 from testbed.cluster import moosefs as mo
@@ -24,13 +26,14 @@ from testbed.cluster.selftest import LBM, ORCHECK, check, until
 STEPS, EVERY, EDGE = 60, 15, "48"
 
 
-def place(cluster, directory, *more):
-    return json.loads(
+def place(cluster: cl.Cluster, directory: str, *more: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(
         cluster.run([ORCHECK, "--json", "place", directory, *more], on="n1", timeout_s=60)
     )
+    return found
 
 
-def solver(cluster, final, *more, steps=STEPS):
+def solver(cluster: cl.Cluster, final: str, *more: str, steps: int = STEPS) -> list[str]:
     size = [word for axis in "xyz" for word in (f"--n{axis}", EDGE)]
     return [
         "mpirun.openmpi",
@@ -48,7 +51,7 @@ def solver(cluster, final, *more, steps=STEPS):
     ]
 
 
-def checkpoints(job, options, how="async"):
+def checkpoints(job: str, options: str, how: str = "async") -> list[str]:
     return [
         "--job",
         job,
@@ -63,11 +66,11 @@ def checkpoints(job, options, how="async"):
     ]
 
 
-def files_of(cluster, directory):
+def files_of(cluster: cl.Cluster, directory: str) -> list[str]:
     return cluster.run(["find", directory, "-type", "f"], on="n1", timeout_s=60).split()
 
 
-def committed(cluster, dirs, job):
+def committed(cluster: cl.Cluster, dirs: Sequence[str], job: str) -> list[int]:
     """Steps with a commit record in any directory."""
     found = {
         int(match[1])
@@ -79,7 +82,7 @@ def committed(cluster, dirs, job):
     return sorted(found)
 
 
-def chunks(cluster, node):
+def chunks(cluster: cl.Cluster, node: str) -> dict[str, int]:
     """The chunks on the disk of a chunkserver -> their sizes."""
     found = {}
     for where, _, names in os.walk(os.path.join(cluster.work, "nodes", node)):
@@ -91,7 +94,7 @@ def chunks(cluster, node):
     return found
 
 
-def placed(cluster, moosefs):
+def placed(cluster: cl.Cluster, moosefs: mo.MooseFS) -> tuple[str, dict[str, str]]:
     base = os.path.join(moosefs.mount, "ck")
     cluster.run(["mkdir", base], on="n1")
     found = place(cluster, base)
@@ -106,7 +109,9 @@ def placed(cluster, moosefs):
     return base, {one["directory"]: names[one["name"]] for one in found["servers"]}
 
 
-def a_killed_rank(cluster, moosefs, whole, servers):
+def a_killed_rank(
+    cluster: cl.Cluster, moosefs: mo.MooseFS, whole: str, servers: Mapping[str, str]
+) -> None:
     options = f"global = {list(servers)}\nmode = 'orchestrated'"
     final = os.path.join(cluster.work, "killed-rank")
     said = cluster.run(
@@ -122,7 +127,7 @@ def a_killed_rank(cluster, moosefs, whole, servers):
     )
     check("resumed after SIGKILL of a rank", "resumed from step" in said, said)
     check("same final state", filecmp.cmp(whole, final, shallow=False))
-    seen = {}
+    seen: dict[str, set[str]] = {}
     for directory, server in servers.items():
         for path in files_of(cluster, directory):
             node = re.search(r"-n(\d{4})-w\d+\.orc$", path)
@@ -139,7 +144,9 @@ def a_killed_rank(cluster, moosefs, whole, servers):
     )
 
 
-def a_killed_chunkserver(cluster, moosefs, base, servers):
+def a_killed_chunkserver(
+    cluster: cl.Cluster, moosefs: mo.MooseFS, base: str, servers: Mapping[str, str]
+) -> None:
     dirs, lost = list(servers), moosefs.chunkservers[1]
     options = f"global = {dirs}\nmode = 'orchestrated'"
     final = os.path.join(cluster.work, "killed-chunkserver")
@@ -195,7 +202,7 @@ def a_killed_chunkserver(cluster, moosefs, base, servers):
     check("same final state without the lost checkpoint", filecmp.cmp(whole, final, shallow=False))
 
 
-def main():
+def main() -> None:
     why = (
         cl.missing() or mo.missing() or (None if shutil.which("mpirun.openmpi") else "no Open MPI")
     )

@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 
 from testbed.cluster import cluster as cl
 from testbed.cluster import held
@@ -30,7 +31,7 @@ DEADLINE_S = 120
 passed = 0
 
 
-def check(what, good, said=""):
+def check(what: str, good: bool, said: object = "") -> None:
     global passed
     if not good:
         print(
@@ -42,7 +43,7 @@ def check(what, good, said=""):
     passed += 1
 
 
-def begin(what, why, prefix):
+def begin(what: str, why: str | None, prefix: str) -> str:
     """A directory for a test; where it cannot be done, that is reported, and the test has ended."""
     if why:
         print(f"SKIPPED: {what}: {why}\n{passed} passed, 0 failed")
@@ -51,12 +52,12 @@ def begin(what, why, prefix):
     return tempfile.mkdtemp(prefix=prefix)
 
 
-def until(what, found):
+def until(what: str, found: Callable[[], object]) -> None:
     if not held.until(found, DEADLINE_S, 0.005):
         raise RuntimeError(f"waited {DEADLINE_S} s: {what}")
 
 
-def processes(work):
+def processes(work: str) -> list[int]:
     """Those that hold a cluster or run on it: the work directory is in their arguments or in their environment."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
@@ -72,13 +73,13 @@ def processes(work):
     return found
 
 
-def solve(final, *more, hosts="{nodes}"):
+def solve(final: str, *more: str, hosts: str = "{nodes}") -> list[str]:
     mpirun = ["mpirun.openmpi", "--host", hosts, "-n", "4"]
     size = [word for axis in "xyz" for word in (f"--n{axis}", "48")]
     return [*mpirun, LBM, *size, "--steps", "240", "--final", final, *more]
 
 
-def a_killed_rank(cluster, whole):
+def a_killed_rank(cluster: cl.Cluster, whole: str) -> None:
     work = cluster.work
     servers = [os.path.join(work, f"ost{i}") for i in range(2)]
     for path in servers:
@@ -130,7 +131,7 @@ def a_killed_rank(cluster, whole):
     check("the checkpoints verify", done.returncode == 0, done.stdout + done.stderr)
 
 
-def a_killed_node(cluster, whole):
+def a_killed_node(cluster: cl.Cluster, whole: str) -> None:
     """Four nodes, one replica, no shared directory: n2 goes with its disk once two checkpoints are safe."""
     work = cluster.work
     final = os.path.join(work, "killed-node")
@@ -195,7 +196,7 @@ def a_killed_node(cluster, whole):
     check("the others have what they had", all("nodes" in names for names in others), others)
 
 
-def answers(cluster, node):
+def answers(cluster: cl.Cluster, node: str) -> bool:
     """Whether a closed port of the node refuses: what is cut off says nothing."""
     knock = f"exec 3<>/dev/tcp/{cluster.address(node)}/9"
     done = subprocess.run(
@@ -204,7 +205,7 @@ def answers(cluster, node):
     return "refused" in done.stderr
 
 
-def a_killed_holder(parent):
+def a_killed_holder(parent: str) -> None:
     """SIGKILL of the command that holds a cluster, while something runs on a node and on the head."""
     command = [
         os.path.join(HERE, "cluster"),
@@ -219,9 +220,10 @@ def a_killed_holder(parent):
         "echo $CLUSTER; sleep 600 & exec $CLUSTER/on n1 'echo up; exec sleep 600'",
     ]
     holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    work = holder.stdout.readline().strip()
+    work = held.pipe(holder.stdout).readline().strip()
     check(
-        "a cluster by the command", holder.stdout.readline() == "up\n" and len(processes(work)) >= 6
+        "a cluster by the command",
+        held.pipe(holder.stdout).readline() == "up\n" and len(processes(work)) >= 6,
     )
     holder.send_signal(signal.SIGKILL)
     holder.wait()
@@ -233,7 +235,7 @@ def a_killed_holder(parent):
     check("nothing left after SIGKILL of the holder", True)
 
 
-def main():
+def main() -> None:
     why = cl.missing() or (None if shutil.which("mpirun.openmpi") else "no Open MPI")
     parent = begin("several hosts", why, "orcheck-selftest-")
     try:

@@ -13,7 +13,8 @@ import shutil
 import subprocess
 import sys
 
-from testbed.cluster.held import DEADLINE_S, HeldError
+from testbed.cluster.cluster import Cluster
+from testbed.cluster.held import DEADLINE_S, HeldError, pipe
 
 SFTP_SERVER = "/usr/lib/openssh/sftp-server"
 PORT = 9001
@@ -30,7 +31,7 @@ while True:
 """
 
 
-def missing():
+def missing() -> str | None:
     """Why servers cannot be had here; None if they can."""
     if not shutil.which("sshfs") or not os.path.exists(SFTP_SERVER):
         return "sshfs or sftp-server is missing. Next: tools/install-deps.sh bench"
@@ -39,7 +40,7 @@ def missing():
     return None
 
 
-def what():
+def what() -> str:
     """What was used, for the results."""
     said = subprocess.run(
         ["sshfs", "--version"], capture_output=True, text=True
@@ -48,7 +49,7 @@ def what():
     return f"{version}, -o {','.join(OPTIONS)}, plain TCP to OpenSSH's sftp-server"
 
 
-def serve(cluster):
+def serve(cluster: Cluster) -> list[str]:
     """Mounts the disk of each server on each node; the directories, the same on all nodes. They end with the cluster."""
     dirs = []
     for server in cluster.servers:
@@ -60,7 +61,7 @@ def serve(cluster):
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
         )
-        if process.stdout.readline() != b"ready\n":
+        if pipe(process.stdout).readline() != b"ready\n":
             raise HeldError(f"the server on {server} does not listen")
         dirs.append(at)
         begun = [
@@ -85,5 +86,5 @@ def serve(cluster):
         ]
         for node, mount in begun:
             if mount.wait(DEADLINE_S) != 0:
-                raise HeldError(f"sshfs on {node}: {mount.stderr.read().strip()}")
+                raise HeldError(f"sshfs on {node}: {pipe(mount.stderr).read().strip()}")
     return dirs

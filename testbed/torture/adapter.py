@@ -18,6 +18,7 @@ Further words in braces: {here} this directory, {out} a directory for what build
 import os
 import subprocess
 import tomllib
+from collections.abc import Mapping, Sequence
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -27,7 +28,7 @@ class Missing(Exception):
 
 
 class Adapter:
-    def __init__(self, path, words):
+    def __init__(self, path: str, words: Mapping[str, str]) -> None:
         with open(path, "rb") as file:
             self.toml = tomllib.load(file)
         self.name = os.path.splitext(os.path.basename(path))[0]
@@ -47,12 +48,12 @@ class Adapter:
             )
         self.about, self.skip = self.toml["about"], set(self.toml.get("skip", []))
         self.words = {"here": HERE, **words}
-        self.versions = {}
+        self.versions: dict[str, str] = {}
 
-    def command(self, name, **words):
+    def command(self, name: str, **words: object) -> list[str]:
         return [part.format(**self.words, **words) for part in self.toml[name]]
 
-    def environment(self, temporary):
+    def environment(self, temporary: str) -> dict[str, str]:
         return {
             **os.environ,
             "TMPDIR": temporary,
@@ -62,7 +63,7 @@ class Adapter:
             **self.toml.get("env", {}),
         }
 
-    def prepare(self):
+    def prepare(self) -> None:
         """Builds the programs; raises Missing."""
         for need in self.toml.get("needs", []):
             if not os.path.exists(need.format(**self.words)):
@@ -82,7 +83,9 @@ class Adapter:
             subprocess.run([part.format(**self.words) for part in command], check=True)
 
 
-def adapters(directory, words, names=None):
+def adapters(
+    directory: str, words: Mapping[str, str], names: Sequence[str] | None = None
+) -> list[Adapter]:
     """The adapters of a directory, in order of name but Orcheck's first; or those named."""
     found = {
         os.path.splitext(name)[0]: os.path.join(directory, name)

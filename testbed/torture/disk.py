@@ -14,8 +14,14 @@ another.
 """
 
 import os
+import random
+from collections.abc import Callable, Iterable
+from typing import Any
 
-from testbed.torture.trace import O_CREAT, O_DSYNC, O_TRUNC
+from testbed.torture.trace import O_CREAT, O_DSYNC, O_TRUNC, Call
+
+# Path -> bytes.
+Image = dict[str, bytes]
 
 BLOCK = 4096
 SECTOR = 512
@@ -24,14 +30,14 @@ SECTOR = 512
 class File:
     """One inode: what the program sees (now), what a disk is sure to hold, and what it may hold."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.now = bytearray()
         self.disk = bytearray()
-        self.dirty = set()  # numbers of blocks that no fsync has covered
-        self.lost = set()  # those of a failed fsync
+        self.dirty: set[int] = set()  # numbers of blocks that no fsync has covered
+        self.lost: set[int] = set()  # those of a failed fsync
         self.last = 0  # number of the call that changed it last
 
-    def write(self, at, data):
+    def write(self, at: int, data: bytes) -> None:
         if at > len(self.now):
             self.now.extend(bytes(at - len(self.now)))
         self.now[at : at + len(data)] = data
@@ -39,12 +45,12 @@ class File:
         self.dirty.update(blocks)
         self.lost.difference_update(blocks)
 
-    def resize(self, size):
+    def resize(self, size: int) -> None:
         """A change of metadata: the disk's copy follows as soon as the journal does (Disk.cut)."""
         _resize(self.now, size)
         self.dirty = {block for block in self.dirty if block * BLOCK < size}
 
-    def settle(self, blocks):
+    def settle(self, blocks: Iterable[int]) -> None:
         """These blocks are on disk."""
         for block in sorted(blocks):
             part = self.now[block * BLOCK : (block + 1) * BLOCK]
@@ -52,33 +58,38 @@ class File:
                 self.disk.extend(bytes(block * BLOCK - len(self.disk)))
             self.disk[block * BLOCK : block * BLOCK + len(part)] = part
 
-    def sync(self):
+    def sync(self) -> None:
         self.settle(self.dirty - self.lost)
         self.dirty = set(self.lost)
 
-    def sync_failed(self):
+    def sync_failed(self) -> None:
         self.lost |= self.dirty
 
 
-def _resize(data, size):
+def _resize(data: bytearray, size: int) -> None:
     if size < len(data):
         del data[size:]
     else:
         data.extend(bytes(size - len(data)))
 
 
+Change = Callable[[dict[str, File], set[str]], object]
+
+
 class Disk:
     """Replays the calls of a trace one by one; cut() is what a disk may hold at that point."""
 
-    def __init__(self, root, data):
+    def __init__(self, root: str, data: bytes) -> None:
         self.root, self.data = root, data
-        self.names = {}  # path below root -> File
-        self.inodes = {}
-        self.dirs = set()
-        self.durable = ({}, set())  # names and directories, as of the last fsync
-        self.journal = []  # changes since then, in order: ("names", function) or ("grow"/"shrink", file, size)
+        self.names: dict[str, File] = {}  # path below root -> File
+        self.inodes: dict[int, File] = {}
+        self.dirs: set[str] = set()
+        # Names and directories, as of the last fsync.
+        self.durable: tuple[dict[str, File], set[str]] = ({}, set())
+        # Changes since then, in order: ("names", function) or ("grow"/"shrink", file, size).
+        self.journal: list[tuple[str, Any, int]] = []
 
-    def inside(self, path):
+    def inside(self, path: str) -> str | None:
         """The path below the root; None if it is elsewhere."""
         return (
             os.path.relpath(path, self.root)
@@ -86,7 +97,7 @@ class Disk:
             else None
         )
 
-    def apply(self, call):
+    def apply(self, call: Call) -> None:
         """Takes a call of the trace that came back."""
         kind, file = call.kind, self.inodes.get(call.inode)
         if call.result < 0:
@@ -115,23 +126,23 @@ class Disk:
         elif kind == "name":
             self._name(call, path, path2)
 
-    def _open(self, call, path):
+    def _open(self, call: Call, path: str | None) -> None:
+        if path is None:
+            return  # elsewhere
         file = self.names.get(path)
         if file is None:
-            if (
-                not call.flags & O_CREAT
-                or call.name == "openat"
-                and call.flags & 0o20200000 == 0o20200000
+            if not call.flags & O_CREAT or (
+                call.name == "openat" and call.flags & 0o20200000 == 0o20200000
             ):
                 return  # a directory, or a file without a name
-            file = File()
+            new = file = File()
             file.last = call.number
-            self._change(lambda names, dirs: names.__setitem__(path, file))
+            self._change(lambda names, dirs: names.__setitem__(path, new))
         self.inodes[call.inode] = file
         if call.flags & O_TRUNC:
             self._set_size(file, 0)
 
-    def _size(self, call, file):
+    def _size(self, call: Call, file: File) -> None:
         if call.name != "fallocate":
             self._set_size(file, call.len)
         elif call.flags == 0 and call.offset + call.len > len(file.now):
@@ -139,34 +150,36 @@ class Disk:
         elif call.flags & ~1:  # holes and zeros
             file.write(call.offset, bytes(call.len))
 
-    def _set_size(self, file, size):
+    def _set_size(self, file: File, size: int) -> None:
         self.journal.append(("shrink" if size < len(file.now) else "grow", file, size))
         file.resize(size)
 
-    def _change(self, change):
+    def _change(self, change: Change) -> None:
         change(self.names, self.dirs)
-        self.journal.append(("names", change, None))
+        self.journal.append(("names", change, 0))
 
-    def _name(self, call, path, path2):
-        if call.name.startswith("mkdir"):
+    def _name(self, call: Call, path: str | None, path2: str | None) -> None:
+        if call.name.startswith("link"):
+            file = (path and self.names.get(path)) or self.inodes.get(call.inode)
+            if file and path2:
+                self._change(lambda names, dirs: names.__setitem__(path2, file))
+        elif path is None:
+            pass  # elsewhere
+        elif call.name.startswith("mkdir"):
             self._change(lambda names, dirs: dirs.add(path))
         elif call.name.startswith("rename"):
             self._change(lambda names, dirs: _rename(names, dirs, path, path2))
-        elif call.name.startswith("link"):
-            file = self.names.get(path) or self.inodes.get(call.inode)
-            if file and path2:
-                self._change(lambda names, dirs: names.__setitem__(path2, file))
         else:  # unlink, rmdir
-            self._change(lambda names, dirs: (names.pop(path, None), dirs.discard(path)))
+            self._change(lambda names, dirs: _remove(names, dirs, path))
 
-    def _journal_out(self):
+    def _journal_out(self) -> None:
         for kind, what, size in self.journal:
             if kind != "names":
                 _resize(what.disk, size)
         self.journal = []
         self.durable = (dict(self.names), set(self.dirs))
 
-    def cut(self, rng=None, keep=None):
+    def cut(self, rng: random.Random | None = None, keep: bool = False) -> tuple[Image, set[str]]:
         """One legal image: ({path: bytes}, directories).
 
         rng draws how much of the journal and which blocks have arrived. Without it, keep says whether all
@@ -175,7 +188,7 @@ class Disk:
         length = len(self.journal)
         arrived = rng.randint(0, length) if rng else length if keep else 0
         names, dirs = dict(self.durable[0]), set(self.durable[1])
-        sizes = {}
+        sizes: dict[File, bytearray] = {}
         for kind, what, size in self.journal[:arrived]:
             if kind == "names":
                 what(names, dirs)
@@ -191,7 +204,9 @@ class Disk:
             image[path] = bytes(disk) if file in whole else self._content(file, disk, share, rng)
         return image, dirs
 
-    def _content(self, file, disk, share, rng):
+    def _content(
+        self, file: File, disk: bytearray, share: float, rng: random.Random | None
+    ) -> bytes:
         content = bytearray(disk)
         for block in sorted(file.dirty - file.lost):
             if not (rng.random() < share if rng else share):
@@ -205,9 +220,12 @@ class Disk:
         return bytes(content)
 
 
-def _rename(names, dirs, path, path2):
-    if path is None:
-        return
+def _remove(names: dict[str, File], dirs: set[str], path: str) -> None:
+    names.pop(path, None)
+    dirs.discard(path)
+
+
+def _rename(names: dict[str, File], dirs: set[str], path: str, path2: str | None) -> None:
     if path in names:
         file = names.pop(path)
         if path2 is not None:
@@ -224,7 +242,7 @@ def _rename(names, dirs, path, path2):
             dirs.add(path2 + old[len(path) :])
 
 
-def write_image(image, dirs, to):
+def write_image(image: Image, dirs: Iterable[str], to: str) -> None:
     """Makes an image a directory."""
     os.makedirs(to, exist_ok=True)
     for name in sorted(dirs):
@@ -236,9 +254,10 @@ def write_image(image, dirs, to):
             file.write(content)
 
 
-def read_image(directory):
+def read_image(directory: str) -> tuple[Image, set[str]]:
     """{path: bytes} of all files below a directory, and its directories."""
-    image, dirs = {}, set()
+    image: Image = {}
+    dirs: set[str] = set()
     for where, below, files in os.walk(directory):
         dirs.update(os.path.relpath(os.path.join(where, name), directory) for name in below)
         for name in files:

@@ -8,8 +8,16 @@ no longer than the number of trials is gone through from end to end.
 import difflib
 import errno
 import random
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from testbed.torture import disk as model
+from testbed.torture.disk import Image
+from testbed.torture.trace import Trace
+
+T = TypeVar("T")
+# A file as it is now (None: gone) and what was done to it; None: it cannot be done.
+Done = tuple[bytes | None, str] | None
 
 KINDS = {
     "kill": "SIGKILL before the n-th call of a save",
@@ -34,11 +42,11 @@ ANSWERS = {
 BLOCK = model.BLOCK
 
 
-def answer(word):
+def answer(word: str) -> str:
     return word if word in ("short", "zero", "kill") else str(getattr(errno, word))
 
 
-def call_faults(trace, kinds):
+def call_faults(trace: Trace, kinds: Sequence[str]) -> list[tuple[str, str]]:
     """All faults of single calls: (the words for meddle, what it is in words)."""
     found = []
     for kind, n, call in trace.wanted(kinds):
@@ -56,24 +64,24 @@ def call_faults(trace, kinds):
     return found
 
 
-def drawn(faults, index, trials, seed, kind):
+def drawn(faults: Sequence[T], index: int, trials: int, seed: int, kind: str) -> T | None:
     """The fault of a trial, or None when the list is shorter than that."""
     if len(faults) <= trials:
         return faults[index] if index < len(faults) else None
     return faults[int(rng_of(seed, kind, index).random() * len(faults))]
 
 
-def rng_of(seed, kind, index):
+def rng_of(seed: int, kind: str, index: int) -> random.Random:
     return random.Random(f"{seed}/{kind}/{index}")
 
 
 class Damage:
     """Damage to the files of the newest save. image: all files; newest: names; older: the save before, all files."""
 
-    def __init__(self, image, newest, older):
+    def __init__(self, image: Image, newest: Iterable[str], older: Image) -> None:
         self.image, self.newest, self.older = image, sorted(newest), older
 
-    def previous(self, name):
+    def previous(self, name: str) -> bytes | None:
         """What this file was in the save before; None if there was nothing like it."""
         if name in self.older and self.older[name] != self.image[name]:
             return self.older[name]
@@ -82,18 +90,18 @@ class Damage:
         )
         return self.older[close[0]] if close else None
 
-    def choose(self, rng):
+    def choose(self, rng: random.Random) -> str:
         """A file: half of the time by bytes, half of the time any."""
         sizes = [len(self.image[name]) for name in self.newest]
-        if rng.random() < 0.5 and sum(sizes):
+        if rng.random() < 0.5 and any(sizes):
             return rng.choices(self.newest, sizes)[0]
         return self.newest[int(rng.random() * len(self.newest))]
 
-    def make(self, kind, rng):
+    def make(self, kind: str, rng: random.Random) -> tuple[Image, str] | None:
         """(damaged image, what was done), or None where this kind of damage cannot be done."""
         for _ in range(30):
             name = self.choose(rng)
-            done = getattr(self, kind)(name, rng)
+            done: Done = getattr(self, kind)(name, rng)
             if done is None:
                 continue
             content, words = done
@@ -107,7 +115,7 @@ class Damage:
             return image, f"{name}: {words}"
         return None
 
-    def flip(self, name, rng):
+    def flip(self, name: str, rng: random.Random) -> Done:
         content = bytearray(self.image[name])
         if not content:
             return None
@@ -125,7 +133,7 @@ class Damage:
         content[at : at + length] = rng.randbytes(length)
         return bytes(content), f"bytes {at} to {at + length} replaced"
 
-    def block(self, name, rng):
+    def block(self, name: str, rng: random.Random) -> Done:
         content = bytearray(self.image[name])
         blocks = (len(content) + BLOCK - 1) // BLOCK
         if not blocks:
@@ -152,7 +160,7 @@ class Damage:
         content[here] = old[here]
         return bytes(content), f"block {one} of the save before"
 
-    def cut(self, name, rng):
+    def cut(self, name: str, rng: random.Random) -> Done:
         content, way = self.image[name], rng.random()
         if way < 0.15:
             return None if len(self.newest) == 1 and len(self.image) == 1 else (None, "gone")
@@ -163,6 +171,6 @@ class Damage:
         )
         return content[:length], f"cut from {len(content)} to {length} bytes"
 
-    def stale(self, name, _rng):
+    def stale(self, name: str, _rng: random.Random) -> Done:
         old = self.previous(name)
         return None if old is None else (old, "that of the save before")

@@ -7,6 +7,8 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from orcbench import running
 from testbed.torture import torture
@@ -36,7 +38,9 @@ RIGHT = [("fwrite-rename", "kill,error,fsync,power,read", 6, OF_NO_HARM)]
 ORCHECK = [("orcheck", "kill,error,fsync,power,flip,block,cut,stale,read", 5, OF_NO_HARM)]
 
 
-def ran(scratch, prefix, name, kinds, trials, **more):
+def ran(
+    scratch: str, prefix: str, name: str, kinds: str, trials: int, **more: Any
+) -> dict[str, list[str]]:
     """{verdict: outcomes} of an adapter, and how many trials struck."""
     directory = os.path.join(
         HERE, "adapters" if name in ("orcheck", "fwrite-rename") else "selftest"
@@ -64,7 +68,7 @@ def ran(scratch, prefix, name, kinds, trials, **more):
     ]
     args = torture.arguments(argv)
     cells, missing, _ = torture.torture(args, say=lambda *_, **__: None)
-    found = {}
+    found: dict[str, list[str]] = {}
     for cell in cells:
         if cell.why:
             found.setdefault("NOT TRIED", []).append(f"{cell.kind}: {cell.why}")
@@ -79,13 +83,13 @@ def ran(scratch, prefix, name, kinds, trials, **more):
     return found
 
 
-def main():
+def main() -> None:
     prefix = os.environ.get("PREFIX", os.path.join(running.ROOT, "build", "prefix"))
     if sys.argv[1:2] == ["--prefix"]:
         prefix = sys.argv[2]
     passed = failed = 0
 
-    def check(name, holds, found):
+    def check(name: str, holds: bool, found: Mapping[str, Sequence[str]]) -> None:
         nonlocal passed, failed
         passed, failed = passed + holds, failed + (not holds)
         print(

@@ -8,6 +8,7 @@ step, the others with every odd one, and then keep that step's cells: as in prog
 
 import os
 import struct
+from collections.abc import Mapping
 
 MAGIC = 0x0C4EC4ED00000000
 REGIONS = 4
@@ -15,7 +16,7 @@ CELL = 64
 WORD = (1 << 64) - 1
 
 
-def state(run, step, len_bytes):
+def state(run: int, step: int, len_bytes: int) -> bytes:
     """The state of a step: len_bytes bytes, a multiple of 4 * 64."""
     region_bytes = len_bytes // REGIONS
     cells = []
@@ -38,7 +39,7 @@ def state(run, step, len_bytes):
     return b"".join(cells)
 
 
-def write_series(directory, run, steps, len_bytes):
+def write_series(directory: str, run: int, steps: int, len_bytes: int) -> dict[int, bytes]:
     """Writes the states of steps 1 to steps as files of these names; returns {step: bytes}."""
     os.makedirs(directory, exist_ok=True)
     series = {}
@@ -49,12 +50,12 @@ def write_series(directory, run, steps, len_bytes):
     return series
 
 
-def step_of(found, series):
+def step_of(found: bytes, series: Mapping[int, bytes]) -> int | None:
     """Which step's state these bytes are, exactly; None if of none."""
     return next((step for step, expected in series.items() if found == expected), None)
 
 
-def explain(found, expected):
+def explain(found: bytes, expected: bytes) -> str:
     """What is wrong with bytes that are no state, in words."""
     if len(found) != len(expected):
         length = f"{len(found)} bytes instead of {len(expected)}; "

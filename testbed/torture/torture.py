@@ -21,18 +21,20 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from orcbench import facts, reporting, running
 from testbed.torture.adapter import Missing, adapters
 from testbed.torture.faults import KINDS
-from testbed.torture.trial import DAMAGES, VERDICTS, Subject
+from testbed.torture.trial import DAMAGES, VERDICTS, Outcome, Subject
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 WORST = VERDICTS[4:]
 
 
-def arguments(argv=None):
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="testbed.torture",
         description=__doc__,
@@ -106,7 +108,7 @@ def arguments(argv=None):
     return args
 
 
-def build_meddle(out):
+def build_meddle(out: str) -> str:
     os.makedirs(out, exist_ok=True)
     program = os.path.join(out, "meddle")
     subprocess.run(
@@ -128,16 +130,17 @@ def build_meddle(out):
 class Cell:
     """All trials of one format and one kind of fault."""
 
-    def __init__(self, subject, kind):
-        self.subject, self.kind, self.outcomes, self.why = subject, kind, [], subject.applies(kind)
+    def __init__(self, subject: Subject, kind: str) -> None:
+        self.subject, self.kind, self.why = subject, kind, subject.applies(kind)
+        self.outcomes: list[Outcome] = []
 
-    def run(self, args, share_s):
+    def run(self, args: argparse.Namespace, share_s: float) -> None:
         if self.why:
             return
         end = time.monotonic() + share_s
         indices = iter([args.trial] if args.trial is not None else range(args.trials))
 
-        def work():
+        def work() -> list[Outcome]:
             done = []
             for index in indices:  # next() of a list's iterator is one step of the interpreter
                 if time.monotonic() > end and args.trial is None:
@@ -154,14 +157,14 @@ class Cell:
                 itertools.chain(*(one.result() for one in found)), key=lambda o: o.index
             )
 
-    def counts(self):
+    def counts(self) -> dict[str, int]:
         struck = [outcome for outcome in self.outcomes if outcome.struck]
         return {
             verdict: sum(1 for outcome in struck if outcome.verdict == verdict)
             for verdict in VERDICTS
         }
 
-    def again(self, args, outcome):
+    def again(self, args: argparse.Namespace, outcome: Outcome) -> str:
         """The command that repeats a trial."""
         more = (
             [f"--adapters {args.adapters}"]
@@ -179,7 +182,9 @@ class Cell:
         )
 
 
-def torture(args, say=print):
+def torture(
+    args: argparse.Namespace, say: Callable[..., object] = print
+) -> tuple[list[Cell], dict[str, str], dict[str, Any]]:
     """Runs everything; returns (cells, formats that are missing: name -> why, versions)."""
     out = os.path.join(args.dir, "bin")
     meddle = build_meddle(out)
@@ -232,11 +237,11 @@ def torture(args, say=print):
     return cells, missing, versions
 
 
-def show(args, cells, missing):
-    rows = []
+def show(args: argparse.Namespace, cells: Sequence[Cell], missing: dict[str, str]) -> None:
+    rows: list[list[object]] = []
     for cell in cells:
         counts = cell.counts()
-        head = [cell.subject.adapter.name, cell.kind]
+        head: list[object] = [cell.subject.adapter.name, cell.kind]
         if cell.why:
             rows.append([*head, "-", *("-" for _ in VERDICTS)])
         else:
@@ -246,10 +251,10 @@ def show(args, cells, missing):
     reporting.table(["format", "fault", "trials", *VERDICTS], rows)
     print("\nall kinds of faults together")
     names = list(dict.fromkeys(cell.subject.adapter.name for cell in cells))
-    summary = []
+    summary: list[list[object]] = []
     for name in names:
-        counts = [cell.counts() for cell in cells if cell.subject.adapter.name == name]
-        total = {verdict: sum(one[verdict] for one in counts) for verdict in VERDICTS}
+        mine = [cell.counts() for cell in cells if cell.subject.adapter.name == name]
+        total = {verdict: sum(one[verdict] for one in mine) for verdict in VERDICTS}
         summary.append(
             [name, sum(total.values()), *(total[verdict] or "." for verdict in VERDICTS)]
         )
@@ -270,7 +275,14 @@ def show(args, cells, missing):
                 )
 
 
-def write_json(args, cells, missing, versions, seconds, machine):
+def write_json(
+    args: argparse.Namespace,
+    cells: Sequence[Cell],
+    missing: dict[str, str],
+    versions: dict[str, Any],
+    seconds: float,
+    machine: dict[str, Any],
+) -> None:
     result = {
         "name": "torture",
         "commit": facts.commit(),
@@ -314,22 +326,19 @@ def write_json(args, cells, missing, versions, seconds, machine):
     print(f"\n{args.json}  (commit {result['commit']}, seed {args.seed}, {seconds:.0f} s)")
 
 
-def main():
+def main() -> None:
     args = arguments()
     running.end_on_signals()
     begun = time.monotonic()
     cells, missing, versions = torture(args)
     if args.trial is not None:
         for cell in cells:
-            for outcome in cell.outcomes or [None]:
-                print(
-                    f"{cell.subject.adapter.name} {cell.kind} {args.trial}: "
-                    + (
-                        "no such trial"
-                        if outcome is None
-                        else f"{outcome.verdict}{'' if outcome.struck else ' (the fault did not happen)'}\n  {outcome.fault}\n  {outcome.text}"
-                    )
-                )
+            head = f"{cell.subject.adapter.name} {cell.kind} {args.trial}"
+            if not cell.outcomes:
+                print(f"{head}: no such trial")
+            for outcome in cell.outcomes:
+                happened = "" if outcome.struck else " (the fault did not happen)"
+                print(f"{head}: {outcome.verdict}{happened}\n  {outcome.fault}\n  {outcome.text}")
         return
     show(args, cells, missing)
     machine = {

@@ -2,12 +2,17 @@
 
 import dataclasses
 import os
+import random
 import shutil
 import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from testbed.torture import disk as model
 from testbed.torture import faults, states
-from testbed.torture.trace import run
+from testbed.torture.adapter import Adapter
+from testbed.torture.disk import Image
+from testbed.torture.trace import Ended, run
 
 VERDICTS = (
     "PASS",
@@ -37,7 +42,7 @@ class Outcome:
 class Failed(Exception):
     """A trial's verdict when it is not PASS."""
 
-    def __init__(self, verdict, text):
+    def __init__(self, verdict: str, text: str) -> None:
         super().__init__(text)
         self.verdict = verdict
 
@@ -45,7 +50,7 @@ class Failed(Exception):
 class Place:
     """A directory of a trial: the checkpoints, and beside them what the harness needs."""
 
-    def __init__(self, parent, image=None, dirs=()):
+    def __init__(self, parent: str, image: Image | None = None, dirs: Iterable[str] = ()) -> None:
         self.path = tempfile.mkdtemp(prefix="trial-", dir=parent)
         self.dir, self.tmp = os.path.join(self.path, "dir"), os.path.join(self.path, "tmp")
         self.ack, self.into = os.path.join(self.path, "ack"), os.path.join(self.path, "into")
@@ -56,38 +61,49 @@ class Place:
         if image is not None:
             model.write_image(image, dirs, self.dir)
 
-    def acked(self):
+    def acked(self) -> int:
         with open(self.ack) as file:
             return max((int(line) for line in file.read().splitlines() if line.strip()), default=0)
 
-    def remove(self):
+    def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
 
 
 class Subject:
     """An adapter with everything that its trials share. Trials may run on several threads."""
 
-    def __init__(self, adapter, meddle, scratch, seed, state_bytes, trials, timeout_s):
+    def __init__(
+        self,
+        adapter: Adapter,
+        meddle: str,
+        scratch: str,
+        seed: int,
+        state_bytes: int,
+        trials: int,
+        timeout_s: float,
+    ) -> None:
         self.adapter, self.meddle, self.scratch, self.seed = adapter, meddle, scratch, seed
         self.trials, self.timeout_s = trials, timeout_s
         self.states = os.path.join(scratch, "states")
         self.series = states.write_series(self.states, 1 + seed % 1000, STEPS + AGAIN, state_bytes)
 
     # ---- running ----
-    def save(self, place, first, last, fault=None, data=None):
+    def save(
+        self, place: Place, first: int, last: int, fault: str | None = None, data: str | None = None
+    ) -> Ended:
         command = self.adapter.command(
             "save", dir=place.dir, states=self.states, first=first, last=last, ack=place.ack
         )
         return self._run(command, place, fault, ack=place.ack, data=data)
 
-    def restore(self, place, fault=None):
+    def restore(self, place: Place, fault: str | None = None) -> Ended:
         if os.path.exists(place.into):
             os.unlink(place.into)
         return self._run(
             self.adapter.command("restore", dir=place.dir, into=place.into), place, fault
         )
 
-    def _run(self, command, place, fault, **more):
+    def _run(self, command: Sequence[str], place: Place, fault: str | None, **more: Any) -> Ended:
         return run(
             self.meddle,
             command,
@@ -100,7 +116,7 @@ class Subject:
         )
 
     # ---- the run without a fault ----
-    def reference(self):
+    def reference(self) -> None:
         """Records a run without a fault; raises RuntimeError when the program does not even do that."""
         place = Place(self.scratch)
         data = os.path.join(place.path, "data")
@@ -130,10 +146,12 @@ class Subject:
         for attempted in range(STEPS):
             self.limits["bytes"] = max(self.limits["bytes"], self.bytes_after(attempted))
         self.check_model()
-        older, newest = self.replayed(self.acks[-2]).cut(keep=True)[0], set()
-        for path, file in self.replayed(None).names.items():
-            if file.last > self.acks[-2] and path in self.image:
-                newest.add(path)
+        older = self.replayed(self.acks[-2]).cut(keep=True)[0]
+        newest = {
+            path
+            for path, inode in self.replayed(None).names.items()
+            if inode.last > self.acks[-2] and path in self.image
+        }
         self.damage = faults.Damage(self.image, newest, older)
         self.call_faults = faults.call_faults(
             self.trace, ("open", "write", "size", "sync", "close", "name")
@@ -147,7 +165,7 @@ class Subject:
         ]
         self.calls = max(call.number for call in self.trace.calls)
 
-    def check_model(self):
+    def check_model(self) -> None:
         """The calls recorded must explain every byte that is there, or power cuts would be guesses."""
         replayed = self.replayed(None).cut(keep=True)[0]
         self.explained = not self.unseen and replayed == self.image
@@ -157,7 +175,7 @@ class Subject:
             ]
             self.unseen = {f"unexplained: {wrong[0]}"}
 
-    def replayed(self, until):
+    def replayed(self, until: int | None) -> model.Disk:
         """The disk as of a call's number; None: at the end."""
         disk = model.Disk(self.root, self.data)
         for call in self.trace.calls:
@@ -165,25 +183,28 @@ class Subject:
                 disk.apply(call)
         return disk
 
-    def bytes_after(self, attempted):
+    def bytes_after(self, attempted: int) -> int:
         """What lies there after this many saves and the next run, without a fault."""
         place = Place(self.scratch)
         try:
             if attempted:
                 self.save(place, 1, attempted)
             self.go_on(place, attempted, limits=None)
-            return self.used(place)["bytes"]
+            left: int = self.used(place)["bytes"]
+            return left
         except Failed as failed:
             raise RuntimeError(f"without a fault: {failed.verdict}: {failed}") from failed
         finally:
             place.remove()
 
-    def used(self, place):
+    def used(self, place: Place) -> dict[str, Any]:
         files, _ = model.read_image(place.dir)
         return {"files": sorted(files), "bytes": sum(map(len, files.values()))}
 
     # ---- verdicts ----
-    def judge_restore(self, ended, place, acked, attempted, damaged):
+    def judge_restore(
+        self, ended: Ended, place: Place, acked: int, attempted: int, damaged: bool
+    ) -> tuple[str, str]:
         """PASS, CLEAR_FAIL or FELL_BACK; raises Failed otherwise."""
         if ended.status is None:
             raise Failed("HANG", f"restore took longer than {self.timeout_s} s")
@@ -228,7 +249,7 @@ class Subject:
             f"{'with' if ended.words else 'without'} a word {ended.words}",
         )
 
-    def judge_save(self, ended):
+    def judge_save(self, ended: Ended) -> None:
         if ended.status is None:
             raise Failed("HANG", f"save took longer than {self.timeout_s} s")
         if ended.status >= 128:
@@ -240,7 +261,7 @@ class Subject:
         if ended.status and not ended.words:
             raise Failed("HARD_FAIL", f"save failed with {ended.status} and without a word")
 
-    def go_on(self, place, attempted, limits):
+    def go_on(self, place: Place, attempted: int, limits: dict[str, Any] | None) -> None:
         """After the fault: the next run must be able to save and restore, with nothing left lying about."""
         last = attempted + AGAIN
         ended = self.save(place, attempted + 1, last)
@@ -272,7 +293,7 @@ class Subject:
             )
 
     # ---- trials ----
-    def applies(self, kind):
+    def applies(self, kind: str) -> str:
         """Why this kind of fault cannot be tried on this format; "" if it can."""
         if kind in self.adapter.skip:
             return "skipped by the adapter"
@@ -280,7 +301,7 @@ class Subject:
             return "writes in ways that are not followed: " + ", ".join(sorted(self.unseen))
         return ""
 
-    def trial(self, kind, index, keep=False):
+    def trial(self, kind: str, index: int, keep: bool = False) -> Outcome | None:
         """One trial; None when there is no such fault."""
         rng = faults.rng_of(self.seed, kind, index)
         if kind in DAMAGES:
@@ -288,16 +309,14 @@ class Subject:
             if made is None or (kind == "stale" and index >= 4 * len(self.damage.newest)):
                 return None
             image, words = made
-            return self._finish(kind, index, words, keep, lambda place: self._damaged(place), image)
+            return self._finish(kind, index, words, keep, self._damaged, image)
         if kind == "read":
             fault = faults.drawn(self.read_faults, index, self.trials, self.seed, kind)
-            return fault and self._finish(
-                kind,
-                index,
-                fault[1],
-                keep,
-                lambda place: self._damaged(place, fault[0]),
-                self.image,
+            if fault is None:
+                return None
+            spoilt, words = fault
+            return self._finish(
+                kind, index, words, keep, lambda place: self._damaged(place, spoilt), self.image
             )
         if kind == "power":
             until, image, dirs, words = self._power(index, rng)
@@ -313,11 +332,23 @@ class Subject:
         else:
             calls = self.call_faults if kind == "error" else self.sync_faults
         fault = faults.drawn(calls, index, self.trials, self.seed, kind)
-        return fault and self._finish(
-            kind, index, fault[1], keep, lambda place: self._suffer(place, kind, fault[0])
+        if fault is None:
+            return None
+        struck, words = fault
+        return self._finish(
+            kind, index, words, keep, lambda place: self._suffer(place, kind, struck)
         )
 
-    def _finish(self, kind, index, words, keep, what, image=None, dirs=()):
+    def _finish(
+        self,
+        kind: str,
+        index: int,
+        words: str,
+        keep: bool,
+        what: Callable[[Place], tuple[str, str, bool]],
+        image: Image | None = None,
+        dirs: Iterable[str] = (),
+    ) -> Outcome:
         place = Place(self.scratch, image, dirs or self.dirs)
         struck, verdict, text = True, "PASS", ""
         try:
@@ -331,14 +362,14 @@ class Subject:
                 place.remove()
         return Outcome(kind, index, verdict, words, text.replace(place.path, "."), struck)
 
-    def _damaged(self, place, fault=None):
+    def _damaged(self, place: Place, fault: str | None = None) -> tuple[str, str, bool]:
         ended = self.restore(place, fault)
         return (
             *self.judge_restore(ended, place, STEPS, STEPS, damaged=True),
             ended.trace.struck or fault is None,
         )
 
-    def _crashed(self, place, acked):
+    def _crashed(self, place: Place, acked: int) -> tuple[str, str, bool]:
         """What lies there after a crash is restored, and the job continues. acked: the newest acknowledged step."""
         attempted = min(acked + 1, STEPS)
         verdict, text = self.judge_restore(
@@ -347,7 +378,7 @@ class Subject:
         self.go_on(place, attempted, self.limits)
         return verdict, text, True
 
-    def _suffer(self, place, kind, fault):
+    def _suffer(self, place: Place, kind: str, fault: str | None) -> tuple[str, str, bool]:
         data = os.path.join(place.path, "data") if kind == "fsync" else None
         ended = self.save(place, 1, STEPS, fault, data)
         if kind != "kill":
@@ -356,6 +387,7 @@ class Subject:
             raise Failed("HANG", "the killed run did not end")
         acked = place.acked()
         if kind == "fsync":
+            assert data
             with open(data, "rb") as file:
                 disk = model.Disk(place.dir, file.read())
             for call in ended.trace.calls:
@@ -366,7 +398,7 @@ class Subject:
         verdict, text, _ = self._crashed(place, acked)
         return verdict, text, ended.trace.struck or ended.status == 137
 
-    def _power(self, index, rng):
+    def _power(self, index: int, rng: random.Random) -> tuple[int, Image, set[str], str]:
         """Cuts right after an acknowledgement with everything dropped come first: nothing tells more."""
         if index < len(self.acks):
             until = self.acks[index]

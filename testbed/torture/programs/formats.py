@@ -13,19 +13,33 @@ import re
 import shutil
 import sys
 import warnings
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import numpy
+
+Arrays = dict[str, Any]
+# The step and the parts of a state.
+Read = tuple[int, list[Any]]
 
 warnings.simplefilter("ignore")
 PARTS = 4
 
 
+class Format(Protocol):
+    """How a format writes and reads a step."""
+
+    def write(self, path: str, step: int, arrays: Arrays) -> None: ...
+
+    def read(self, path: str) -> Read: ...
+
+
 class Npz:
-    def write(self, path, step, arrays):
+    def write(self, path: str, step: int, arrays: Arrays) -> None:
         with open(path, "wb") as file:
             numpy.savez(file, step=step, **arrays)
 
-    def read(self, path):
+    def read(self, path: str) -> Read:
         with numpy.load(path, allow_pickle=False) as found:
             return int(found["step"]), [found[f"u{i}"] for i in range(PARTS)]
 
@@ -33,12 +47,12 @@ class Npz:
 class Hdf5:
     """checked: with the Fletcher-32 filter, HDF5's checksum of data."""
 
-    def __init__(self, checked=False):
+    def __init__(self, checked: bool = False) -> None:
         import h5py
 
         self.h5py, self.checked = h5py, checked
 
-    def write(self, path, step, arrays):
+    def write(self, path: str, step: int, arrays: Arrays) -> None:
         with self.h5py.File(path, "w", libver="latest") as file:
             for name, array in arrays.items():
                 if self.checked:
@@ -48,38 +62,38 @@ class Hdf5:
             file.attrs["step"] = step
             file.flush()
 
-    def read(self, path):
+    def read(self, path: str) -> Read:
         with self.h5py.File(path, "r") as file:
             return int(file.attrs["step"]), [file[f"u{i}"][()] for i in range(PARTS)]
 
 
 class SafeTensors:
-    def __init__(self):
+    def __init__(self) -> None:
         import safetensors
         import safetensors.numpy
 
         self.open, self.save = safetensors.safe_open, safetensors.numpy.save_file
 
-    def write(self, path, step, arrays):
+    def write(self, path: str, step: int, arrays: Arrays) -> None:
         self.save(arrays, path, metadata={"step": str(step)})
 
-    def read(self, path):
+    def read(self, path: str) -> Read:
         with self.open(path, framework="numpy") as found:
             return int(found.metadata()["step"]), [found.get_tensor(f"u{i}") for i in range(PARTS)]
 
 
 class Torch:
-    def __init__(self):
+    def __init__(self) -> None:
         import torch
 
         self.torch = torch
 
-    def write(self, path, step, arrays):
+    def write(self, path: str, step: int, arrays: Arrays) -> None:
         tensors = {name: self.torch.from_numpy(array.view("i8")) for name, array in arrays.items()}
         with open(path, "wb") as file:
             self.torch.save({"step": step, **tensors}, file)
 
-    def read(self, path):
+    def read(self, path: str) -> Read:
         found = self.torch.load(path, weights_only=True)
         return int(found["step"]), [found[f"u{i}"].numpy() for i in range(PARTS)]
 
@@ -89,17 +103,17 @@ class Dcp:
 
     directory = True
 
-    def __init__(self):
+    def __init__(self) -> None:
         import torch
         import torch.distributed.checkpoint as dcp
 
         self.torch, self.dcp = torch, dcp
 
-    def write(self, path, step, arrays):
+    def write(self, path: str, step: int, arrays: Arrays) -> None:
         tensors = {name: self.torch.from_numpy(array.view("i8")) for name, array in arrays.items()}
         self.dcp.save({"step": self.torch.tensor(step), **tensors}, checkpoint_id=path)
 
-    def read(self, path):
+    def read(self, path: str) -> Read:
         known = self.dcp.FileSystemReader(path).read_metadata().state_dict_metadata
         state = {
             name: self.torch.zeros(tuple(about.size), dtype=about.properties.dtype)
@@ -114,7 +128,7 @@ class Dcp:
         return int(state["step"]), [state[f"u{i}"].numpy() for i in range(PARTS)]
 
 
-FORMATS = {
+FORMATS: dict[str, Callable[[], Format]] = {
     "npz": Npz,
     "hdf5": Hdf5,
     "hdf5-checked": lambda: Hdf5(True),
@@ -124,7 +138,7 @@ FORMATS = {
 }
 
 
-def sync(path):
+def sync(path: str) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -132,16 +146,16 @@ def sync(path):
         os.close(handle)
 
 
-def steps_in(directory):
+def steps_in(directory: str) -> list[int]:
     found = (re.fullmatch(r"step-(\d+)", name) for name in os.listdir(directory))
     return sorted((int(match[1]) for match in found if match), reverse=True)
 
 
-def remove(path):
+def remove(path: str) -> None:
     shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
 
 
-def save(form, directory, states, first, last, ack):
+def save(form: Format, directory: str, states: str, first: int, last: int, ack: str) -> None:
     whole = getattr(form, "directory", False)
     for name in os.listdir(directory):
         path = os.path.join(directory, name)
@@ -168,7 +182,7 @@ def save(form, directory, states, first, last, ack):
             file.write(f"{step}\n".encode())
 
 
-def restore(form, directory, into):
+def restore(form: Format, directory: str, into: str) -> int:
     refused = False
     for step in steps_in(directory):
         path = os.path.join(directory, f"step-{step}")
@@ -196,7 +210,7 @@ def restore(form, directory, into):
     return 0
 
 
-def main():
+def main() -> None:
     form = FORMATS[sys.argv[1]]()
     if sys.argv[2] == "save":
         directory, states, first, last, ack = sys.argv[3:]
