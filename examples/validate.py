@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Runs the smallest examples twice: the second run continues where the first one ended, with the same sum."""
+"""Runs the smallest examples twice: the second run continues where the first one ended, with the
+same sum.
+"""
 
 import os
 import subprocess
@@ -24,7 +26,8 @@ def main() -> None:
                 first, last = lines(program, directory)[:2]
                 if first != f"from step {begin}" or abs(float(last.split()[-1]) - SUM) > 1e-9:
                     sys.exit(
-                        f"{program}: expected step {begin} and {SUM:.12f}, found {first!r} and {last!r}"
+                        f"{program}: expected step {begin} and {SUM:.12f}, found {first!r} and "
+                        f"{last!r}"
                     )
     print(f"{len(sys.argv) - 1} passed, 0 failed")
 

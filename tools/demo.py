@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""The main job, on one screen: a real solver, killed in the middle of a flush, resumes and ends
-bit for bit like the run that nobody disturbed; a flipped bit is named and survived; one of four
-nodes without shared storage is lost with all it had; and what all of that costs. Needs the programs that `make build` stages under PREFIX. Leaves only build/demo/.
+"""The main job, on one screen: a real solver, killed in the middle of a flush, resumes and ends bit
+for bit like the run that nobody disturbed; a flipped bit is named and survived; one of four nodes
+without shared storage is lost with all it had; and what all of that costs. Needs the programs that
+`make build` stages under PREFIX. Leaves only build/demo/.
 """
 
 import ctypes
@@ -111,7 +112,9 @@ def supervised(command: Sequence[str]) -> tuple[list[str], list[dict[str, Any]]]
 
 
 def on_nodes(nodes: Sequence[str], steps: int, every: int, final: str) -> subprocess.Popen[str]:
-    """The solver on virtual nodes under `orcheck run`, an agent on each, one replica, no shared directory."""
+    """The solver on virtual nodes under `orcheck run`, an agent on each, one replica, no shared
+    directory.
+    """
     text = f"node_dir = '{WORK}/local'\npeers = 1\nagent = 'start'\nagent_program = '{ORCHECK}'\nagent_linger_s = 30\n"
     edge = str(max(32, EDGE // 2))
     for node in nodes:
@@ -148,7 +151,10 @@ def on_nodes(nodes: Sequence[str], steps: int, every: int, final: str) -> subpro
 
 
 def processes(nodes: Sequence[str], lost: str) -> dict[str, int]:
-    """The rank and the agent of a node, by number, of this demo alone. Ranks are dealt over the nodes in order."""
+    """The rank and the agent of a node, by number, of this demo alone.
+
+    Ranks are dealt over the nodes in order.
+    """
     found = {}
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -169,7 +175,9 @@ def processes(nodes: Sequence[str], lost: str) -> dict[str, int]:
 
 
 def lose_a_node() -> bool:
-    """One of four nodes loses its rank, its agent and its disk; the other three continue with four ranks."""
+    """One of four nodes loses its rank, its agent and its disk; the other three continue with four
+    ranks.
+    """
     nodes, every = ["n0", "n1", "n2", "n3"], 100
     steps, lost = 10 * every, "n2"
     whole = on_nodes(nodes, steps, every, f"{WORK}/whole")
@@ -203,7 +211,8 @@ def lose_a_node() -> bool:
     had = sum(os.path.getsize(f"{mine}/{name}") for name in os.listdir(mine))
     shutil.rmtree(mine)
     print(
-        f"4  four nodes, no shared storage, one replica: node {lost} loses its rank, its agent and its disk "
+        f"4  four nodes, no shared storage, one replica: node {lost} loses its rank, its agent and "
+        "its disk "
         f"({had / MIB:.0f} MiB)"
     )
     resumed_s, lines = None, []
@@ -217,7 +226,8 @@ def lose_a_node() -> bool:
     if job.wait() != 0 or resumed_s is None:
         fail("the job did not resume on three nodes:\n" + "".join(lines))
     print(
-        f"     recovery: {resumed_s:.1f} s from the loss until the solver continued, {len(nodes)} ranks on three nodes"
+        f"     recovery: {resumed_s:.1f} s from the loss until the solver continued, {len(nodes)} "
+        "ranks on three nodes"
     )
     good = same(f"{WORK}/whole", f"{WORK}/moved")
     print(f"   final state                         {'identical' if good else 'DIFFERENT'}")
@@ -302,10 +312,12 @@ def table(steps: int, every: int) -> None:
     taken = len(reports["async"][0]["checkpoints"])
     limit = memcpy_s(staged // RANKS)
     print(
-        f"\nWhat it costs: {RANKS} ranks, {staged / MIB:.0f} MiB of state, {taken} checkpoints in {base:.1f} s of solving"
+        f"\nWhat it costs: {RANKS} ranks, {staged / MIB:.0f} MiB of state, {taken} checkpoints in "
+        f"{base:.1f} s of solving"
     )
     print(
-        f"  {'':<18}{'blocked':>10}{'safe at node':>14}{'safe at global':>16}{'slowdown':>10}   memory beside the solver's"
+        f"  {'':<18}{'blocked':>10}{'safe at node':>14}{'safe at global':>16}{'slowdown':>10}   "
+        "memory beside the solver's"
     )
     rows = (
         ("sync", "synchronous", 1),
@@ -323,7 +335,8 @@ def table(steps: int, every: int) -> None:
             f"{ms(median_of(reports[mode], 'safe_global_s')):>16}{slower:>9.1%}   {memory}"
         )
     print(
-        f"  {'limit: one memcpy':<18}{ms(limit):>10}{'-':>14}{'-':>16}{'':>10}   the same bytes, warm, {RANKS} threads"
+        f"  {'limit: one memcpy':<18}{ms(limit):>10}{'-':>14}{'-':>16}{'':>10}   the same bytes, "
+        f"warm, {RANKS} threads"
     )
 
 
@@ -341,7 +354,8 @@ def main() -> None:
     steps = 5 * every + every // 2
 
     print(
-        f"Lid-driven cavity, {EDGE}^3 cells, {RANKS} ranks, {steps} steps, a checkpoint every {every}"
+        f"Lid-driven cavity, {EDGE}^3 cells, {RANKS} ranks, {steps} steps, a checkpoint every "
+        f"{every}"
     )
     fresh_dirs()
     run(solver(steps, "none", "--final", f"{WORK}/undisturbed", "--picture", f"{WORK}/cavity.ppm"))

@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""Follows README.md of a fresh clone line by line, in a clean root, as root and as an ordinary user.
+"""Follows README.md of a fresh clone line by line, in a clean root, as root and as an ordinary
+user.
 
-What a new user does: build, compile a program with the lines that the README shows, run it under `orcheck run`, lose a rank,
-restart, look at the checkpoints, start the servers of docs/servers.md. The programs are the README's own examples (C, C of changing size, Fortran)
-with what they leave out. The root is an overlay over this machine's without homes, temporary files, this repository's directory and
-networks; nothing of it stays.
+What a new user does: build, compile a program with the lines that the README shows, run it under
+`orcheck run`, lose a rank, restart, look at the checkpoints, start the servers of docs/servers.md.
+The programs are the README's own examples (C, C of changing size, Fortran) with what they leave
+out. The root is an overlay over this machine's without homes, temporary files, this repository's
+directory and networks; nothing of it stays.
 
 `cargo build` is not repeated: a stand-in takes the programs that were built in TARGET/release.
 
-usage: tools/first-hour.py [TARGET]        (default: CARGO_TARGET_DIR or target; `make check` has built it)
-Needs root and overlayfs, else it says SKIPPED. Last line: 'N passed, M failed'.
+usage: tools/first-hour.py [TARGET]        (default: CARGO_TARGET_DIR or target; `make check` has
+built it) Needs root and overlayfs, else it says SKIPPED. Last line: 'N passed, M failed'.
 """
 
 import os
@@ -140,7 +142,9 @@ def commands(fortran: bool = False) -> str:
 
 
 def other(name: str, source: tuple[str, str], build: str) -> None:
-    """Another program of the README, in a directory of its own: restarted after a failure, and proven."""
+    """Another program of the README, in a directory of its own: restarted after a failure, and
+    proven.
+    """
     directory = f"/home/new/{name}"
     os.mkdir(directory)
     with open(f"{directory}/{source[0]}", "w") as program:
@@ -206,7 +210,8 @@ cp {work}/hand/first.py $root/srv/first.py
 def outside(target: str) -> int:
     if os.geteuid() != 0:
         print(
-            "SKIPPED: the README is followed in a clean root, which takes root. Next: sudo tools/first-hour.py"
+            "SKIPPED: the README is followed in a clean root, which takes root. Next: sudo "
+            "tools/first-hour.py"
         )
         print("0 passed, 0 failed")
         return 0
@@ -240,13 +245,15 @@ def outside(target: str) -> int:
             return 0
         for name, uid in USERS.items():
             enter = (
-                f"chown -R {uid}:{uid} $root/home/new; exec chroot $root setpriv --reuid {uid} --regid {uid} --clear-groups "
-                "env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/home/new LANG=C.UTF-8 "
+                f"chown -R {uid}:{uid} $root/home/new; exec chroot $root setpriv --reuid {uid} "
+                f"--regid {uid} --clear-groups "
+                "env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "
+                "HOME=/home/new LANG=C.UTF-8 "
                 "python3 /srv/first.py --inside"
             )
             enter = (
-                "printf '#!/bin/sh\\nexit 0\\n' >$root/srv/bin/cargo; chmod 755 $root/srv/bin/cargo\n"
-                + enter
+                "printf '#!/bin/sh\\nexit 0\\n' >$root/srv/bin/cargo; chmod 755 "
+                "$root/srv/bin/cargo\n" + enter
             )
             try:
                 done = subprocess.run(
@@ -343,14 +350,17 @@ def inside() -> None:
         other("fortran", ("solver.f90", blocks("fortran")[0] + CALLED), commands(fortran=True))
     else:
         print("SKIPPED: the Fortran program of the README; there is no Fortran compiler")
-    # The other targets that the README names take longer than an hour together: that they are there must do.
+    # The other targets that the README names take longer than an hour together: that they are there
+    # must do.
     named = re.findall(r"(?:^|`)make ([a-z-]+)", open(f"{ROOT}/README.md").read(), re.M)
     for target in sorted(set(named)):
         must(shell(f"make -n {target} >/dev/null")[0] == 0, f"the target {target} in the Makefile")
 
 
 def serve() -> None:
-    """The servers of docs/servers.md, together with what its comments leave to the reader: a program, and a look at its checkpoints."""
+    """The servers of docs/servers.md, together with what its comments leave to the reader: a
+    program, and a look at its checkpoints.
+    """
     exports = "\n".join(line for line in commands().splitlines() if line.startswith("export PATH"))
     lines = re.sub("^# (mpirun|orcheck)", r"\1", blocks("sh", "docs/servers.md")[0], flags=re.M)
     lines = lines.replace("./solver", f"{ROOT}/solver")

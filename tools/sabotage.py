@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Takes every protection away, one at a time, and requires that a test notices.
 
-The switches and the tests that are expected to notice each are in crates/format/src/sabotage.rs; what
-they protect is in docs/protections.md. For each switch those tests run first, then, if all of them pass,
-everything else that is quick. A test that hangs has not noticed anything: its own deadline must.
+The switches and the tests that are expected to notice each are in crates/format/src/sabotage.rs;
+what they protect is in docs/protections.md. For each switch those tests run first, then, if all of
+them pass, everything else that is quick. A test that hangs has not noticed anything: its own
+deadline must.
 
     tools/sabotage.py [SWITCH...]     all of them without arguments
     ORCHECK_SABOTAGE_JOBS             switches at once (default: processors)
@@ -51,7 +52,8 @@ def switches() -> list[Switch]:
 
 def build() -> Programs:
     """Every test program of the workspace, by (package, target)."""
-    # For the crates of the workspace alone: what they depend on is built once, with or without sabotage.
+    # For the crates of the workspace alone: what they depend on is built once, with or without
+    # sabotage.
     environment = dict(os.environ, RUSTC_WORKSPACE_WRAPPER=str(ROOT / "tools/sabotage-rustc.sh"))
     command = [os.environ.get("CARGO", "cargo"), "test", "--workspace", "--locked", "--no-run"]
     command += ["--message-format=json-render-diagnostics"]

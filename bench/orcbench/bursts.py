@@ -1,10 +1,12 @@
-"""Bursts of checkpoints on a cluster of one machine: nodes with ranks that sleep, staging servers before directories.
+"""Bursts of checkpoints on a cluster of one machine: nodes with ranks that sleep, staging servers
+before directories.
 
     with Bed(args, program, [dir, ...], nodes=32, per_node=8, orders={"pull": []}) as bed:
         bed.burst("orchestrated", "pull", 32, 8, 4 << 20)["s"]
 
-The ranks (src/burst.c) are there all the time; each burst is a job of its own, on fresh files, which are removed afterwards.
-Not here: which bursts are compared (contention, mixed), the disks (cluster/disks.py).
+The ranks (src/burst.c) are there all the time; each burst is a job of its own, on fresh files,
+which are removed afterwards. Not here: which bursts are compared (contention, mixed), the disks
+(cluster/disks.py).
 """
 
 import argparse
@@ -43,7 +45,9 @@ class Bed(Held):
         orders: Mapping[str, Sequence[str]],
         rate: str = "1gbit",
     ) -> None:
-        """where: a directory for each server; orders: a name and more arguments of `orcheck server` for each kind of server."""
+        """where: a directory for each server; orders: a name and more arguments of `orcheck server`
+        for each kind of server.
+        """
         self.args, self.program, self.where = args, program, where
         self.per_node, self.orders = per_node, orders
         self.ports = {order: PORT + number for number, order in enumerate(orders)}
@@ -131,9 +135,11 @@ class Bed(Held):
         count: int = 1,
         like: int | None = None,
     ) -> Sample:
-        """One burst of this many bytes a rank in a mode of the library to servers of an order, and what the disks and the processors
-        did meanwhile: with empty caches, and of ranks that have computed for a while. count: this many checkpoints instead, one after
-        the other, on a machine that is as it is. like: chunks and dirty memory are those of a burst of this many bytes a rank."""
+        """One burst of this many bytes a rank in a mode of the library to servers of an order, and
+        what the disks and the processors did meanwhile: with empty caches, and of ranks that have
+        computed for a while. count: this many checkpoints instead, one after the other, on a
+        machine that is as it is. like: chunks and dirty memory are those of a burst of this many
+        bytes a rank."""
         like = like or size
         chunk = chunk_of(like)
         pool = max((-(-size // chunk) + 2) * per_node, 4) * chunk  # the library takes no less
@@ -186,7 +192,9 @@ class Bed(Held):
 
 
 class Streams:
-    """How many files a server has open for writing at the same time, at most, looked at once a second."""
+    """How many files a server has open for writing at the same time, at most, looked at once a
+    second.
+    """
 
     def __init__(self, pids: Sequence[int]) -> None:
         self.pids, self.found, self.over = pids, 0, threading.Event()

@@ -1,17 +1,21 @@
 """What contention costs a burst of checkpoints, and what orchestration takes of it away.
 
-32 nodes with 8 ranks each, and 4 targets, on one machine (testbed/cluster): each server has a model disk of its own
-(testbed/cluster/disks.py: one head, command queueing) with ext4, links have 1 Gbit/s. Images have the sizes of the documents'
-Table I, scaled down. The clock runs from the first rank's call until all know that the checkpoint is committed, which is
-after the fsync of every file. The modes take turns, each on fresh files; between two, all caches are empty.
+32 nodes with 8 ranks each, and 4 targets, on one machine (testbed/cluster): each server has a model
+disk of its own (testbed/cluster/disks.py: one head, command queueing) with ext4, links have 1
+Gbit/s. Images have the sizes of the documents' Table I, scaled down. The clock runs from the first
+rank's call until all know that the checkpoint is committed, which is after the fsync of every file.
+The modes take turns, each on fresh files; between two, all caches are empty.
 
-    traditional   every rank striped over all servers, 64 KiB at a time; servers write what comes as it comes
+    traditional   every rank striped over all servers, 64 KiB at a time; servers write what comes as
+                  it comes
     vertical      every rank whole on its node's server; servers write what comes as it comes
-    marshaled     the same, one rank of a node after the other: the documents' orchestration, with servers that know nothing of it
+    marshaled     the same, one rank of a node after the other: the documents' orchestration, with
+                  servers that know nothing of it
     orchestrated  the same, and servers pull (orcheck server as it is)
 
-Servers that write what comes as it comes do so past the page cache ("write-through"), or through it ("cached"), with no more dirty
-memory than 1/16 of the burst, as on machines whose memory is far smaller than a burst.
+Servers that write what comes as it comes do so past the page cache ("write-through"), or through it
+("cached"), with no more dirty memory than 1/16 of the burst, as on machines whose memory is far
+smaller than a burst.
 """
 
 import argparse
@@ -47,7 +51,8 @@ MODES = {
     "orchestrated": ("orchestrated", "pull"),
 }
 RANKS, TASKS = (16, 32, 64, 128, 256), (32, 64, 128, 256)
-# The documents' Table I, in GB: class C at 256 ranks; class D at 32 or 36, 64, 128 or 196, and 256 ranks.
+# The documents' Table I, in GB: class C at 256 ranks; class D at 32 or 36, 64, 128 or 196, and 256
+# ranks.
 TABLE = {
     "LU": (2.5, (12, 12, 14, 16)),
     "CG": (2.1, (20, 20, 21, 22)),
@@ -102,7 +107,9 @@ def more(parser: argparse.ArgumentParser) -> None:
 def turns(
     bed: bursts.Bed, cases: Sequence[Case], rounds: int, disks: model.Disks | None, title: str
 ) -> Samples:
-    """case name -> bursts; cases: (name, mode, nodes, ranks of a node, bytes of a rank), in rotating order."""
+    """case name -> bursts; cases: (name, mode, nodes, ranks of a node, bytes of a rank), in
+    rotating order.
+    """
     cases = [
         case
         for case in cases
@@ -141,8 +148,10 @@ def turns(
             )
             samples[name].append(one)
             print(
-                f"{title}, round {number + 1} of {rounds}, {name}: {one['s']:.2f} s, {one['rate'] / 1e6:.0f} MB/s, "
-                f"{one['streams_per_server'] or '-'} streams a server, processors {100 * one['busy']:.0f} % busy",
+                f"{title}, round {number + 1} of {rounds}, {name}: {one['s']:.2f} s, "
+                f"{one['rate'] / 1e6:.0f} MB/s, "
+                f"{one['streams_per_server'] or '-'} streams a server, processors "
+                f"{100 * one['busy']:.0f} % busy",
                 file=sys.stderr,
                 flush=True,
             )
@@ -204,7 +213,8 @@ def on_model_disks(
         page(args.gib * (1 << 30) / (NODES * PER_NODE)),
     )
     names = [f"s{number + 1}" for number in range(SERVERS)]
-    # Room for the largest burst twice. All of it is touched: memory that a host has to give is no part of a disk's time.
+    # Room for the largest burst twice. All of it is touched: memory that a host has to give is no
+    # part of a disk's time.
     largest = max(args.gib * (1 << 30), max(sizes[-1] for _, sizes in TABLE.values()) * 1e9 / scale)
     room = max(2 << 30, page(2 * largest / SERVERS))
     with (
@@ -245,7 +255,8 @@ def on_model_disks(
             found["images"] = turns(bed, cases, others, disks, "images")
             show(f"images of Table I / {scale}, 256 ranks, model disks", found["images"])
         if "tasks" in parts:
-            # As many ranks as the documents had; 36 and 196 are not dealt evenly to nodes, so 32 and 128 stand for them.
+            # As many ranks as the documents had; 36 and 196 are not dealt evenly to nodes, so 32
+            # and 128 stand for them.
             cases = [
                 (
                     f"{name}.D.{ranks}, {mode}",
@@ -312,8 +323,8 @@ def link_rate(cluster: cl.Cluster) -> float:
 
 
 def calibration(found: dict[str, Samples], setting: Sample) -> list[dict[str, Any]]:
-    """Parameters of the contention model, measured or set apart from the bursts, and the bursts (docs/contention.md): a model for
-    each size of a chunk and limit of dirty memory."""
+    """Parameters of the contention model, measured or set apart from the bursts, and the bursts
+    (docs/contention.md): a model for each size of a chunk and limit of dirty memory."""
     kinds = {
         "traditional": ("traditional", False),
         "traditional, cached": ("traditional", True),
@@ -366,7 +377,8 @@ def model_of(
             "server_rate_bytes_per_s": rate,
             "latency_s": 50e-6,
         },
-        # A server of this library takes the next request of a file when it has written the one before.
+        # A server of this library takes the next request of a file when it has written the one
+        # before.
         "client": {
             "request_bytes": 65536,
             "vertical_request_bytes": chunk,

@@ -1,7 +1,7 @@
 """How fast a disk takes what fio and what programs with checkpoints write to it.
 
-What benchmarks that look at one disk share: the ways of fio, a program that takes one checkpoint when told to
-(src/flush.c), rounds in which all take turns, and the table of them.
+What benchmarks that look at one disk share: the ways of fio, a program that takes one checkpoint
+when told to (src/flush.c), rounds in which all take turns, and the table of them.
 """
 
 import argparse
@@ -19,8 +19,8 @@ from orcbench.stats import Figure, Sample, Samples
 from testbed.cluster.held import pipe
 
 GIB = 1 << 30
-# What fio does: engine, jobs, requests in flight, MiB a request, more options. The last two pin their memory once and
-# write as long requests as the library does.
+# What fio does: engine, jobs, requests in flight, MiB a request, more options. The last two pin
+# their memory once and write as long requests as the library does.
 FIO = {
     "fio psync x 1": ("psync", 1, 1, 4, []),
     "fio psync x 8": ("psync", 8, 1, 4, []),
@@ -69,7 +69,8 @@ class Writer:
             stdout=self.said,
             stderr=subprocess.STDOUT,
         )
-        # Both ways at once: opening blocks until the program opens its end, which a program that failed never does.
+        # Both ways at once: opening blocks until the program opens its end, which a program that
+        # failed never does.
         self.report = os.fdopen(os.open(self.fifo, os.O_RDWR), "r")
 
     def ended(self) -> RuntimeError:
@@ -172,7 +173,8 @@ def ways_of_fio(args: argparse.Namespace, size: int) -> dict[str, Callable[[], S
             if "pinned" not in way:
                 raise
             print(
-                f"\nNOT MEASURED: {way}: {str(error).strip().splitlines()[-1]}. Next: run this as root, or with "
+                f"\nNOT MEASURED: {way}: {str(error).strip().splitlines()[-1]}. Next: run this as "
+                "root, or with "
                 "ulimit -l unlimited",
                 flush=True,
             )

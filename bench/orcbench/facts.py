@@ -7,7 +7,8 @@ from typing import Any
 
 from orcbench.running import ROOT
 
-# Above this share of all cores the processors were the limit, whatever disks and links could have done.
+# Above this share of all cores the processors were the limit, whatever disks and links could have
+# done.
 BUSY = 0.9
 
 
@@ -62,7 +63,8 @@ class Machine:
         self.load = os.getloadavg()[0]
         if self.busy > 0.1:
             print(
-                f"WARNING: other programs take {100 * self.busy:.0f} % of this machine (load {self.load:.1f}): "
+                f"WARNING: other programs take {100 * self.busy:.0f} % of this machine (load "
+                f"{self.load:.1f}): "
                 "the figures below are doubtful",
                 flush=True,
             )

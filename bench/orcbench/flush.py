@@ -2,10 +2,10 @@
 
 One rank and eight ranks checkpoint the same number of bytes to one directory; the clock runs from
 the call until the checkpoint is committed. Between two checkpoints the disk belongs to fio: psync
-with one job, psync with eight, io_uring with eight requests in flight (4 MiB each), the same with pinned
-memory, and io_uring with pinned memory and 16 MiB a request; direct, fallocate, fsync at the end,
-fresh files. The best is what the device can do. Then the same on the
-device limited to 500 MB/s, where the ratio is sharp.
+with one job, psync with eight, io_uring with eight requests in flight (4 MiB each), the same with
+pinned memory, and io_uring with pinned memory and 16 MiB a request; direct, fallocate, fsync at the
+end, fresh files. The best is what the device can do. Then the same on the device limited to 500
+MB/s, where the ratio is sharp.
 """
 
 import argparse
@@ -136,7 +136,8 @@ def main() -> None:
     need = 4 * size  # state and pool, for one rank and for eight
     if need > 0.7 * facts.available_bytes():
         print(
-            f"WARNING: {need / disk.GIB:.0f} GiB of memory are needed for {size / disk.GIB:.1f} GiB a checkpoint, "
+            f"WARNING: {need / disk.GIB:.0f} GiB of memory are needed for {size / disk.GIB:.1f} "
+            "GiB a checkpoint, "
             f"{facts.available_bytes() / disk.GIB:.0f} are there: smaller checkpoints are measured",
             flush=True,
         )
@@ -179,7 +180,8 @@ def main() -> None:
     except OSError as error:
         why = str(error)
         print(
-            f"\nNOT MEASURED: the device limited to 500 MB/s: {why}.\nlimited_over_fio is null. Next: run this as "
+            f"\nNOT MEASURED: the device limited to 500 MB/s: {why}.\nlimited_over_fio is null. "
+            "Next: run this as "
             "root where cgroup v1's blkio controller is mounted, with --dir on a disk of its own"
         )
     encoded = encodings(args, program) if args.encoding_rounds > 0 else []

@@ -47,7 +47,8 @@ NAMES = {
     "lent": "asynchronous, lent",
 }
 SCHEMES = ("node", "socket", "core")
-# Slowdown by four checkpoints, %, that the paper reports for its two machines: synchronous, asynchronous.
+# Slowdown by four checkpoints, %, that the paper reports for its two machines: synchronous,
+# asynchronous.
 REPORTED = {"LiMa": (51, 2.5), "HERMIT": (23, 0.85)}
 
 
@@ -146,7 +147,9 @@ class Counters:
 def rates(
     ends_s: Sequence[float], step_bytes: float, points: int = 120
 ) -> list[tuple[float, float]]:
-    """(time, GB/s) at both ends of slices of time, at most this many: the bytes of the steps in it by its length."""
+    """(time, GB/s) at both ends of slices of time, at most this many: the bytes of the steps in it
+    by its length.
+    """
     width = ends_s[-1] / points
     found, before = [], 0
     for i in range(1, points + 1):
@@ -159,7 +162,7 @@ def rates(
     return found
 
 
-# ---- one condition of the device ------------------------------------------------------------------
+# ---- one condition of the device -----------------------------------------------------------------
 def beside_neighbours(
     samples: list[Sample], mode: str, value: Callable[[Sample, float], T]
 ) -> list[T]:
@@ -200,7 +203,10 @@ class Condition:
         depth: int = 0,
         options: str = "",
     ) -> None:
-        """calibrated: with the separate program. options: of the session, added to those for --copy-threads."""
+        """calibrated: with the separate program.
+
+        options: of the session, added to those for --copy-threads.
+        """
         ranks, threads = ranks or args.ranks, threads or args.threads
         copy_threads = min(threads, args.copy_threads or threads)
         self.name, self.cores, self.ranks, self.modes = name, ranks * threads, ranks, modes
@@ -272,7 +278,8 @@ class Condition:
         self.memory = stats.spread([moved / s for s in times["none"]])
         self.io = stats.spread([self.bytes / s for s in times["flush"]])
         self.memcpy = stats.spread(times["memcpy"])
-        # What it takes longer, in bytes at the bandwidth of the same moment, by the checkpoint's size.
+        # What it takes longer, in bytes at the bandwidth of the same moment, by the checkpoint's
+        # size.
         self.m = {
             mode: stats.figure(
                 beside_neighbours(
@@ -412,10 +419,14 @@ class Condition:
         m = {mode: self.m[mode]["value"] for mode in self.m}
         noise = stats.spread(none_beside_none(self.samples))
         print(
-            f"\nDevice {self.name}. Calibration by the separate program: B_M {self.memory['median'] / 1e9:.1f} GB/s, "
-            f"B_IO {self.io['median'] / 1e9:.2f} GB/s, m {m['async']:.1f} copied, {m['lent']:.1f} lent; memcpy "
-            f"{self.memcpy['median'] * 1e3:.0f} ms.\nWindows of {self.steps} steps; one without a checkpoint against "
-            f"its neighbours: median {noise['median']:.3f}, quartiles {noise['q1']:.3f} to {noise['q3']:.3f}."
+            f"\nDevice {self.name}. Calibration by the separate program: B_M "
+            f"{self.memory['median'] / 1e9:.1f} GB/s, "
+            f"B_IO {self.io['median'] / 1e9:.2f} GB/s, m {m['async']:.1f} copied, {m['lent']:.1f} "
+            "lent; memcpy "
+            f"{self.memcpy['median'] * 1e3:.0f} ms.\nWindows of {self.steps} steps; one without a "
+            "checkpoint against "
+            f"its neighbours: median {noise['median']:.3f}, quartiles {noise['q1']:.3f} to "
+            f"{noise['q3']:.3f}."
         )
         reporting.table(
             [
@@ -448,7 +459,8 @@ class Condition:
         if not runs:
             return
         print(
-            f"\nSlowdown of runs of {runs[0]['run_s']:.2f} s ({self.run_steps} steps), %; in brackets eq. (1) or (2)"
+            f"\nSlowdown of runs of {runs[0]['run_s']:.2f} s ({self.run_steps} steps), %; in "
+            "brackets eq. (1) or (2)"
         )
         counts = sorted({r["checkpoints"] for r in runs})
         reporting.table(
@@ -514,7 +526,7 @@ class Condition:
         return panel
 
 
-# ---- ratios ---------------------------------------------------------------------------------------
+# ---- ratios --------------------------------------------------------------------------------------
 def median_ratio(rows: Sequence[tuple[float, float]]) -> float:
     """Ratio of two medians: what is lost may be near zero, and a median of ratios would be wild."""
     below = statistics.median(row[1] for row in rows)
@@ -663,7 +675,9 @@ Circles mark where a checkpoint begins.
 def series(
     args: argparse.Namespace, programs: Mapping[str, str], rounds: int
 ) -> tuple[list[Condition], list[Condition], list[Condition]]:
-    """Incremental, schemes, weak scaling: on the device as it is, by windows (and runs with four checkpoints)."""
+    """Incremental, schemes, weak scaling: on the device as it is, by windows (and runs with four
+    checkpoints).
+    """
     some, cores = max(3, rounds // 4), len(os.sched_getaffinity(0))
 
     def one(name: str, **more: Any) -> Condition:
@@ -760,7 +774,8 @@ def main() -> None:
     except OSError as error:
         why = str(error)
         print(
-            f"\nNOT MEASURED: the device limited to 500 MB/s: {why}.\nasync_over_sync_500 is null. Next: run this "
+            f"\nNOT MEASURED: the device limited to 500 MB/s: {why}.\nasync_over_sync_500 is null. "
+            "Next: run this "
             "as root where cgroup v1's blkio controller is mounted, with --dir on a disk of its own"
         )
 
@@ -778,7 +793,8 @@ def main() -> None:
     reporting.table(*tables["reported"])
     for title, name in (
         (
-            "Incremental capture: this solver changes every page in every step, so nothing can be saved",
+            "Incremental capture: this solver changes every page in every step, so nothing can be "
+            "saved",
             "incremental",
         ),
         ("Schemes of CP-threads", "schemes"),
@@ -788,7 +804,8 @@ def main() -> None:
         reporting.table(*tables[name])
     if free.not_counted:
         print(
-            f"\nNOT MEASURED: bandwidth by the memory controllers: {free.not_counted}. The timeline is from the "
+            f"\nNOT MEASURED: bandwidth by the memory controllers: {free.not_counted}. The "
+            "timeline is from the "
             "time of every step"
         )
 

@@ -1,11 +1,13 @@
 """What ordinary traffic keeps of its rate while a burst of checkpoints goes to the same servers.
 
-Four servers, each before a model disk of its own (testbed/cluster/disks.py), 8 nodes with 4 ranks each. On each server fio reads
-and writes files of its own on the same ext4 (past the page cache, or else the disk would not be asked), all the time: large
-sequential requests, and small random ones. Its rate is that of all servers together, without a burst, and during one that
-never ends, as one checkpoint follows the other: with `orcheck server --ordinary-share` (the hint), and without; and with
-servers that write as it comes, striped over all, as ordinary parallel file systems do. Checkpoints are counted too, by what
-the servers' processes have written: a server that never wrote would keep everybody happy.
+Four servers, each before a model disk of its own (testbed/cluster/disks.py), 8 nodes with 4 ranks
+each. On each server fio reads and writes files of its own on the same ext4 (past the page cache, or
+else the disk would not be asked), all the time: large sequential requests, and small random ones.
+Its rate is that of all servers together, without a burst, and during one that never ends, as one
+checkpoint follows the other: with `orcheck server --ordinary-share` (the hint), and without; and
+with servers that write as it comes, striped over all, as ordinary parallel file systems do.
+Checkpoints are counted too, by what the servers' processes have written: a server that never wrote
+would keep everybody happy.
 """
 
 import argparse
@@ -137,7 +139,9 @@ class Checkpoints:
 def look(
     bed: bursts.Bed, disks: model.Disks, kind: str, way: str, args: argparse.Namespace
 ) -> Sample:
-    """Rates of ordinary traffic and of checkpoints, in bytes/s, and the processors' use, all while fio counted."""
+    """Rates of ordinary traffic and of checkpoints, in bytes/s, and the processors' use, all while
+    fio counted.
+    """
     model.drop_caches()
     beside = None if way == "alone" else Checkpoints(bed, way, args.mib << 20)
     at: list[tuple[float, dict[str, int], int]] = []
@@ -207,8 +211,10 @@ def main() -> None:
                     one = look(bed, disks, kind, way, args)
                     found[kind][way].append(one)
                     print(
-                        f"{kind}, round {number + 1} of {rounds}, {way}: ordinary {one['rate'] / 1e6:.1f} MB/s, "
-                        f"checkpoints {one['checkpoints'] / 1e6:.1f} MB/s, processors {100 * one['busy']:.0f} % busy",
+                        f"{kind}, round {number + 1} of {rounds}, {way}: ordinary "
+                        f"{one['rate'] / 1e6:.1f} MB/s, "
+                        f"checkpoints {one['checkpoints'] / 1e6:.1f} MB/s, processors "
+                        f"{100 * one['busy']:.0f} % busy",
                         file=sys.stderr,
                         flush=True,
                     )

@@ -1,12 +1,15 @@
-"""The same program with Orcheck, with plain files, and with SCR, VELOC and FTI where they are installed.
+"""The same program with Orcheck, with plain files, and with SCR, VELOC and FTI where they are
+installed.
 
-A library is found by pkg-config (scr, veloc, fti), or under the prefix that SCR_DIR, VELOC_DIR or FTI_DIR names. One that
-is not found is a row marked missing. Each is set up as its users would for a checkpoint that outlives the job: SCR with
-an asynchronous flush, VELOC in asynchronous mode, FTI at level 4. All write to the same disk, in turn.
+A library is found by pkg-config (scr, veloc, fti), or under the prefix that SCR_DIR, VELOC_DIR or
+FTI_DIR names. One that is not found is a row marked missing. Each is set up as its users would for
+a checkpoint that outlives the job: SCR with an asynchronous flush, VELOC in asynchronous mode, FTI
+at level 4. All write to the same disk, in turn.
 
-blocked: how long the call keeps the program; durable: from the call until the library says that it is safe, with nothing
-beside it; slower: what a window of computation with a checkpoint takes longer than one without; memory: what the machine
-had less of, wherever the library keeps it. SCR does not tell when a flush has ended.
+blocked: how long the call keeps the program; durable: from the call until the library says that it
+is safe, with nothing beside it; slower: what a window of computation with a checkpoint takes longer
+than one without; memory: what the machine had less of, wherever the library keeps it. SCR does not
+tell when a flush has ended.
 
 The adapters for SCR, VELOC and FTI have neither been compiled with their headers nor run yet.
 """
@@ -74,12 +77,17 @@ def settings(name: str, where: str, ranks: int) -> tuple[str, dict[str, str]]:
         text = f"scratch = {local}\npersistent = {where}\nmode = async\n"
     if name == "fti":
         text = (
-            f"[basic]\nhead = 0\nnode_size = {ranks}\nckpt_dir = {local}\nglbl_dir = {where}\nmeta_dir = {local}\n"
-            "ckpt_l1 = 0\nckpt_l2 = 0\nckpt_l3 = 0\nckpt_l4 = 0\ninline_l2 = 1\ninline_l3 = 1\ninline_l4 = 1\n"
+            f"[basic]\nhead = 0\nnode_size = {ranks}\nckpt_dir = {local}\nglbl_dir = "
+            f"{where}\nmeta_dir = {local}\n"
+            "ckpt_l1 = 0\nckpt_l2 = 0\nckpt_l3 = 0\nckpt_l4 = 0\ninline_l2 = 1\ninline_l3 = "
+            "1\ninline_l4 = 1\n"
             "keep_last_ckpt = 0\ngroup_size = 1\nmax_sync_intv = 0\nckpt_io = 1\nverbosity = 3\n"
-            "[restart]\nfailure = 0\nexec_id = NULL\n[injection]\nrank = 0\nnumber = 0\nposition = 0\nfrequency = 0\n"
-            "[advanced]\nblock_size = 1024\ntransfer_size = 16\ngeneral_tag = 2612\nckpt_tag = 711\nstage_tag = 406\n"
-            "final_tag = 3107\nlocal_test = 1\nlustre_striping_unit = 4194304\nlustre_striping_factor = -1\n"
+            "[restart]\nfailure = 0\nexec_id = NULL\n[injection]\nrank = 0\nnumber = 0\nposition = "
+            "0\nfrequency = 0\n"
+            "[advanced]\nblock_size = 1024\ntransfer_size = 16\ngeneral_tag = 2612\nckpt_tag = "
+            "711\nstage_tag = 406\n"
+            "final_tag = 3107\nlocal_test = 1\nlustre_striping_unit = "
+            "4194304\nlustre_striping_factor = -1\n"
             "lustre_striping_offset = -1\n"
         )
     if name == "scr":
@@ -177,7 +185,9 @@ def main() -> None:
             ]
         )
     print(
-        f"\n{args.ranks} rank(s) of {args.mib} MiB, {statistics.median(one['window_s'] for one in samples['orcheck']):.1f} s of computing a window"
+        f"\n{args.ranks} rank(s) of {args.mib} MiB, "
+        f"{statistics.median(one['window_s'] for one in samples['orcheck']):.1f} s of computing a "
+        "window"
     )
     reporting.table(["", "blocked ms", "durable s", "slower by ms", "memory MiB"], rows)
     for name, why in missing.items():

@@ -1,17 +1,24 @@
-"""Checkpoints of 8 to 64 ranks on 8 nodes into a real parallel file system, MooseFS, in three ways (row A3).
+"""Checkpoints of 8 to 64 ranks on 8 nodes into a real parallel file system, MooseFS, in three ways
+(row A3).
 
-On a cluster of namespaces (testbed/cluster): a master, four chunkservers, links with a rate, a mount on each node. Program,
-engine and bytes are the same; what differs is where files are put and who writes when:
+On a cluster of namespaces (testbed/cluster): a master, four chunkservers, links with a rate, a
+mount on each node. Program, engine and bytes are the same; what differs is where files are put and
+who writes when:
 
-    traditional    MooseFS's own spread: every rank writes a file of its own into one directory, all at once, and the
-                   master chooses a chunkserver for each chunk of 64 MiB. One copy (class 1; its default is two)
+    traditional    MooseFS's own spread: every rank writes a file of its own into one directory, all
+                   at once, and the
+                   master chooses a chunkserver for each chunk of 64 MiB. One copy (class 1; its
+                   default is two)
     vertical       the same files, but each node's on a chunkserver of its own (`orcheck place`)
-    orchestrated   as vertical, but a node writes one container for all its ranks, one stream at a time
+    orchestrated   as vertical, but a node writes one container for all its ranks, one stream at a
+                   time
 
-MooseFS does not stripe within 64 MiB, so its own spread is kinder to its disks than stripes of 64 KiB would be.
-The three take turns within a round, in rotating order, each a job of its own. The clock is that of src/spread.c: from the
-first rank that enters orc_checkpoint until the last knows that the step is committed. Chunkservers sync a chunk before they close it (HDD_FSYNC_BEFORE_CLOSE). Their disks are model disks with one
-head (cluster/disks.py), and directories of this machine's disk ("plain").
+MooseFS does not stripe within 64 MiB, so its own spread is kinder to its disks than stripes of 64
+KiB would be. The three take turns within a round, in rotating order, each a job of its own. The
+clock is that of src/spread.c: from the first rank that enters orc_checkpoint until the last knows
+that the step is committed. Chunkservers sync a chunk before they close it (HDD_FSYNC_BEFORE_CLOSE).
+Their disks are model disks with one head (cluster/disks.py), and directories of this machine's disk
+("plain").
 """
 
 import argparse
@@ -69,7 +76,9 @@ def one(
     ranks: int,
     number: int,
 ) -> Sample:
-    """A checkpoint of a job of its own, after one that is not counted; its files are gone afterwards."""
+    """A checkpoint of a job of its own, after one that is not counted; its files are gone
+    afterwards.
+    """
     job, report = f"{kind}{number}", os.path.join(cluster.work, "report")
     each = args.mib * running.MIB * NODES // ranks
     mode = "orchestrated" if kind == "orchestrated" else "vertical"
@@ -129,7 +138,8 @@ def measure(
                             one(args, cluster, program, kind, dirs[kind], ranks, number)
                         )
                     print(
-                        f"round {turn + 1} of {rounds}, {'model' if disks else 'plain'} disks, {ranks} ranks: "
+                        f"round {turn + 1} of {rounds}, {'model' if disks else 'plain'} disks, "
+                        f"{ranks} ranks: "
                         + "  ".join(
                             f"{kind} {found[ranks][kind][-1]['s']:.2f} s" for kind in KINDS
                         ),

@@ -1,18 +1,24 @@
-"""What replicas on other nodes cost, beside one central server and a set of servers that all nodes share.
+"""What replicas on other nodes cost, beside one central server and a set of servers that all nodes
+share.
 
 On a cluster of namespaces (testbed/cluster) whose links have a rate. Three questions:
 
-1. How fast does one node's part travel to its holders, beside plain TCP on the same link? From the call of
+1. How fast does one node's part travel to its holders, beside plain TCP on the same link? From the
+   call of
    orc_checkpoint until it is committed, durable on all holders; plain TCP before and after each.
-2. How long does a checkpoint of all nodes take until it is committed: on their own disks, with k replicas, with one
-   central server, with four shared servers? Engine and program are the same: k = 0 and `global` directories.
-3. What does a solver (examples/lbm, whose own messages share the links) lose to each of them, by interval?
+2. How long does a checkpoint of all nodes take until it is committed: on their own disks, with k
+   replicas, with one
+   central server, with four shared servers? Engine and program are the same: k = 0 and `global`
+   directories.
+3. What does a solver (examples/lbm, whose own messages share the links) lose to each of them, by
+   interval?
 
-What should come out. A replica needs a node's bytes S once over its link, k replicas k times; as holders are drawn
-independently for each node, the busiest of n receives on average 2.6 (n = 8) or 3.1 (n = 16) parts, and the step waits for
-it. A central server needs n S over its one link. So one replica should take 2.6/8 = 0.32 and 3.1/16 = 0.19 of the
-central server's time. The server's time is taken as the smaller of what is measured and what plain TCP over its link
-would take for the bytes (`ideal`), so that no slow file system makes the ratio look better.
+What should come out. A replica needs a node's bytes S once over its link, k replicas k times; as
+holders are drawn independently for each node, the busiest of n receives on average 2.6 (n = 8) or
+3.1 (n = 16) parts, and the step waits for it. A central server needs n S over its one link. So one
+replica should take 2.6/8 = 0.32 and 3.1/16 = 0.19 of the central server's time. The server's time
+is taken as the smaller of what is measured and what plain TCP over its link would take for the
+bytes (`ideal`), so that no slow file system makes the ratio look better.
 """
 
 import argparse
@@ -130,7 +136,10 @@ class Bed:
     def run(
         self, kind: str, nodes: int, program: str, argv: Sequence[object], name: str = "job"
     ) -> Any:
-        """One run of a program that writes a report; what is in it. The checkpoints are gone afterwards."""
+        """One run of a program that writes a report; what is in it.
+
+        The checkpoints are gone afterwards.
+        """
         self.number += 1
         job, hosts = f"{name}{self.number}", self.cluster.nodes[:nodes]
         report = os.path.join(self.cluster.work, "report")
@@ -161,7 +170,7 @@ class Bed:
             return json.load(file)
 
 
-# ---- 1: one stream --------------------------------------------------------------------------------
+# ---- 1: one stream -------------------------------------------------------------------------------
 def stream(args: argparse.Namespace, program: str) -> Streams:
     """(rate, holders) -> rounds. Rank 0 alone has something to keep."""
     rounds = args.stream_rounds or (31 if args.full else 9)
@@ -208,7 +217,7 @@ def over_tcp(ones: list[Sample]) -> list[float]:
     return [statistics.mean(one["raw_s"]) / one["s"] for one in ones]
 
 
-# ---- 2: from the call to the commit ---------------------------------------------------------------
+# ---- 2: from the call to the commit --------------------------------------------------------------
 def kinds_at(nodes: int, full: bool) -> list[str]:
     replicas = [k for k in ((1, 2, 3, 4) if full else (1, 2)) if k < nodes]
     return ["local", *(f"k{k}" for k in replicas), "central", "shared"]
@@ -245,7 +254,7 @@ def central_s(ones: list[Sample], rate: float) -> list[float]:
     return [min(one["s"], one["bytes"] / rate) for one in ones]
 
 
-# ---- 3: a solver ----------------------------------------------------------------------------------
+# ---- 3: a solver ---------------------------------------------------------------------------------
 def solver(args: argparse.Namespace, rate: float) -> Runs:
     """(nodes, interval ÷ the central server's ideal time) -> rounds of kind -> run."""
     rounds = args.solver_rounds or (7 if args.full else 3)
@@ -284,7 +293,8 @@ def solver(args: argparse.Namespace, rate: float) -> Runs:
                     order = kinds[number % len(kinds) :] + kinds[: number % len(kinds)]
                     samples.append({kind: one(kind, steps, every) for kind in order})
                     print(
-                        f"solver, {nodes} nodes, every {factor} of {ideal_s:.2f} s, round {number + 1} of {rounds}: "
+                        f"solver, {nodes} nodes, every {factor} of {ideal_s:.2f} s, round "
+                        f"{number + 1} of {rounds}: "
                         + "  ".join(
                             f"{NAMES.get(kind, kind)} {samples[-1][kind]['loop_s']:.1f}"
                             for kind in kinds
@@ -322,11 +332,12 @@ def slowdown(samples: Sequence[dict[str, Sample]], kind: str) -> list[float]:
     return [one[kind]["loop_s"] / one["none"]["loop_s"] - 1 for one in samples]
 
 
-# ---- all ------------------------------------------------------------------------------------------
+# ---- all -----------------------------------------------------------------------------------------
 def show(streams: Streams, at: dict[int, Samples], runs: Runs, rate: float) -> None:
     if streams:
         print(
-            "\nOne node's part to its holders, from the call to the commit, and plain TCP through the same links"
+            "\nOne node's part to its holders, from the call to the commit, and plain TCP through "
+            "the same links"
         )
         reporting.table(
             ["link, holders", "MB/s a holder", "plain TCP", "ratio"],
@@ -343,7 +354,8 @@ def show(streams: Streams, at: dict[int, Samples], runs: Runs, rate: float) -> N
     for nodes, kinds in at.items():
         all_bytes = next(iter(kinds.values()))[0]["bytes"]
         print(
-            f"\n{nodes} nodes, {all_bytes / running.MIB:.0f} MiB in all, a checkpoint until it is committed. "
+            f"\n{nodes} nodes, {all_bytes / running.MIB:.0f} MiB in all, a checkpoint until it is "
+            "committed. "
             f"Plain TCP over a server's link: {all_bytes / rate:.2f} s"
         )
         rows = []
@@ -364,7 +376,8 @@ def show(streams: Streams, at: dict[int, Samples], runs: Runs, rate: float) -> N
         none_s = statistics.median(one["none"]["loop_s"] for one in rounds)
         print(
             f"\nsolver on {nodes} nodes, {none_s:.1f} s without, a checkpoint every "
-            f"{none_s * run['every'] / run['steps']:.2f} s; plain TCP to a central server takes {run['ideal_central_s']:.2f} s for one"
+            f"{none_s * run['every'] / run['steps']:.2f} s; plain TCP to a central server takes "
+            f"{run['ideal_central_s']:.2f} s for one"
         )
         reporting.table(
             ["", "slower by %", "quartiles", "checkpoints"],

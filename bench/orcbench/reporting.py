@@ -38,7 +38,9 @@ def meets(value: float, sign: str, goal: float) -> bool:
 
 
 def result_path(args: argparse.Namespace, name: str, ending: str) -> str:
-    """Where results go; those of some parts only (--only, --way) to a file of their own: NAME-PARTS."""
+    """Where results go; those of some parts only (--only, --way) to a file of their own:
+    NAME-PARTS.
+    """
     parts: list[str] = []
     for chosen in (vars(args).get("only"), vars(args).get("way")):
         parts += [chosen] if isinstance(chosen, str) else chosen or []
@@ -62,8 +64,8 @@ def finish(
 ) -> str:
     """Prints the figures beside their goals, writes the JSON, returns a footnote for the plot.
 
-    figures: name -> figure(); goals: name -> ("<=" or ">=", number), each without a figure was not measured;
-    more: what else to store.
+    figures: name -> figure(); goals: name -> ("<=" or ">=", number), each without a figure was not
+    measured; more: what else to store.
     """
     figures = {**{key: figure([]) for key in goals}, **figures}
     facts, when, what = (

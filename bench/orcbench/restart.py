@@ -1,13 +1,16 @@
-"""How long a job takes to be back, and how fast its bytes are read, beside raw reads of as many bytes.
+"""How long a job takes to be back, and how fast its bytes are read, beside raw reads of as many
+bytes.
 
-One rank, from each level: `node` and `global` from this machine's disk, beside the best of fio's sequential direct reads
-of the same file; `peers` from another node over a link of a cluster of namespaces (takes root), the own disk empty, beside
-plain TCP over that link; `process` after all ranks were killed when their checkpoint was staged and not yet on a disk, with
-the node's agent alive: there the time holds the rest of the agent's flush. Nothing is in the page cache before.
+One rank, from each level: `node` and `global` from this machine's disk, beside the best of fio's
+sequential direct reads of the same file; `peers` from another node over a link of a cluster of
+namespaces (takes root), the own disk empty, beside plain TCP over that link; `process` after all
+ranks were killed when their checkpoint was staged and not yet on a disk, with the node's agent
+alive: there the time holds the rest of the agent's flush. Nothing is in the page cache before.
 
-What should come out: the bytes are read in order, in pieces of 4 MiB, and each is checked once it is there. Over a link
-of 1 Gbit/s checking is hidden behind the pieces on their way, and the ratio is near 1. From a disk as fast as a memory
-copy reading and checking add up unless somebody reads ahead.
+What should come out: the bytes are read in order, in pieces of 4 MiB, and each is checked once it
+is there. Over a link of 1 Gbit/s checking is hidden behind the pieces on their way, and the ratio
+is near 1. From a disk as fast as a memory copy reading and checking add up unless somebody reads
+ahead.
 """
 
 import argparse
@@ -151,7 +154,8 @@ def from_disk(args: argparse.Namespace, program: str, rounds: int) -> Samples:
         for number in range(rounds):
             for level, job in jobs.items():
                 path = max(job.containers(), key=os.path.getsize)
-                # Each takes each place in turn: a disk that lends rate in bursts gives the first one more.
+                # Each takes each place in turn: a disk that lends rate in bursts gives the first
+                # one more.
                 ways = [None, *FIO]
                 ways = ways[number % len(ways) :] + ways[: number % len(ways)]
                 one: Sample = {}
@@ -185,7 +189,8 @@ def from_process(args: argparse.Namespace, program: str, rounds: int) -> list[Sa
             one["rate"] = one["bytes"] / one["s"]
             found.append(one)
             print(
-                f"process, round {number + 1} of {rounds}: step {one['step']} after {one['s']:.2f} s",
+                f"process, round {number + 1} of {rounds}: step {one['step']} after {one['s']:.2f} "
+                "s",
                 file=sys.stderr,
                 flush=True,
             )
@@ -193,7 +198,10 @@ def from_process(args: argparse.Namespace, program: str, rounds: int) -> list[Sa
 
 
 def from_peers(args: argparse.Namespace, program: str, rounds: int) -> list[Sample]:
-    """The node's disk is empty; its part comes from the other node. Plain TCP the same way before."""
+    """The node's disk is empty; its part comes from the other node.
+
+    Plain TCP the same way before.
+    """
     size, found = args.link_mib * running.MIB, []
     with cl.Cluster(args.dir, 2, rate=args.rate) as cluster:
         report = os.path.join(cluster.work, "report")
@@ -306,7 +314,8 @@ def main() -> None:
         rows,
     )
     print(
-        "process: the rate is of all, from the start of the new run; what the ranks left staged is flushed by the agent first"
+        "process: the rate is of all, from the start of the new run; what the ranks left staged is "
+        "flushed by the agent first"
     )
     figures = {
         f"read_over_raw_{level}": stats.figure(over_raw(found[level]) if level in found else [])

@@ -1,6 +1,7 @@
 """Running programs: options, environment, compiling, mpirun, servers, directories.
 
-Not here: what was measured (stats.py), where it was measured (facts.py), what is told of it (reporting.py).
+Not here: what was measured (stats.py), where it was measured (facts.py), what is told of it
+(reporting.py).
 """
 
 import argparse
@@ -57,7 +58,9 @@ def arguments(
 
 
 def environment() -> dict[str, str]:
-    """This environment with the settings of tools/mpi-env.sh; threads that wait give their core away."""
+    """This environment with the settings of tools/mpi-env.sh; threads that wait give their core
+    away.
+    """
     text = subprocess.run(
         ["bash", "-c", ". tools/mpi-env.sh && env -0"], cwd=ROOT, check=True, capture_output=True
     ).stdout.decode()
@@ -168,7 +171,10 @@ def serve(
     *more: str,
     start: Callable[..., subprocess.Popen[str]] = subprocess.Popen,
 ) -> tuple[subprocess.Popen[str], str]:
-    """orcheck server before a directory: its process, and its place as the library has it. start: as Popen, on another node."""
+    """orcheck server before a directory: its process, and its place as the library has it.
+
+    start: as Popen, on another node.
+    """
     command = [
         os.path.join(prefix, "bin", "orcheck"),
         "server",

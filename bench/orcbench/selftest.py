@@ -1,4 +1,5 @@
-"""Tests the benchmarks without measuring: the statistics, the modules, and every C program they use.
+"""Tests the benchmarks without measuring: the statistics, the modules, and every C program they
+use.
 
     PYTHONPATH=bench python3 -m orcbench.selftest     ends with 'N passed, 0 failed'
 

@@ -1,16 +1,16 @@
 """What a staging server makes of its disk, beside what fio makes of it.
 
-A server on this machine serves a directory. One rank and eight ranks checkpoint the same number of bytes
-through it (TCP on the loopback, every frame authenticated); one rank does so without it; between two checkpoints the
-disk belongs to fio, as in flush.py. The clock runs from the call until the checkpoint is committed. Then a job of
-half the size restarts (orc_restart: every byte read and checked), through the server and without it, beside raw reads of
-the same files; the page cache is dropped before each. All on the device as it is, and limited to 500 MB/s, where the
-ratio is sharp. Server, ranks and fio share the processors of this machine: what they took stands beside
-every rate.
+A server on this machine serves a directory. One rank and eight ranks checkpoint the same number of
+bytes through it (TCP on the loopback, every frame authenticated); one rank does so without it;
+between two checkpoints the disk belongs to fio, as in flush.py. The clock runs from the call until
+the checkpoint is committed. Then a job of half the size restarts (orc_restart: every byte read and
+checked), through the server and without it, beside raw reads of the same files; the page cache is
+dropped before each. All on the device as it is, and limited to 500 MB/s, where the ratio is sharp.
+Server, ranks and fio share the processors of this machine: what they took stands beside every rate.
 
-The second half (staging_profiles.py) replays the write profiles of two checkpoints, 64 ranks on 8 nodes of a cluster,
-on model disks: on the nodes' own, striped over those of four servers, and through a staging server before each of
-these. --only disk|profiles takes one of the halves.
+The second half (staging_profiles.py) replays the write profiles of two checkpoints, 64 ranks on 8
+nodes of a cluster, on model disks: on the nodes' own, striped over those of four servers, and
+through a staging server before each of these. --only disk|profiles takes one of the halves.
 """
 
 import argparse
@@ -128,7 +128,9 @@ WAYS_OF_READING = ("raw, one after the other", "raw, 8 at once", "raw, two jobs"
 def read(
     args: argparse.Namespace, program: str, server: Server, rounds: int, size: int, where: str
 ) -> Samples:
-    """Samples of restarting what the server's disk holds, through it and without it, and of reading the same files raw."""
+    """Samples of restarting what the server's disk holds, through it and without it, and of reading
+    the same files raw.
+    """
     local = os.path.join(server.dir, "default")
     jobs = {"through the server": server.place, "without": local}
     job = f"read-{'limited' if 'limited' in where else 'plain'}"
@@ -286,7 +288,8 @@ def beside_fio(
     except OSError as error:
         why = str(error)
         print(
-            f"\nNOT MEASURED: the device limited to 500 MB/s: {why}.\nserver_over_fio is null. Next: run this where cgroup "
+            f"\nNOT MEASURED: the device limited to 500 MB/s: {why}.\nserver_over_fio is null. "
+            "Next: run this where cgroup "
             "v1's blkio controller is mounted, with --dir on a disk of its own"
         )
     panels = []

@@ -1,13 +1,16 @@
-"""The write profiles of two checkpoints, replayed by 64 ranks on 8 nodes: the second half of staging.py.
+"""The write profiles of two checkpoints, replayed by 64 ranks on 8 nodes: the second half of
+staging.py.
 
-What X. Ouyang et al. measured with BLCR (slides "Profiling", "Checkpoint Time"), as shares, so that it can be done
-smaller: writes a rank, bytes a rank, and the sizes' classes (src/replay.c). Of the classes only those of LU.C.64 are
-given; BT.C.64's are taken to be the same. Bytes are divided by --scale, the number of writes is not.
+What X. Ouyang et al. measured with BLCR (slides "Profiling", "Checkpoint Time"), as shares, so that
+it can be done smaller: writes a rank, bytes a rank, and the sizes' classes (src/replay.c). Of the
+classes only those of LU.C.64 are given; BT.C.64's are taken to be the same. Bytes are divided by
+--scale, the number of writes is not.
 
-The bed: a cluster of 8 nodes and 4 servers, links of 1 Gbit/s, a model disk (cluster/disks.py) for each of the
-twelve. Four ways in turn: each node's own disk, with the page cache and past it; a directory striped over the
-servers' disks as PVFS stripes (1 MiB), each write sent as it comes (src/striped.c); and Orcheck with an `orcheck
-server` before each of those same disks. Two clocks: until the application continues, and until the bytes are safe.
+The bed: a cluster of 8 nodes and 4 servers, links of 1 Gbit/s, a model disk (cluster/disks.py) for
+each of the twelve. Four ways in turn: each node's own disk, with the page cache and past it; a
+directory striped over the servers' disks as PVFS stripes (1 MiB), each write sent as it comes
+(src/striped.c); and Orcheck with an `orcheck server` before each of those same disks. Two clocks:
+until the application continues, and until the bytes are safe.
 
 Not here: how it is started, and the first half (staging.py).
 """
@@ -43,7 +46,8 @@ WAYS = {
     "shared": "striped directory",
     "orcheck": "staging servers",
 }
-# Seconds, of what the clocks of BLCR and MVAPICH2 saw: two figures where there were two kinds of SSD.
+# Seconds, of what the clocks of BLCR and MVAPICH2 saw: two figures where there were two kinds of
+# SSD.
 REPORTED = {
     "lu": "20.1 s on PVFS2, 4.68 s on ext3, 1.25 and 1.07 s with staging",
     "bt": "34.1 s on PVFS2, 8.67 s on ext3, 2.01 and 1.43 s with staging",
@@ -166,7 +170,8 @@ def measure(args: argparse.Namespace) -> Samples:
         with Bed(args) as bed:  # a new one each: empty disks
             found[name] = bed.replay(program, profile, rounds)
         medians = "  ".join(
-            f"{way} {median(found[name], way, 'continue_s'):.2f}/{median(found[name], way, 'safe_s'):.2f}"
+            f"{way} "
+            f"{median(found[name], way, 'continue_s'):.2f}/{median(found[name], way, 'safe_s'):.2f}"
             for way in WAYS
         )
         print(
@@ -222,7 +227,8 @@ def show(found: Samples, scale: int) -> None:
     for name, samples in found.items():
         mib = values(samples, "orcheck", "bytes")[0] / running.MIB
         print(
-            f"\n{PROFILES[name]['title']}, {RANKS} ranks on {NODES} nodes, {mib:.0f} MiB in all, 1/{scale} of the "
+            f"\n{PROFILES[name]['title']}, {RANKS} ranks on {NODES} nodes, {mib:.0f} MiB in all, "
+            f"1/{scale} of the "
             f"document's, where it took {REPORTED[name]}"
         )
         rows = []

@@ -48,7 +48,8 @@ GOALS = {
     for suffix in ("", *SPREAD)
     for key, goal in {"blocked_over_memcpy": ("<=", 1.15), "lent_ms": ("<=", 1.0)}.items()
 }
-# The last checkpoints of the series against the first ones, each beside its own memcpy. There is always noise.
+# The last checkpoints of the series against the first ones, each beside its own memcpy. There is
+# always noise.
 GOALS["series_last_over_first"] = ("<=", 1.1)
 GOALS["series_faults_per_gib"] = ("<=", 64)
 GOALS["incremental_10pct_over_memcpy"] = ("<=", 0.2)
@@ -130,7 +131,9 @@ def measure(
 
 
 def measure_agent(args: argparse.Namespace, program: str) -> dict[str, Figure]:
-    """The main point and 16 ranks with the node's engine in an agent, each beside memcpys of its own."""
+    """The main point and 16 ranks with the node's engine in an agent, each beside memcpys of its
+    own.
+    """
     orcheck = os.path.join(args.prefix, "bin", "orcheck")
     options = f"{args.options}\nagent = 'start'\nagent_program = '{orcheck}'\nagent_linger_s = 1\n"
     figures = {}
@@ -187,7 +190,9 @@ def measure_series(args: argparse.Namespace, program: str) -> list[Sample]:
 
 
 def series_figures(series: list[Sample]) -> dict[str, Figure]:
-    """Growth over the series, and how many pages were touched for the first time after its first checkpoint."""
+    """Growth over the series, and how many pages were touched for the first time after its first
+    checkpoint.
+    """
     if len(series) < 3:
         return {
             "series_last_over_first": stats.figure([]),
@@ -278,7 +283,10 @@ def measure_incremental(args: argparse.Namespace, program: str) -> Rounds:
 
 
 def incremental_figures(samples: Rounds) -> dict[str, Figure]:
-    """Ratios to a memcpy of all of the state. What was tracked but had to be stored whole counts; full ones do not."""
+    """Ratios to a memcpy of all of the state.
+
+    What was tracked but had to be stored whole counts; full ones do not.
+    """
     figures = {}
     for task, key, memcpy in (
         ("contiguous", "incremental_10pct", "memcpy"),

@@ -50,8 +50,8 @@ class Panel:
         hollow: bool = False,
         dots: bool = True,
     ) -> None:
-        """points: (x, y) or (x, y, low, high); y None: left out. colour: a number, default the next.
-        name None: not in the key. dots: mark each point."""
+        """points: (x, y) or (x, y, low, high); y None: left out. colour: a number, default the
+        next. name None: not in the key. dots: mark each point."""
         drawn: list[Point] = []
         for x, y, *bounds in points:
             if x is not None and y is not None and not (self.log_y and y <= 0):

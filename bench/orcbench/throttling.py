@@ -1,4 +1,6 @@
-"""A slow disk: the writes or the reads of a device, limited by the kernel (cgroup v1's blkio controller)."""
+"""A slow disk: the writes or the reads of a device, limited by the kernel (cgroup v1's blkio
+controller).
+"""
 
 import os
 import subprocess
@@ -10,7 +12,8 @@ from testbed.cluster.held import pipe
 
 
 class Limit:
-    """Limits the writes (or the reads) of the device that holds a directory, by the blkio controller of cgroup v1.
+    """Limits the writes (or the reads) of the device that holds a directory, by the blkio
+    controller of cgroup v1.
 
     The limit is set in the root group (writes of the page cache are nobody's in a child group), so
     it holds for the whole machine, and is taken back at the end, however that comes: a process of
@@ -47,7 +50,8 @@ class Limit:
             rate = self.measure()
             if not 0.5 * self.bytes_per_s < rate < 1.25 * self.bytes_per_s:
                 raise OSError(
-                    f"limited to {self.bytes_per_s / 1e6:.0f} MB/s, {rate / 1e6:.0f} MB/s were measured"
+                    f"limited to {self.bytes_per_s / 1e6:.0f} MB/s, {rate / 1e6:.0f} MB/s were "
+                    "measured"
                 )
             return rate
         except BaseException:

@@ -1,11 +1,13 @@
-"""What a job loses to failures and checkpoints, beside what `orcheck plan interval` said before it began.
+"""What a job loses to failures and checkpoints, beside what `orcheck plan interval` said before it
+began.
 
-The solver of examples/lbm (src/waste.c) takes checkpoints and waits for each, on a device whose rate is limited. First,
-without failures or with a few that are placed, it is measured what a step, a checkpoint and a restart take. From these and
-a mean time between failures that is chosen, the library's own program recommends an interval and says how long the job
-will take with it, with a third, and with three times of it. Then the job runs, and is killed (SIGKILL to its process group)
-at times that are drawn from an exponential distribution, whatever it is doing, and started again at once: the same times for
-all three intervals, others for each run.
+The solver of examples/lbm (src/waste.c) takes checkpoints and waits for each, on a device whose
+rate is limited. First, without failures or with a few that are placed, it is measured what a step,
+a checkpoint and a restart take. From these and a mean time between failures that is chosen, the
+library's own program recommends an interval and says how long the job will take with it, with a
+third, and with three times of it. Then the job runs, and is killed (SIGKILL to its process group)
+at times that are drawn from an exponential distribution, whatever it is doing, and started again at
+once: the same times for all three intervals, others for each run.
 
 Two jobs run at a time, in the calibration as in the runs: each on a core and a device of its own.
 """
@@ -46,7 +48,8 @@ INTERVALS = {
     "": (1, "recommended"),
     "_three_times": (3, "three times"),
 }
-# The last two: one-sided, how likely chance alone makes the recommended interval look as much better.
+# The last two: one-sided, how likely chance alone makes the recommended interval look as much
+# better.
 GOALS = {
     "predicted_waste": (">=", 0.25),
     "off_predicted": ("<=", 0.15),
@@ -95,11 +98,13 @@ def more(parser: argparse.ArgumentParser) -> None:
     )
 
 
-# ---- slow disks -----------------------------------------------------------------------------------
+# ---- slow disks ----------------------------------------------------------------------------------
 class SlowDisks(Held):
-    """Loop devices on files of a real disk, each with an ext4 and limits of its own for writes and for reads.
+    """Loop devices on files of a real disk, each with an ext4 and limits of its own for writes and
+    for reads.
 
-    Taking down is the work of the guard of cluster/disks.py, which waits for the end of this process.
+    Taking down is the work of the guard of cluster/disks.py, which waits for the end of this
+    process.
     """
 
     def __init__(self, parent: str, names: Sequence[str], bytes_per_s: int) -> None:
@@ -113,7 +118,8 @@ class SlowDisks(Held):
     def bring_up(self) -> None:
         self.guard = disks.guard(self.work, self.lock)
         for name in self.names:
-            # Every block is written before: a block of a reserved one costs the disk's own journal something the first time.
+            # Every block is written before: a block of a reserved one costs the disk's own journal
+            # something the first time.
             file, at = os.path.join(self.work, "raw", name), self.path(name)
             os.makedirs(os.path.dirname(file), exist_ok=True)
             os.makedirs(at)
@@ -165,13 +171,13 @@ class SlowDisks(Held):
         self.lock.close()
 
 
-# ---- failures -------------------------------------------------------------------------------------
+# ---- failures ------------------------------------------------------------------------------------
 class Never:
     """When a job is killed: never. All times are of CLOCK_MONOTONIC, in seconds."""
 
     def due(self, begun: float | None, ready: float | None) -> float | None:
-        """When next; None: not now. begun: when the job began to compute, the first time; ready: when it began to compute
-        since it was started last. Either is None before."""
+        """When next; None: not now. begun: when the job began to compute, the first time; ready:
+        when it began to compute since it was started last. Either is None before."""
 
     def struck(self, begun: float | None, now: float) -> None:
         """It was killed, and what was killed is gone now."""
@@ -182,7 +188,9 @@ class Never:
 
 
 class Drawn(Never):
-    """Times that follow each other by an exponential distribution: of one run, the same whenever they are asked for."""
+    """Times that follow each other by an exponential distribution: of one run, the same whenever
+    they are asked for.
+    """
 
     def __init__(self, args: argparse.Namespace, run: int) -> None:
         def times() -> Iterator[float]:
@@ -219,13 +227,15 @@ class Placed(Never):
         return not self.delays and ready is not None
 
 
-# ---- one job, until it is done --------------------------------------------------------------------
+# ---- one job, until it is done -------------------------------------------------------------------
 class Stopped(Exception):
     """The job was not needed any more."""
 
 
 class Job:
-    """A job of `steps` steps with a checkpoint after every `every`, started again whenever it was killed."""
+    """A job of `steps` steps with a checkpoint after every `every`, started again whenever it was
+    killed.
+    """
 
     def __init__(
         self,
@@ -253,7 +263,8 @@ class Job:
             "--dir",
             where,
         ]
-        # Alone: no daemon beside it, and no files in /dev/shm that a killed process would leave there.
+        # Alone: no daemon beside it, and no files in /dev/shm that a killed process would leave
+        # there.
         self.env = dict(
             running.environment(),
             OMP_NUM_THREADS="1",
@@ -269,7 +280,8 @@ class Job:
         self.state: str | None = None
 
     def start(self) -> None:
-        # Nothing of a checkpoint is in the page cache: so a job finds it that is started on another node.
+        # Nothing of a checkpoint is in the page cache: so a job finds it that is started on another
+        # node.
         for path in glob.glob(f"{self.where}/**/*.orc", recursive=True):
             with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -370,7 +382,9 @@ class Job:
         ]
 
     def restarts(self) -> list[tuple[float, str]]:
-        """(seconds, what it was killed in) from each kill until it computed again; kills on the way are part of that."""
+        """(seconds, what it was killed in) from each kill until it computed again; kills on the way
+        are part of that.
+        """
         found, since = [], None
         for killed, before, said in zip(self.kills, self.starts, self.starts[1:]):
             if since is None:
@@ -431,7 +445,7 @@ class Stand:
         return [one.result() for one in waiting]
 
 
-# ---- what the model says --------------------------------------------------------------------------
+# ---- what the model says -------------------------------------------------------------------------
 class Model:
     """orcheck plan, of a job whose checkpoint, restart and failures are known."""
 
@@ -460,7 +474,9 @@ class Model:
         return float(self.plan("interval")["interval_s"])
 
     def expected(self, work_s: float, intervals_s: Sequence[float]) -> list[dict[str, Any]]:
-        """What the job takes with each interval, and what is computing of that: rules of the program, in order."""
+        """What the job takes with each interval, and what is computing of that: rules of the
+        program, in order.
+        """
         every = ",".join(f"{interval_s:.9f}s" for interval_s in intervals_s)
         rules = self.plan("interval", "--work", f"{work_s:.9f}s", "--every", every)["rules"]
         found = [rule for rule in rules if rule["rule"] == "--every"]
@@ -468,12 +484,15 @@ class Model:
             abs(rule["interval_s"] - asked) > 1e-8 for rule, asked in zip(found, intervals_s)
         ):
             raise RuntimeError(
-                f"orcheck plan interval --every {every}: answered for {[rule['interval_s'] for rule in found]}"
+                f"orcheck plan interval --every {every}: answered for "
+                f"{[rule['interval_s'] for rule in found]}"
             )
         return found
 
     def parts(self, work_s: float, interval_s: float) -> dict[str, Any]:
-        """The same from runs that are followed failure by failure, which says what the time goes into."""
+        """The same from runs that are followed failure by failure, which says what the time goes
+        into.
+        """
         return self.plan(
             "simulate",
             "--work",
@@ -485,7 +504,9 @@ class Model:
         )
 
     def replay(self, failures: Never, interval_s: float, segments: int) -> float:
-        """Seconds that the job takes by the model when failures come at these times: Daly's arithmetic, no mean."""
+        """Seconds that the job takes by the model when failures come at these times: Daly's
+        arithmetic, no mean.
+        """
         now, done, restarting = 0.0, 0, False
         while done < segments:
             need = self.restart_s if restarting else interval_s + self.checkpoint_s
@@ -501,7 +522,9 @@ class Model:
 
 
 class Calibration:
-    """What a step, a checkpoint and a restart take, of jobs of its own; and which interval follows from that."""
+    """What a step, a checkpoint and a restart take, of jobs of its own; and which interval follows
+    from that.
+    """
 
     def __init__(self, args: argparse.Namespace, stand: Stand) -> None:
         few = args.runs < FEW
@@ -519,8 +542,9 @@ class Calibration:
             raise RuntimeError(
                 f"the same steps, without failures, end in different states: {self.states}"
             )
-        # Kills are spread evenly over a segment, checkpoint included, as failures are; each time after a whole one, so that
-        # steps and checkpoints are those of programs that were just started, too.
+        # Kills are spread evenly over a segment, checkpoint included, as failures are; each time
+        # after a whole one, so that steps and checkpoints are those of programs that were just
+        # started, too.
         kills, cycle_s, n = (
             4 if few else 12,
             every * self.step_s + self.checkpoint_s,
@@ -554,7 +578,8 @@ class Calibration:
         )
         if self.checkpoint_s >= args.mtbf:
             sys.exit(
-                f"a checkpoint takes {self.checkpoint_s:.2f} s. Next: --mtbf above that, or a higher --rate"
+                f"a checkpoint takes {self.checkpoint_s:.2f} s. Next: --mtbf above that, or a "
+                "higher --rate"
             )
         self.recommended_s = Model(args, self.checkpoint_s, 0).recommended_s()
 
@@ -605,11 +630,13 @@ class Calibration:
         reporting.table(["", "ms", "part", "least ÷ it", "q1", "q3", "most", "n"], rows)
 
 
-# ---- the runs -------------------------------------------------------------------------------------
+# ---- the runs ------------------------------------------------------------------------------------
 def measure(
     args: argparse.Namespace, stand: Stand, calibration: Calibration
 ) -> list[dict[str, Any]]:
-    """One entry a run: suffix of the interval -> what the job took; all intervals of a run at the same place."""
+    """One entry a run: suffix of the interval -> what the job took; all intervals of a run at the
+    same place.
+    """
     todo, lock, all_done = iter(range(args.runs)), threading.Lock(), threading.Event()
     runs: list[dict[str, Any]] = [{}] * args.runs
     at_work = len(stand.places)
@@ -647,7 +674,8 @@ def measure(
                     break
                 runs[run] = take(run, place)
                 told = "  ".join(
-                    f"{name} {runs[run][suffix]['total_s']:.1f} s, {runs[run][suffix]['kills']} kills"
+                    f"{name} {runs[run][suffix]['total_s']:.1f} s, {runs[run][suffix]['kills']} "
+                    "kills"
                     for suffix, (_, name) in INTERVALS.items()
                 )
                 print(f"run {run + 1} of {args.runs}: {told}", file=sys.stderr, flush=True)
@@ -670,7 +698,7 @@ def measure(
     return runs
 
 
-# ---- results --------------------------------------------------------------------------------------
+# ---- results -------------------------------------------------------------------------------------
 class Prediction:
     """What the model says of each interval; asked before the job runs."""
 
@@ -695,7 +723,9 @@ def ratio_of_means(rows: Sequence[tuple[float, float]]) -> float:
 
 
 def chance(differences: Sequence[float]) -> float:
-    """One-sided p-value of paired differences: how often their sum is as large when each has its sign by chance."""
+    """One-sided p-value of paired differences: how often their sum is as large when each has its
+    sign by chance.
+    """
     source, total = random.Random(1), sum(differences)
     as_large = sum(
         sum(d if source.getrandbits(1) else -d for d in differences) >= total - 1e-12
@@ -788,7 +818,8 @@ class Result:
     def show(self) -> None:
         rows = list(self.rows())
         print(
-            f"\nSeconds of a job of {self.calibration.steps} steps, {self.predicted.work_s:.1f} s of computing; means of "
+            f"\nSeconds of a job of {self.calibration.steps} steps, {self.predicted.work_s:.1f} s "
+            "of computing; means of "
             f"{len(self.runs)} runs. Replayed: the model with the very failures of the runs"
         )
         reporting.table(

@@ -9,10 +9,10 @@ show the same velocities), and compares at the points of the tables, in units of
 The bound at Re = 100 and 400 is 0.015, at 1000 0.025. Most of it is the table's own error: spectral
 solutions (O. Botella and R. Peyret, "Benchmark spectral results on the lid-driven cavity flow",
 Computers & Fluids 27, 1998, for Re = 1000) lie up to 0.009 beside it at Re = 100 (in the minimum of
-v) and 0.02 at Re = 1000. The rest is ours: an error of second order in the size of a cell and in the
-Mach number, below 0.003 with the settings here. Tried at Re = 100, each
-beyond the bound: a relaxation time wrong by 0.02 (of 0.615), a lid 5 % too slow, walls half a cell
-off, other weights, diagonal neighbours left out of the halo exchange.
+v) and 0.02 at Re = 1000. The rest is ours: an error of second order in the size of a cell and in
+the Mach number, below 0.003 with the settings here. Tried at Re = 100, each beyond the bound: a
+relaxation time wrong by 0.02 (of 0.615), a lid 5 % too slow, walls half a cell off, other weights,
+diagonal neighbours left out of the halo exchange.
 
 Needs nothing but the standard library. Exit code 0: agrees; 1: does not.
 """

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Checks the particles: the diffusion of their momentum, and that nothing that happens to a run changes a bit of its end.
+"""Checks the particles: the diffusion of their momentum, and that nothing that happens to a run
+changes a bit of its end.
 
     validate.py [--mpirun 'mpirun'] ../build/examples/particles
 
-One rank without any directory, and so without checkpoints, gives the state to compare with, and the rate at which p * p grows:
-K * K / 2 a step, within 5 % (100,000 particles have a statistical error of 0.4 %, the formula one of 2 %; with K larger by
-0.6, no longer a zero of J2, the rate is 25 % smaller). Then three ranks run with checkpoints and are killed while one is being
-written, its newest checkpoint is damaged, and they are started again: they resume from an older step of other sizes, and
-end with the same bits.
+One rank without any directory, and so without checkpoints, gives the state to compare with, and the
+rate at which p * p grows: K * K / 2 a step, within 5 % (100,000 particles have a statistical error
+of 0.4 %, the formula one of 2 %; with K larger by 0.6, no longer a zero of J2, the rate is 25 %
+smaller). Then three ranks run with checkpoints and are killed while one is being written, its
+newest checkpoint is damaged, and they are started again: they resume from an older step of other
+sizes, and end with the same bits.
 
 Needs nothing but the standard library. Exit code 0: all right; 1: not.
 """
@@ -101,7 +103,8 @@ def main() -> int:
         must(0 < int(resumed[1]) < step <= DIE, f"a step older than {step}, which is damaged", said)
         must(last[0] in said, "the same bits at the end", said)
     print(
-        "the particles diffuse as they should, and killed, damaged and resumed they end with the same bits"
+        "the particles diffuse as they should, and killed, damaged and resumed they end with the "
+        "same bits"
     )
     return 0
 

@@ -5,9 +5,10 @@
     cluster kill NODE                its processes, its memory and its disk are gone
     cluster link NODE up|down        a partition
 
-`run` starts COMMAND on the head of the cluster, from where `mpirun --host n1,n2 ...` starts ranks on nodes. The
-others go to the cluster that CLUSTER names, which is set for COMMAND (CLUSTER_NODES and CLUSTER_SERVERS too). A node
-sees its own disk as $CLUSTER/local, and no other's; everything else is seen by all. Takes root.
+`run` starts COMMAND on the head of the cluster, from where `mpirun --host n1,n2 ...` starts ranks
+on nodes. The others go to the cluster that CLUSTER names, which is set for COMMAND (CLUSTER_NODES
+and CLUSTER_SERVERS too). A node sees its own disk as $CLUSTER/local, and no other's; everything
+else is seen by all. Takes root.
 """
 
 import argparse

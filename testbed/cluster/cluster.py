@@ -1,23 +1,26 @@
-"""A cluster on one machine: nodes of network, process and mount namespaces, on a switch with shaped links.
+"""A cluster on one machine: nodes of network, process and mount namespaces, on a switch with shaped
+links.
 
     with Cluster(parent, nodes=4, servers=1, rate="200mbit") as cluster:
         cluster.run(["mpirun", "--host", ",".join(cluster.nodes), "-n", "4", "./solver"])
         kill(cluster.work, "n2")
 
-How: a node is a process that does nothing but hold namespaces (and, as the first process of its own process
-namespace, everything that runs on the node: when it is killed, the kernel kills the rest before it is gone). All nodes
-wait for the end of one pipe, whose other end only this process has. So however this process ends, the nodes end, and
-with them the links, the mounts and all processes; nothing has a name outside that could be left. The head is where
-the job is started from, as on a login node: it has a network address and a host name, but no processes of its own, so
-that it can enter the nodes; its holder kills what runs there, and removes the work directory at last.
+How: a node is a process that does nothing but hold namespaces (and, as the first process of its own
+process namespace, everything that runs on the node: when it is killed, the kernel kills the rest
+before it is gone). All nodes wait for the end of one pipe, whose other end only this process has.
+So however this process ends, the nodes end, and with them the links, the mounts and all processes;
+nothing has a name outside that could be left. The head is where the job is started from, as on a
+login node: it has a network address and a host name, but no processes of its own, so that it can
+enter the nodes; its holder kills what runs there, and removes the work directory at last.
 
-    WORK/nodes/NAME   the disk of a node, which sees it as WORK/local, and those of others not at all
+    WORK/nodes/NAME   the disk of a node, which sees it as WORK/local, and those of others not at
+                      all
     WORK/pids/NAME    the process that holds a node; removed before the node is killed
     WORK/on           `on NAME COMMAND`: what ssh is elsewhere; Open MPI's launch agent
     anything else     seen by all nodes
 
-A node has /dev/shm and TMPDIR of its own. Links are 198.18.0.0/16 and reach nothing else; `rate` is for each direction of
-each link, the head's excepted.
+A node has /dev/shm and TMPDIR of its own. Links are 198.18.0.0/16 and reach nothing else; `rate` is
+for each direction of each link, the head's excepted.
 
 Survives: any signal to this process. Not here: what runs on the nodes.
 """
@@ -46,7 +49,8 @@ NET = "198.18.0.0/16"
 HEAD, SWITCH = "head", "switch"
 PREFIX = "orcheck-cluster-"
 
-# Where a node's processes find memory-backed files of their own: no mount of the machine shows them.
+# Where a node's processes find memory-backed files of their own: no mount of the machine shows
+# them.
 NODE_SETUP = """set -e
 mount --bind "$1/nodes/$2" "$1/local"
 mount -t tmpfs none "$1/nodes"
@@ -62,7 +66,8 @@ ip link set br0 up
 echo ready
 read -r _ || :
 """
-# Ends what runs on the head (no process namespace does it here), then the files, once the nodes have let go of them.
+# Ends what runs on the head (no process namespace does it here), then the files, once the nodes
+# have let go of them.
 HEAD_SETUP = """hostname "$2"
 ip link set lo up
 echo ready
@@ -121,7 +126,10 @@ def pid_of(work: str, name: str) -> int:
 
 
 def kill(work: str, name: str) -> int:
-    """A node is lost: all its processes, its memory and what was on its disk. Returns the bytes that were there."""
+    """A node is lost: all its processes, its memory and what was on its disk.
+
+    Returns the bytes that were there.
+    """
     pid = pid_of(work, name)
     os.remove(os.path.join(work, "pids", name))
     end(pid)
@@ -145,7 +153,9 @@ def end(pid: int) -> None:
 
 
 def link(work: str, name: str, up: bool) -> None:
-    """Sets the port of a node at the switch: down, nothing reaches the node, and it is told nothing."""
+    """Sets the port of a node at the switch: down, nothing reaches the node, and it is told
+    nothing.
+    """
     pid_of(work, name)
     command = ["nsenter", "--target", str(pid_of(work, SWITCH)), "--net"]
     checked([*command, "ip", "link", "set", f"p-{name}", "up" if up else "down"])
@@ -187,7 +197,8 @@ class Cluster(Held):
                     name,
                     NODE_SETUP,
                     waits,
-                    # slave: what is unmounted on the machine (disks.py) goes here too, and nothing the other way.
+                    # slave: what is unmounted on the machine (disks.py) goes here too, and nothing
+                    # the other way.
                     [
                         "--net",
                         "--uts",
@@ -233,7 +244,8 @@ class Cluster(Held):
         """One link for each: v in the node, p-NAME in the switch."""
         switch = pid_of(self.work, SWITCH)
         lines = [
-            f"link add v netns {pid_of(self.work, name)} type veth peer name p-{name} netns {switch}"
+            f"link add v netns {pid_of(self.work, name)} type veth peer name p-{name} netns "
+            f"{switch}"
             for name in names
         ]
         checked(["ip", "-batch", "-"], input="\n".join(lines))

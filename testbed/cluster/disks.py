@@ -3,26 +3,27 @@
     with Disks(parent, ["s1", "s2"], size_bytes=4 << 30) as disks, Cluster(...) as cluster:
         write below disks.path("s1"); disks.stats("s1")["repositionings"]
 
-How: a FUSE file that takes as long as a disk would, a loop device in direct mode before it (so the page cache holds
-everything once, above), mq-deadline, ext4 with its journal. Nothing writes in the background but what the
-program and the journal have to write: no lazy tables, no discard; and tables are written while the model is off.
+How: a FUSE file that takes as long as a disk would, a loop device in direct mode before it (so the
+page cache holds everything once, above), mq-deadline, ext4 with its journal. Nothing writes in the
+background but what the program and the journal have to write: no lazy tables, no discard; and
+tables are written while the model is off.
 
     WORK/raw/NAME/disk, stats   the FUSE file system; WORK/raw/NAME.log: what its process said
     WORK/fs/NAME                the ext4
 
-Mounts are the machine's, so a Cluster that is made after them has them on all its nodes, at the same path; which node
-uses which is the program's affair. Close the cluster first: what its processes have open cannot be unmounted.
-Unmounting goes through to the namespaces that cluster.py makes; a program that makes others the usual way (private)
-keeps a copy of the mounts, and the loop device with it, until it ends: after OTHERS_S the disk is ended all the
-same.
+Mounts are the machine's, so a Cluster that is made after them has them on all its nodes, at the
+same path; which node uses which is the program's affair. Close the cluster first: what its
+processes have open cannot be unmounted. Unmounting goes through to the namespaces that cluster.py
+makes; a program that makes others the usual way (private) keeps a copy of the mounts, and the loop
+device with it, until it ends: after OTHERS_S the disk is ended all the same.
 
-Taking down is the work of a process of its own that waits for the end of this one, however it ends. If that one is
-killed too, the next Disks on the same parent removes what was left. Only what lies below WORK is looked for: mounts,
-loop devices and processes. Survives: any signal to this process; SIGKILL of a disk (its file system then has I/O
-errors).
+Taking down is the work of a process of its own that waits for the end of this one, however it ends.
+If that one is killed too, the next Disks on the same parent removes what was left. Only what lies
+below WORK is looked for: mounts, loop devices and processes. Survives: any signal to this process;
+SIGKILL of a disk (its file system then has I/O errors).
 
-Not here: machines without root, /dev/fuse or loop devices (missing() says why), or whose kernel limits no dirty
-memory (cannot_limit()); the comparison with the model's arithmetic (disktest.py).
+Not here: machines without root, /dev/fuse or loop devices (missing() says why), or whose kernel
+limits no dirty memory (cannot_limit()); the comparison with the model's arithmetic (disktest.py).
 """
 
 import contextlib
@@ -50,7 +51,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 PREFIX = "orcheck-disks-"
 OTHERS_S = 5  # for namespaces that have a copy of a mount to end, before its disk is ended
-# A SATA disk of 7,200 turns a minute: to go elsewhere takes 12.65 ms in the mean, as long as 1.14 MB of stream.
+# A SATA disk of 7,200 turns a minute: to go elsewhere takes 12.65 ms in the mean, as long as 1.14
+# MB of stream.
 MODEL = {"rate_bytes_per_s": 90_000_000, "seek_ms": 8.5, "revolution_ms": 8.3, "depth": 32}
 REQUEST_KIB = 1024
 
@@ -130,8 +132,8 @@ def drop_caches() -> None:
 
 
 class Disks(Held):
-    """See the module. names: one disk each. file_system=False: the devices alone. touch=True: memory of its whole size is
-    taken at once. model: what differs from MODEL."""
+    """See the module. names: one disk each. file_system=False: the devices alone. touch=True:
+    memory of its whole size is taken at once. model: what differs from MODEL."""
 
     def __init__(
         self,
@@ -161,7 +163,8 @@ class Disks(Held):
 
     def bring_up(self) -> None:
         self.guard = guard(self.work, self.lock)
-        # What is mounted and unmounted below is so in the namespaces of clusters too, which would keep it otherwise.
+        # What is mounted and unmounted below is so in the namespaces of clusters too, which would
+        # keep it otherwise.
         checked(["mount", "--bind", self.work, self.work])
         checked(["mount", "--make-shared", self.work])
         program = build()
@@ -267,12 +270,13 @@ class Disks(Held):
         set_to(os.path.join(self.work, "raw", name, "stats"), command)
 
     def limit_dirty(self, bytes_each: int | None) -> dict[str, int]:
-        """At most this many dirty bytes in the page cache for each disk; None: as the machine has it. Returns what the
-        kernel made of it, by name.
+        """At most this many dirty bytes in the page cache for each disk; None: as the machine has
+        it. Returns what the kernel made of it, by name.
 
-        Per device (/sys/class/bdi/*/max_bytes with strict_limit; Linux 6.2): other disks keep what they have. The
-        kernel keeps it as a share of what all devices may have dirty, so it moves with the machine's free memory. It
-        is a goal for those who write: they are slowed from half of it on, and may pass it by a few MB.
+        Per device (/sys/class/bdi/*/max_bytes with strict_limit; Linux 6.2): other disks keep what
+        they have. The kernel keeps it as a share of what all devices may have dirty, so it moves
+        with the machine's free memory. It is a goal for those who write: they are slowed from half
+        of it on, and may pass it by a few MB.
         """
         found, why = {}, cannot_limit()
         if why:
@@ -292,7 +296,7 @@ def bdi_of(loop: str) -> str:
     return f"/sys/class/bdi/{read(f'/sys/block/{loop}/dev')}/"
 
 
-# ---- taking down ----------------------------------------------------------------------------------
+# ---- taking down ---------------------------------------------------------------------------------
 def mounts_below(work: str) -> list[str]:
     """Mount points, the latest first; the directory's own is the last."""
     with open("/proc/self/mounts") as file:
@@ -359,7 +363,9 @@ def take_down(work: str) -> None:
 
 
 def guard(work: str, lock: IO[str]) -> subprocess.Popen[bytes]:
-    """Starts the process that takes down what lies below WORK once the pipe to it is closed, however that comes."""
+    """Starts the process that takes down what lies below WORK once the pipe to it is closed,
+    however that comes.
+    """
     return subprocess.Popen(
         [sys.executable, "-m", "testbed.cluster.disks", work],
         stdin=subprocess.PIPE,

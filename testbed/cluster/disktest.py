@@ -1,9 +1,10 @@
-"""The model disk against its own arithmetic: what streams and random requests cost, the dirty limit, the bytes.
+"""The model disk against its own arithmetic: what streams and random requests cost, the dirty
+limit, the bytes.
 
-What a request takes is in disk.c. One that is drawn at random takes, with nothing else waiting, the mean seek,
-half a revolution and its bytes; streams in places that are equally far apart, and the nearest of 32, are worked out
-where they are checked. Most is measured by the disk's own clock (busy_s), in which nothing of the host is; the wall's
-clock is beside it.
+What a request takes is in disk.c. One that is drawn at random takes, with nothing else waiting, the
+mean seek, half a revolution and its bytes; streams in places that are equally far apart, and the
+nearest of 32, are worked out where they are checked. Most is measured by the disk's own clock
+(busy_s), in which nothing of the host is; the wall's clock is beside it.
 
 Needs root; without it, or without FUSE, the test says so and counts nothing. Takes about 25 s.
 usage: python3 -m testbed.cluster.disktest
@@ -47,8 +48,9 @@ def near(
 ) -> float:
     """Whether a measurement lies within [low, high] times what the model says.
 
-    Twice more if it does not: other programs make this machine late, never the model's disk quicker than it is, and
-    checks run beside others. Where they left it hardly any time in all three, that is reported and nothing is counted.
+    Twice more if it does not: other programs make this machine late, never the model's disk quicker
+    than it is, and checks run beside others. Where they left it hardly any time in all three, that
+    is reported and nothing is counted.
     """
     for _ in range(3):
         before = processors()
@@ -117,12 +119,13 @@ def sequential(disks: md.Disks, name: str) -> None:
 
 
 def streams(disks: md.Disks, name: str, count: int, request_bytes: int, requests: int) -> float:
-    """Each stream has one request in flight, in its own part of the disk. Bytes/s by the disk's clock.
+    """Each stream has one request in flight, in its own part of the disk. Bytes/s by the disk's
+    clock.
 
-    The nearest that waits is next to the head, so a request takes its bytes and the way over one part, and now and
-    then, when others were passed over too often, a longer way. What the host cuts in pieces of 1 MiB or 512 KiB fills
-    the window with few streams' pieces, and those of one stream may be served in as many turns as there are pieces of
-    1 MiB.
+    The nearest that waits is next to the head, so a request takes its bytes and the way over one
+    part, and now and then, when others were passed over too often, a longer way. What the host cuts
+    in pieces of 1 MiB or 512 KiB fills the window with few streams' pieces, and those of one stream
+    may be served in as many turns as there are pieces of 1 MiB.
     """
     apart = SIZE // count // (4 * MIB) * 4 * MIB
     turns = max(1, request_bytes // (md.REQUEST_KIB * 1024))
@@ -182,7 +185,8 @@ def random_requests(disks: md.Disks, name: str) -> None:
     one = near(
         "random 4 KiB, one in flight, s each", lambda: measure(1, 200), expected_s, 0.93, 1.07
     )
-    # Of 31 others drawn at random the nearest is 1/62 of the disk away; of those that are left after a while, more.
+    # Of 31 others drawn at random the nearest is 1/62 of the disk away; of those that are left
+    # after a while, more.
     expected_s = transfer_s + seek_s(SIZE / 62, disks.model)
     many = near(
         "random 4 KiB, 32 in flight, s each", lambda: measure(32, 300), expected_s, 0.9, 1.3
@@ -195,7 +199,9 @@ def random_requests(disks: md.Disks, name: str) -> None:
 
 
 def no_starving(disks: md.Disks, name: str) -> None:
-    """One far request beside a stream that always has another near: it is passed over 2 * depth times at most."""
+    """One far request beside a stream that always has another near: it is passed over 2 * depth
+    times at most.
+    """
     block, page = 65536, mmap.mmap(-1, 4096)
     bound_s = (2 * disks.model["depth"] + 2) * block / disks.model["rate_bytes_per_s"] + 2 * seek_s(
         SIZE, disks.model
@@ -267,7 +273,8 @@ def dirty_limit_holds(disks: md.Disks, name: str) -> None:
         for number in range(total // MIB):
             file.write(piece)
             unwritten = max(unwritten, (number + 1) * MIB - disks.stats(name)["write_bytes"])
-        # What is at the disk is no longer dirty but not yet written either: 32 MiB at most with requests of 1 MiB.
+        # What is at the disk is no longer dirty but not yet written either: 32 MiB at most with
+        # requests of 1 MiB.
         check(
             "the dirty limit holds",
             limit / 4 < unwritten <= limit + disks.model["depth"] * MIB,
@@ -299,7 +306,8 @@ def left(parent: str) -> tuple[list[str], list[str], list[str], list[int]]:
 def a_killed_holder(parent: str) -> None:
     """SIGKILL of the program that holds disks, while a file of theirs is dirty and open."""
     text = (
-        f"from testbed.cluster import disks; import os, time\nwith disks.Disks({parent!r}, ['a']) as d:\n"
+        f"from testbed.cluster import disks; import os, time\nwith disks.Disks({parent!r}, ['a']) "
+        "as d:\n"
         " f = open(d.path('a') + '/f', 'wb'); f.write(bytes(8 << 20)); f.flush()\n"
         " print('up', flush=True); time.sleep(600)"
     )
@@ -307,7 +315,8 @@ def a_killed_holder(parent: str) -> None:
     said = held.pipe(holder.stdout).readline()
     holder.send_signal(signal.SIGKILL)
     holder.wait()
-    # Breaks if: the guard waits for anything but the end of its pipe, or the disk keeps that pipe open.
+    # Breaks if: the guard waits for anything but the end of its pipe, or the disk keeps that pipe
+    # open.
     gone = held.until(lambda: not any(left(parent)))
     check("nothing left after SIGKILL of the holder", said == b"up\n" and gone, left(parent))
 

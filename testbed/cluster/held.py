@@ -1,7 +1,9 @@
-"""What a program holds as long as it runs, and lets go however it ends: what clusters, disks and file systems share.
+"""What a program holds as long as it runs, and lets go however it ends: what clusters, disks and
+file systems share.
 
-Work directories are below a parent that several programs may use. Each has a file `lock`, which is held as long as
-anybody lives who uses the directory; one that nobody holds was left by programs that were killed all at once.
+Work directories are below a parent that several programs may use. Each has a file `lock`, which is
+held as long as anybody lives who uses the directory; one that nobody holds was left by programs
+that were killed all at once.
 
 Not here: how a thing is brought up and taken down.
 """

@@ -1,18 +1,21 @@
-"""A real parallel file system on the nodes of a cluster: MooseFS, a master and labelled chunkservers on the servers, and a
-mount on each node.
+"""A real parallel file system on the nodes of a cluster: MooseFS, a master and labelled
+chunkservers on the servers, and a mount on each node.
 
     with Cluster(parent, nodes=4, servers=5, rate="1gbit") as cluster:
-        with MooseFS(cluster, disks=[...]) as moosefs:        # the master on s1, a chunkserver on each of s2...
+        with MooseFS(cluster, disks=[...]) as moosefs:        # the master on s1, a chunkserver on
+        each of s2...
             cluster.run(["ls", moosefs.mount], on="n1")
 
-How: the daemons are started in the foreground on the nodes of the cluster, so that they end with them; each has a
-configuration of its own below WORK/moosefs and listens at the address of its node (MooseFS refuses 127.x). The client is
-one mount on each node, in the node's own mount namespace: what a node reads and writes travels over that node's link.
-A chunkserver has a letter as its label, A for the first one, and keeps its chunks in a directory or on a file system
-that the caller gives.
+How: the daemons are started in the foreground on the nodes of the cluster, so that they end with
+them; each has a configuration of its own below WORK/moosefs and listens at the address of its node
+(MooseFS refuses 127.x). The client is one mount on each node, in the node's own mount namespace:
+what a node reads and writes travels over that node's link. A chunkserver has a letter as its label,
+A for the first one, and keeps its chunks in a directory or on a file system that the caller gives.
 
-Invariants: 1. Nothing is left: daemons and mounts end with their node, all files are below WORK or emptied at the end.
-2. No wait without a deadline. 3. The settings that decide about honesty are in CHUNKSERVER and MOUNT below, and
+Invariants: 1. Nothing is left: daemons and mounts end with their node, all files are below WORK or
+emptied at the end.
+2. No wait without a deadline. 3. The settings that decide about honesty are in CHUNKSERVER and
+   MOUNT below, and
 `what()` says them.
 
 Not here: which file goes to which server (`orcheck place`), the disks.
@@ -47,8 +50,8 @@ CHUNKSERVER = {
     "HDD_REBALANCE_UTILIZATION": 0,
     "MASTER_RECONNECTION_DELAY": 1,
 }
-# A lost server is an error after about mfstimeout seconds; by default that takes minutes. Without mfserroronnospace: it makes
-# an error of a server that is busy for a moment.
+# A lost server is an error after about mfstimeout seconds; by default that takes minutes. Without
+# mfserroronnospace: it makes an error of a server that is busy for a moment.
 MOUNT = ["mfsioretries=8", "mfstimeout=10", "mfserroronlostchunk", "mfsnice=0", "mfsallowoomkiller"]
 
 
@@ -73,12 +76,17 @@ def what() -> str:
 
 
 class MooseFS(Held):
-    """See the module. `mount` is the same path on all nodes; `letters` has a label for each chunkserver's node."""
+    """See the module.
+
+    `mount` is the same path on all nodes; `letters` has a label for each chunkserver's node.
+    """
 
     def __init__(
         self, cluster: Cluster, disks: Sequence[str] | None = None, options: Sequence[str] = ()
     ) -> None:
-        """disks: a directory for each chunkserver, empty and seen by all (default: the node's own disk)."""
+        """disks: a directory for each chunkserver, empty and seen by all (default: the node's own
+        disk).
+        """
         if len(cluster.servers) < 2:
             raise HeldError("MooseFS takes a server for the master and at least one for chunks")
         self.cluster, self.options = cluster, [*MOUNT, *options]
@@ -188,7 +196,10 @@ class MooseFS(Held):
         return path
 
     def kill(self, node: str) -> None:
-        """SIGKILL of a chunkserver or of the master; its disk stays. `start_chunkserver` has it back."""
+        """SIGKILL of a chunkserver or of the master; its disk stays.
+
+        `start_chunkserver` has it back.
+        """
         process = self.processes.pop(node)
         os.kill(child_of(process.pid), signal.SIGKILL)
         process.wait(DEADLINE_S)
@@ -212,7 +223,8 @@ class MooseFS(Held):
         """Address:port -> label of the chunkservers that the master knows with their room."""
         found = {}
         for line in self.ask("-SCS").splitlines():
-            # ip, port, id, labels, version, load, maintenance, chunks, used, total, ...: fewer when it is disconnected
+            # ip, port, id, labels, version, load, maintenance, chunks, used, total, ...: fewer when
+            # it is disconnected
             name, *fields = line.split("|")
             if name == "chunk servers:" and len(fields) >= 10 and int(fields[9]) > 0:
                 found[f"{fields[0]}:{fields[1]}"] = fields[3]

@@ -1,9 +1,11 @@
-"""`orcheck place` and jobs on a real MooseFS: four nodes of two ranks, four chunkservers, on a cluster of namespaces.
+"""`orcheck place` and jobs on a real MooseFS: four nodes of two ranks, four chunkservers, on a
+cluster of namespaces.
 
-What it shows: every directory that `orcheck place` made has all its files on one chunkserver, as MooseFS's own tool says; a
-rank is killed, and the job resumes exactly; a chunkserver is killed (SIGKILL) in the middle of a checkpoint: the job
-says which directory failed, nothing hangs, and with the chunkserver back the newest step from before is what a restart gets,
-bit for bit; while it is away `orcheck place` leaves it out.
+What it shows: every directory that `orcheck place` made has all its files on one chunkserver, as
+MooseFS's own tool says; a rank is killed, and the job resumes exactly; a chunkserver is killed
+(SIGKILL) in the middle of a checkpoint: the job says which directory failed, nothing hangs, and
+with the chunkserver back the newest step from before is what a restart gets, bit for bit; while it
+is away `orcheck place` leaves it out.
 
 Needs root, MooseFS and Open MPI; without them the test says so and counts nothing.
 usage: PREFIX=build/prefix LBM=build/examples/lbm python3 -m testbed.cluster.moosetest
@@ -133,7 +135,8 @@ def a_killed_rank(
             node = re.search(r"-n(\d{4})-w\d+\.orc$", path)
             if node:
                 seen.setdefault(node[1], set()).update(moosefs.lies_on(path))
-                # Breaks if: the directory of the job does not inherit the storage class, or a node has two servers.
+                # Breaks if: the directory of the job does not inherit the storage class, or a node
+                # has two servers.
                 if seen[node[1]] != {server}:
                     check(f"{path} is on {server}", False, seen)
     check(

@@ -1,9 +1,9 @@
-"""Jobs on several hosts, and the cluster itself: namespaces with host names of their own on a switch, so that votes,
-addresses, the job key and replicas really travel between machines.
+"""Jobs on several hosts, and the cluster itself: namespaces with host names of their own on a
+switch, so that votes, addresses, the job key and replicas really travel between machines.
 
-A rank is killed with SIGKILL in the middle of a flush; a node is killed and its disk wiped, with no shared directory and
-one replica. Both jobs resume and must end bit for bit like an undisturbed one. At the end, and after a SIGKILL of the
-program that holds a cluster, nothing of it may be left.
+A rank is killed with SIGKILL in the middle of a flush; a node is killed and its disk wiped, with no
+shared directory and one replica. Both jobs resume and must end bit for bit like an undisturbed one.
+At the end, and after a SIGKILL of the program that holds a cluster, nothing of it may be left.
 
 Needs root (namespaces); without it the test says so and counts nothing.
 usage: PREFIX=build/prefix LBM=build/examples/lbm python3 -m testbed.cluster.selftest
@@ -58,7 +58,9 @@ def until(what: str, found: Callable[[], object]) -> None:
 
 
 def processes(work: str) -> list[int]:
-    """Those that hold a cluster or run on it: the work directory is in their arguments or in their environment."""
+    """Those that hold a cluster or run on it: the work directory is in their arguments or in their
+    environment.
+    """
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -132,7 +134,9 @@ def a_killed_rank(cluster: cl.Cluster, whole: str) -> None:
 
 
 def a_killed_node(cluster: cl.Cluster, whole: str) -> None:
-    """Four nodes, one replica, no shared directory: n2 goes with its disk once two checkpoints are safe."""
+    """Four nodes, one replica, no shared directory: n2 goes with its disk once two checkpoints are
+    safe.
+    """
     work = cluster.work
     final = os.path.join(work, "killed-node")
     options = f"node_dir = '{cluster.local}'\npeers = 1"
@@ -227,7 +231,8 @@ def a_killed_holder(parent: str) -> None:
     )
     holder.send_signal(signal.SIGKILL)
     holder.wait()
-    # Breaks if: somebody else holds the other end of the pipe, or the head's holder does not look for what runs there.
+    # Breaks if: somebody else holds the other end of the pipe, or the head's holder does not look
+    # for what runs there.
     until(
         "nothing of the killed holder's cluster is left",
         lambda: not os.path.exists(work) and not processes(work),
@@ -252,7 +257,8 @@ def main() -> None:
             left = cluster.work
         check("nothing left of the cluster", not os.listdir(parent) and not processes(left))
         a_killed_holder(parent)
-        # Files alone may be left, when all processes were killed at once; the next cluster removes them.
+        # Files alone may be left, when all processes were killed at once; the next cluster removes
+        # them.
         old = os.path.join(parent, cl.PREFIX + "old")
         os.makedirs(os.path.join(old, "local"))
         open(os.path.join(old, "lock"), "w").close()

@@ -1,9 +1,10 @@
-"""Directories of servers that all nodes of a cluster see, over the links: what a central server, or several, are to a job.
+"""Directories of servers that all nodes of a cluster see, over the links: what a central server, or
+several, are to a job.
 
-How: sshfs without ssh (-o directport): the FUSE client of each node speaks SFTP over a plain TCP connection with an
-sftp-server of its own on the server, where the file lies on the server's own disk. Nothing is encrypted, writes are sent
-ahead of their answers, and fsync reaches the server's disk. Linux's own NFS client would be more usual, but many kernels
-(those of containers) lack it.
+How: sshfs without ssh (-o directport): the FUSE client of each node speaks SFTP over a plain TCP
+connection with an sftp-server of its own on the server, where the file lies on the server's own
+disk. Nothing is encrypted, writes are sent ahead of their answers, and fsync reaches the server's
+disk. Linux's own NFS client would be more usual, but many kernels (those of containers) lack it.
 
 Not here: which node uses which directory; that is Orcheck's placement.
 """
@@ -50,7 +51,10 @@ def what() -> str:
 
 
 def serve(cluster: Cluster) -> list[str]:
-    """Mounts the disk of each server on each node; the directories, the same on all nodes. They end with the cluster."""
+    """Mounts the disk of each server on each node; the directories, the same on all nodes.
+
+    They end with the cluster.
+    """
     dirs = []
     for server in cluster.servers:
         at = os.path.join(cluster.work, "global", server)

@@ -1,18 +1,21 @@
 """Adapters: how a program saves and restores, read from adapters/NAME.toml.
 
     about    one line
-    save     command: saves the states of the steps {first} to {last}, files {states}/STEP, in {dir}, and after each,
+    save     command: saves the states of the steps {first} to {last}, files {states}/STEP, in
+             {dir}, and after each,
              when its own format says that it is safe, appends "STEP\n" to {ack}
-    restore  command: prints "restored STEP" and writes that state to {into}; prints "nothing" when {dir} holds no
-             checkpoint; or fails with a reason on standard error. What it says on standard error although it succeeds
+    restore  command: prints "restored STEP" and writes that state to {into}; prints "nothing" when
+             {dir} holds no
+             checkpoint; or fails with a reason on standard error. What it says on standard error
+             although it succeeds
              counts as a warning
     build    commands that are run once before (optional)
     needs    files that must be there; modules: of Python (optional)
     env      further environment (optional)
     skip     kinds of faults that make no sense for it (optional)
 
-Further words in braces: {here} this directory, {out} a directory for what build makes, {prefix} the installed Orcheck,
-{python} the interpreter that has the modules.
+Further words in braces: {here} this directory, {out} a directory for what build makes, {prefix} the
+installed Orcheck, {python} the interpreter that has the modules.
 """
 
 import os
@@ -44,7 +47,8 @@ class Adapter:
         }
         if unknown or not {"about", "save", "restore"} <= set(self.toml):
             raise SystemExit(
-                f"{path}: unknown or missing keys: {sorted(unknown) or 'about, save and restore are needed'}"
+                f"{path}: unknown or missing keys: "
+                f"{sorted(unknown) or 'about, save and restore are needed'}"
             )
         self.about, self.skip = self.toml["about"], set(self.toml.get("skip", []))
         self.words = {"here": HERE, **words}

@@ -1,16 +1,18 @@
 """What a disk may hold after a power cut, from the recorded calls of a run.
 
 The model is that of a journalling file system (ext4, xfs), and kinder than POSIX:
-- Creating, renaming, linking, removing and setting the size of files happen in order. After a cut some prefix of
-  them is there; every successful fsync, of whatever file or directory, makes all before it durable.
-- Bytes of a file are durable after an fsync of that file (or a write with O_SYNC or O_DSYNC). Any of its
-  other 4 KiB blocks may or may not have reached the disk, in any order, the last one torn at 512 bytes.
-- A file grows on disk with the blocks that reach it; one whose size was set (ftruncate, fallocate) reads
-  as zeros where none did.
-- After an fsync that failed, the blocks it should have written are lost: the kernel has marked them clean,
-  and no later fsync writes them, unless they are written again.
-What this shows is legal, not what one file system does on most days: some flush a file early that is renamed over
-another.
+- Creating, renaming, linking, removing and setting the size of files happen in order. After a cut
+  some prefix of them is there; every successful fsync, of whatever file or directory, makes all
+  before it durable.
+- Bytes of a file are durable after an fsync of that file (or a write with O_SYNC or O_DSYNC). Any
+  of its other 4 KiB blocks may or may not have reached the disk, in any order, the last one torn at
+  512 bytes.
+- A file grows on disk with the blocks that reach it; one whose size was set (ftruncate, fallocate)
+  reads as zeros where none did.
+- After an fsync that failed, the blocks it should have written are lost: the kernel has marked them
+  clean, and no later fsync writes them, unless they are written again.
+What this shows is legal, not what one file system does on most days: some flush a file early that
+is renamed over another.
 """
 
 import os
@@ -182,8 +184,9 @@ class Disk:
     def cut(self, rng: random.Random | None = None, keep: bool = False) -> tuple[Image, set[str]]:
         """One legal image: ({path: bytes}, directories).
 
-        rng draws how much of the journal and which blocks have arrived. Without it, keep says whether all
-        has arrived but what is lost for ever (True) or only what an fsync covered (False).
+        rng draws how much of the journal and which blocks have arrived. Without it, keep says
+        whether all has arrived but what is lost for ever (True) or only what an fsync covered
+        (False).
         """
         length = len(self.journal)
         arrived = rng.randint(0, length) if rng else length if keep else 0
@@ -195,7 +198,8 @@ class Disk:
             else:
                 sizes.setdefault(what, bytearray(what.disk))
                 _resize(sizes[what], size)
-        # Blocks written after a file was emptied lie elsewhere on the disk, and appear with the emptying.
+        # Blocks written after a file was emptied lie elsewhere on the disk, and appear with the
+        # emptying.
         whole = {what for kind, what, _ in self.journal[arrived:] if kind == "shrink"}
         share = rng.choice((0.0, 0.5, 0.9, 1.0)) if rng else float(bool(keep))
         image = {}

@@ -1,8 +1,8 @@
 """The faults: what is done to a run, or to what it left.
 
-Each kind has a list of faults made from the record of a run without one, and draws from it by the seed, the
-kind and the number of the trial alone: the same number is the same place, in proportion, for every format. A list
-no longer than the number of trials is gone through from end to end.
+Each kind has a list of faults made from the record of a run without one, and draws from it by the
+seed, the kind and the number of the trial alone: the same number is the same place, in proportion,
+for every format. A list no longer than the number of trials is gone through from end to end.
 """
 
 import difflib
@@ -76,7 +76,10 @@ def rng_of(seed: int, kind: str, index: int) -> random.Random:
 
 
 class Damage:
-    """Damage to the files of the newest save. image: all files; newest: names; older: the save before, all files."""
+    """Damage to the files of the newest save.
+
+    image: all files; newest: names; older: the save before, all files.
+    """
 
     def __init__(self, image: Image, newest: Iterable[str], older: Image) -> None:
         self.image, self.newest, self.older = image, sorted(newest), older

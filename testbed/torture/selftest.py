@@ -1,6 +1,7 @@
 """Tests the harness: it must find each mistake of selftest/bad.c, and nothing where there is none.
 
-PYTHONPATH=bench python3 -m testbed.torture.selftest [--prefix DIR]     ends with 'N passed, M failed'
+PYTHONPATH=bench python3 -m testbed.torture.selftest [--prefix DIR]     ends with 'N passed, M
+failed'
 """
 
 import os
@@ -32,8 +33,8 @@ MISTAKES = [
     # Breaks if: trial.go_on does not count the files that are there.
     ("untidy", "kill", 12, {"LEAK"}, set()),
 ]
-# The twins: no mistake, and no verdict that says so. Breaks if: meddle makes the call all the same whose failure it
-# reports (a rename that failed and happened).
+# The twins: no mistake, and no verdict that says so. Breaks if: meddle makes the call all the same
+# whose failure it reports (a rename that failed and happened).
 RIGHT = [("fwrite-rename", "kill,error,fsync,power,read", 6, OF_NO_HARM)]
 ORCHECK = [("orcheck", "kill,error,fsync,power,flip,block,cut,stale,read", 5, OF_NO_HARM)]
 

@@ -1,9 +1,10 @@
 """The states that a tested program saves: every 64 bytes say whose they are.
 
-A cell is eight numbers of 64 bits: run, step, magic | region, rank, offset, ~run, ~step, and a sum of both. So
-bytes of an older step, of another place, zeros and mixtures are recognised for what they are, and not
-only as different. A state is four regions of equal length, one after the other in a file. The first changes with every
-step, the others with every odd one, and then keep that step's cells: as in programs that do not change everything.
+A cell is eight numbers of 64 bits: run, step, magic | region, rank, offset, ~run, ~step, and a sum
+of both. So bytes of an older step, of another place, zeros and mixtures are recognised for what
+they are, and not only as different. A state is four regions of equal length, one after the other in
+a file. The first changes with every step, the others with every odd one, and then keep that step's
+cells: as in programs that do not change everything.
 """
 
 import os

@@ -1,10 +1,13 @@
-"""Tortures checkpoints from outside: kills, failing calls, power cuts, damage; for any format, the same for all.
+"""Tortures checkpoints from outside: kills, failing calls, power cuts, damage; for any format, the
+same for all.
 
-An adapter (adapters/NAME.toml, see README.md) says how a program saves and restores. The harness records a run
-at the level of system calls, repeats it under faults, and judges what is restored by what was acknowledged:
+An adapter (adapters/NAME.toml, see README.md) says how a program saves and restores. The harness
+records a run at the level of system calls, repeats it under faults, and judges what is restored by
+what was acknowledged:
 
   PASS         the newest that was acknowledged (or the one in flight), bit for bit
-  CLEAR_FAIL   refused, with a reason, where nothing else was promised (damage; nothing acknowledged yet)
+  CLEAR_FAIL   refused, with a reason, where nothing else was promised (damage; nothing acknowledged
+               yet)
   FELL_BACK    damage: an older step, bit for bit, with a warning
   LOST_WORK    what was acknowledged is gone, or an older step came back without a word
   HARD_FAIL    ended by a signal, failed without a word, or the next run cannot continue
@@ -175,7 +178,8 @@ class Cell:
         more += [f"--python {args.python}"] if args.python != sys.executable else []
         return " ".join(
             [
-                f"PYTHONPATH=bench python3 -m testbed.torture {self.subject.adapter.name} --kinds {self.kind} --seed {args.seed} "
+                f"PYTHONPATH=bench python3 -m testbed.torture {self.subject.adapter.name} --kinds "
+                f"{self.kind} --seed {args.seed} "
                 f"--trials {args.trials} --trial {outcome.index} --keep",
                 *more,
             ]
@@ -229,7 +233,8 @@ def torture(
                 cell.run(args, max(0.5, finish - begun) / kinds_left)
                 cells.append(cell)
                 say(
-                    f"  {adapter.name} {kind}: {len(cell.outcomes)} trials, {time.monotonic() - begun:.0f} s",
+                    f"  {adapter.name} {kind}: {len(cell.outcomes)} trials, "
+                    f"{time.monotonic() - begun:.0f} s",
                     file=sys.stderr,
                     flush=True,
                 )
@@ -270,7 +275,8 @@ def show(args: argparse.Namespace, cells: Sequence[Cell], missing: dict[str, str
             first = next((o for o in cell.outcomes if o.verdict == verdict and o.struck), None)
             if first:
                 print(
-                    f"{verdict} {cell.subject.adapter.name} {cell.kind} {first.index}: {first.fault}\n    {first.text}\n"
+                    f"{verdict} {cell.subject.adapter.name} {cell.kind} {first.index}: "
+                    f"{first.fault}\n    {first.text}\n"
                     f"    again: {cell.again(args, first)}"
                 )
 

@@ -105,7 +105,10 @@ def run(
     timeout_s: float = 30,
     env: Mapping[str, str] | None = None,
 ) -> Ended:
-    """Runs a command under meddle; where: a directory for its files. Everything it started is gone afterwards."""
+    """Runs a command under meddle; where: a directory for its files.
+
+    Everything it started is gone afterwards.
+    """
     log = os.path.join(where, "log")
     argv = [meddle, "--watch", directory, "--log", log]
     for option, value in (("--ack", ack), ("--data", data), ("--fault", fault)):

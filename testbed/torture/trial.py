@@ -117,14 +117,17 @@ class Subject:
 
     # ---- the run without a fault ----
     def reference(self) -> None:
-        """Records a run without a fault; raises RuntimeError when the program does not even do that."""
+        """Records a run without a fault; raises RuntimeError when the program does not even do
+        that.
+        """
         place = Place(self.scratch)
         data = os.path.join(place.path, "data")
         try:
             ended = self.save(place, 1, STEPS, data=data)
             if ended.status != 0 or place.acked() != STEPS:
                 raise RuntimeError(
-                    f"save without a fault: status {ended.status}, acknowledged {place.acked()}: {ended.said}"
+                    f"save without a fault: status {ended.status}, acknowledged {place.acked()}: "
+                    f"{ended.said}"
                 )
             with open(data, "rb") as file:
                 self.data = file.read()
@@ -142,7 +145,8 @@ class Subject:
             self.limits = self.used(place)
         finally:
             place.remove()
-        # What may lie there is not the same after every save: where only what changed is stored, it differs.
+        # What may lie there is not the same after every save: where only what changed is stored, it
+        # differs.
         for attempted in range(STEPS):
             self.limits["bytes"] = max(self.limits["bytes"], self.bytes_after(attempted))
         self.check_model()
@@ -262,7 +266,9 @@ class Subject:
             raise Failed("HARD_FAIL", f"save failed with {ended.status} and without a word")
 
     def go_on(self, place: Place, attempted: int, limits: dict[str, Any] | None) -> None:
-        """After the fault: the next run must be able to save and restore, with nothing left lying about."""
+        """After the fault: the next run must be able to save and restore, with nothing left lying
+        about.
+        """
         last = attempted + AGAIN
         ended = self.save(place, attempted + 1, last)
         if ended.status is None:
@@ -288,7 +294,8 @@ class Subject:
         ):
             raise Failed(
                 "LEAK",
-                f"{len(used['files'])} files, {used['bytes']} bytes instead of {len(limits['files'])}, "
+                f"{len(used['files'])} files, {used['bytes']} bytes instead of "
+                f"{len(limits['files'])}, "
                 f"{limits['bytes']}: {used['files'][:12]}",
             )
 
@@ -370,7 +377,10 @@ class Subject:
         )
 
     def _crashed(self, place: Place, acked: int) -> tuple[str, str, bool]:
-        """What lies there after a crash is restored, and the job continues. acked: the newest acknowledged step."""
+        """What lies there after a crash is restored, and the job continues.
+
+        acked: the newest acknowledged step.
+        """
         attempted = min(acked + 1, STEPS)
         verdict, text = self.judge_restore(
             self.restore(place), place, acked, attempted, damaged=False
@@ -399,7 +409,9 @@ class Subject:
         return verdict, text, ended.trace.struck or ended.status == 137
 
     def _power(self, index: int, rng: random.Random) -> tuple[int, Image, set[str], str]:
-        """Cuts right after an acknowledgement with everything dropped come first: nothing tells more."""
+        """Cuts right after an acknowledgement with everything dropped come first: nothing tells
+        more.
+        """
         if index < len(self.acks):
             until = self.acks[index]
             image, dirs = self.replayed(until).cut(keep=False)

@@ -1,11 +1,12 @@
-"""The formats of Python, each saved with the care that its documentation and the manual pages recommend.
+"""The formats of Python, each saved with the care that its documentation and the manual pages
+recommend.
 
     formats.py FORMAT save DIR STATES FIRST LAST ACK
     formats.py FORMAT restore DIR INTO
 
-A step is written under a temporary name, synced, renamed, and the directory synced; then it is acknowledged, and
-all but the two newest are removed. Restart takes the newest that the format's own reader accepts. (DCP writes a
-directory, and its metadata last, by itself.)
+A step is written under a temporary name, synced, renamed, and the directory synced; then it is
+acknowledged, and all but the two newest are removed. Restart takes the newest that the format's own
+reader accepts. (DCP writes a directory, and its metadata last, by itself.)
 """
 
 import os
