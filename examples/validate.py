@@ -1,7 +1,5 @@
 #!/usr/bin/env python3
-"""Runs the smallest examples twice: the second run continues where the first one ended, with the
-same sum.
-"""
+"""Runs the smallest examples twice: the second run continues where the first one ended."""
 
 import os
 import subprocess

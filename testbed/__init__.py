@@ -1,1 +1,1 @@
-"""What stands in for machines that a developer does not have: clusters, disks, a torture chamber."""
+"""Stands in for machines that a developer does not have: clusters, disks, a torture chamber."""

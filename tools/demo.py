@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""The main job, on one screen: a real solver, killed in the middle of a flush, resumes and ends bit
-for bit like the run that nobody disturbed; a flipped bit is named and survived; one of four nodes
-without shared storage is lost with all it had; and what all of that costs. Needs the programs that
-`make build` stages under PREFIX. Leaves only build/demo/.
+"""The main job, on one screen.
+
+A real solver, killed in the middle of a flush, resumes and ends bit for bit like the run that
+nobody disturbed; a flipped bit is named and survived; one of four nodes without shared storage is
+lost with all it had; and what all of that costs. Needs the programs that `make build` stages under
+PREFIX. Leaves only build/demo/.
 """
 
 import ctypes
@@ -115,7 +117,10 @@ def on_nodes(nodes: Sequence[str], steps: int, every: int, final: str) -> subpro
     """The solver on virtual nodes under `orcheck run`, an agent on each, one replica, no shared
     directory.
     """
-    text = f"node_dir = '{WORK}/local'\npeers = 1\nagent = 'start'\nagent_program = '{ORCHECK}'\nagent_linger_s = 30\n"
+    text = (
+        f"node_dir = '{WORK}/local'\npeers = 1\nagent = 'start'\n"
+        f"agent_program = '{ORCHECK}'\nagent_linger_s = 30\n"
+    )
     edge = str(max(32, EDGE // 2))
     for node in nodes:
         open(f"{WORK}/up-{node}", "w").close()
@@ -166,11 +171,12 @@ def processes(nodes: Sequence[str], lost: str) -> dict[str, int]:
             continue
         rank = str(nodes.index(lost))
         if command[0] == LBM and f"'{WORK}/local'" in "".join(command):
-            if f"OMPI_COMM_WORLD_RANK={rank}" in environment or f"PMI_RANK={rank}" in environment:
+            ours = {f"OMPI_COMM_WORLD_RANK={rank}", f"PMI_RANK={rank}"}
+            if ours & set(environment):
                 found["rank"] = int(pid)
-        if command[0] == ORCHECK and command[1:2] == ["agent"] and f"{WORK}/local" in command:
-            if command[command.index("--node") + 1] == lost:
-                found["agent"] = int(pid)
+        is_agent = command[0] == ORCHECK and command[1:2] == ["agent"]
+        if is_agent and f"{WORK}/local" in command and command[command.index("--node") + 1] == lost:
+            found["agent"] = int(pid)
     return found
 
 

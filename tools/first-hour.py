@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""Follows README.md of a fresh clone line by line, in a clean root, as root and as an ordinary
-user.
+"""Follows README.md of a fresh clone line by line, in a clean root, as root and as somebody else.
 
 What a new user does: build, compile a program with the lines that the README shows, run it under
 `orcheck run`, lose a rank, restart, look at the checkpoints, start the servers of docs/servers.md.
@@ -10,8 +9,9 @@ directory and networks; nothing of it stays.
 
 `cargo build` is not repeated: a stand-in takes the programs that were built in TARGET/release.
 
-usage: tools/first-hour.py [TARGET]        (default: CARGO_TARGET_DIR or target; `make check` has
-built it) Needs root and overlayfs, else it says SKIPPED. Last line: 'N passed, M failed'.
+usage: tools/first-hour.py [TARGET]        (default: CARGO_TARGET_DIR or target)
+`make check` has built TARGET. Needs root and overlayfs, else it says SKIPPED. Last line:
+'N passed, M failed'.
 """
 
 import os
@@ -25,8 +25,10 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LIMIT_S = 120
 USERS = {"root": 0, "an ordinary user": 65534}
 # What a machine with a compiler and make has; no MPI, no Fortran, no sudo.
-FEW = """awk basename bash cat cc chmod cmp cp cut date dirname env find gcc grep head id install ld as ln ls make mkdir mv pwd
-rm sed sh sort tail tr uname""".split()
+FEW = """
+awk basename bash cat cc chmod cmp cp cut date dirname env find gcc grep head id install ld as ln ls
+make mkdir mv pwd rm sed sh sort tail tr uname
+""".split()
 
 DECLARATIONS = r"""
 #include <orcheck_mpi.h>
@@ -47,7 +49,8 @@ static void finish(void) {
   for (size_t i = 0; state && i < n; i++) sum += state[i];
   printf("sum %.17g\n", sum);
 }
-/* The first run under `orcheck run` loses its ranks in the middle. With LOSES its directory is away while step 20 is written. */
+/* The first run under `orcheck run` loses its ranks in the middle. With LOSES its directory is away
+   while step 20 is written. */
 static void advance(double *u, size_t count) {
   static int turns;
   const char *directory = getenv("ORCHECK_GLOBAL");
@@ -173,7 +176,7 @@ orcheck prove -- mpirun -n 2 ./solver
 
 
 def clean_root(work: str, release: str) -> str:
-    """A shell script that makes the root at WORK/root; it is run in a mount namespace of its own."""
+    """A shell script that makes the root at WORK/root, in a mount namespace of its own."""
     tracked = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, check=True, stdout=subprocess.PIPE
     ).stdout
@@ -191,7 +194,8 @@ set -euo pipefail
 ip link set lo up
 mount -t tmpfs tmpfs {work}/layers
 mkdir {work}/layers/upper {work}/layers/work
-mount -t overlay overlay -o lowerdir=/,upperdir={work}/layers/upper,workdir={work}/layers/work {work}/root
+layers={work}/layers
+mount -t overlay overlay -o lowerdir=/,upperdir=$layers/upper,workdir=$layers/work {work}/root
 root={work}/root
 mount --rbind /dev $root/dev
 mount --rbind /sys $root/sys
@@ -336,7 +340,8 @@ def inside() -> None:
     )
     code, said = shell(
         mpi
-        + "export ORCHECK_GLOBAL=$(mktemp -d /home/new/XXXXXX) ORCHECK_EVERY_STEPS=20 LOSES=1\nmpirun -n 2 ./solver"
+        + "export ORCHECK_GLOBAL=$(mktemp -d /home/new/XXXXXX) ORCHECK_EVERY_STEPS=20 LOSES=1\n"
+        + "mpirun -n 2 ./solver"
     )
     must(
         code == 0 and "checkpoint 20 is lost at level global" in said,

@@ -132,7 +132,7 @@ def caught(programs: Programs, switch: Switch) -> tuple[str, str | None, float]:
     begun = time.monotonic()
     with open(LOGS / f"{name}.log", "w") as log:
         for package, target, *rest in expected:
-            failed, who, count = run(programs[package, target], rest, name, log)
+            failed, who, _ = run(programs[package, target], rest, name, log)
             if failed:
                 return name, f"{package} {target}: {who}", time.monotonic() - begun
         for key in suite(programs, expected):

@@ -1,12 +1,14 @@
-"""Bursts of checkpoints on a cluster of one machine: nodes with ranks that sleep, staging servers
-before directories.
+"""Bursts of checkpoints on a cluster of one machine.
+
+Its nodes have ranks that sleep; its staging servers stand before directories.
 
     with Bed(args, program, [dir, ...], nodes=32, per_node=8, orders={"pull": []}) as bed:
         bed.burst("orchestrated", "pull", 32, 8, 4 << 20)["s"]
 
 The ranks (src/burst.c) are there all the time; each burst is a job of its own, on fresh files,
-which are removed afterwards. Not here: which bursts are compared (contention, mixed), the disks
-(cluster/disks.py).
+which are removed afterwards.
+
+Not here: which bursts are compared (contention, mixed), the disks (cluster/disks.py).
 """
 
 import argparse

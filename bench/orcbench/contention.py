@@ -61,7 +61,10 @@ TABLE = {
     "FT": (9.3, (None, 81, 81, 82)),
 }
 # What the documents' text says of class D at 256 ranks, seconds: traditional, orchestrated.
-REPORTED = "Jin et al.: LU.D.256 157.41 s traditional, 105.99 s orchestrated; class C halved for 4 of 5; class D about 30 % less"
+REPORTED = (
+    "Jin et al.: LU.D.256 157.41 s traditional, 105.99 s orchestrated; class C halved for 4 of 5; "
+    "class D about 30 % less"
+)
 SMALL = 65536  # bytes of a rank's image, in bursts of next to no bytes
 PARTS = ("headline", "tasks", "ranks", "images", "plain")
 
@@ -119,9 +122,8 @@ def turns(
     if not cases:
         return {}
     for _, mode, nodes, per_node, size in {case[1]: case for case in reversed(cases)}.values():
-        bed.burst(
-            *MODES[mode], nodes, per_node, size, disks
-        )  # the first use of anything is not what is measured
+        # The first use of anything is not what is measured.
+        bed.burst(*MODES[mode], nodes, per_node, size, disks)
     samples: Samples = {case[0]: [] for case in cases}
     small: dict[str, dict[str, Any]] = {}
     if disks:
@@ -441,9 +443,8 @@ def main() -> None:
         ),
         "vertical_over_traditional_time": over(headline, "vertical", "traditional"),
         "marshaled_over_traditional_time": over(headline, "marshaled", "traditional"),
-        "plain_orchestrated_over_traditional_time": over(
-            plain, "orchestrated", best
-        ),  # the better of both
+        # The better of both.
+        "plain_orchestrated_over_traditional_time": over(plain, "orchestrated", best),
         "plain_orchestrated_over_direct_traditional_time": over(
             plain, "orchestrated", "traditional"
         ),

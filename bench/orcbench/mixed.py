@@ -199,9 +199,8 @@ def main() -> None:
         ) as bed,
     ):
         for way in WAYS:
-            bed.burst(
-                *WAYS[way], NODES, PER_NODE, args.mib << 20
-            )  # the first use of anything is not what is measured
+            # The first use of anything is not what is measured.
+            bed.burst(*WAYS[way], NODES, PER_NODE, args.mib << 20)
         fio(disks, names, LAY_OUT, DEADLINE_S)
         for kind in KINDS:
             ways = ["alone", *WAYS]

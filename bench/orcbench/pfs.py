@@ -1,14 +1,12 @@
-"""Checkpoints of 8 to 64 ranks on 8 nodes into a real parallel file system, MooseFS, in three ways
-(row A3).
+"""Checkpoints of 8 to 64 ranks on 8 nodes into a real parallel file system, in three ways.
 
-On a cluster of namespaces (testbed/cluster): a master, four chunkservers, links with a rate, a
-mount on each node. Program, engine and bytes are the same; what differs is where files are put and
-who writes when:
+MooseFS on a cluster of namespaces (testbed/cluster): a master, four chunkservers, links with a
+rate, a mount on each node. Program, engine and bytes are the same; what differs is where files are
+put and who writes when:
 
     traditional    MooseFS's own spread: every rank writes a file of its own into one directory, all
-                   at once, and the
-                   master chooses a chunkserver for each chunk of 64 MiB. One copy (class 1; its
-                   default is two)
+                   at once, and the master chooses a chunkserver for each chunk of 64 MiB. One
+                   copy (class 1; its default is two)
     vertical       the same files, but each node's on a chunkserver of its own (`orcheck place`)
     orchestrated   as vertical, but a node writes one container for all its ranks, one stream at a
                    time
@@ -22,6 +20,7 @@ Their disks are model disks with one head (cluster/disks.py), and directories of
 """
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -216,7 +215,7 @@ def main() -> None:
         )
         half = [one["s"] for one in most["traditional"]]
         figures[f"{prefix}traditional_over_traditional"] = stats.figure(
-            [b / a for a, b in zip(half, half[1:])]
+            [b / a for a, b in itertools.pairwise(half)]
         )
     limited = sorted(
         f"{name} disks, {ranks} ranks, {kind}"

@@ -1,15 +1,13 @@
-"""What replicas on other nodes cost, beside one central server and a set of servers that all nodes
-share.
+"""What replicas on other nodes cost, beside one central server and a set of shared ones.
 
 On a cluster of namespaces (testbed/cluster) whose links have a rate. Three questions:
 
 1. How fast does one node's part travel to its holders, beside plain TCP on the same link? From the
-   call of
-   orc_checkpoint until it is committed, durable on all holders; plain TCP before and after each.
+   call of orc_checkpoint until it is committed, durable on all holders; plain TCP before and after
+   each.
 2. How long does a checkpoint of all nodes take until it is committed: on their own disks, with k
-   replicas, with one
-   central server, with four shared servers? Engine and program are the same: k = 0 and `global`
-   directories.
+   replicas, with one central server, with four shared servers? Engine and program are the same:
+   k = 0 and `global` directories.
 3. What does a solver (examples/lbm, whose own messages share the links) lose to each of them, by
    interval?
 
@@ -60,7 +58,10 @@ NAMES = {
     "waited": "central, waiting until safe",
 }
 # What the paper reports for processes on as many nodes (BT, checkpoints every 4 and 8 minutes), %.
-REPORTED = "Walters and Chaudhary: 38 % with a central server, 9 % with one replica (every 4 minutes); 16 % and 5.5 % (every 8)"
+REPORTED = (
+    "Walters and Chaudhary: 38 % with a central server, 9 % with one replica (every 4 minutes); "
+    "16 % and 5.5 % (every 8)"
+)
 
 
 def more(parser: argparse.ArgumentParser) -> None:
@@ -212,6 +213,11 @@ def stream(args: argparse.Namespace, program: str) -> Streams:
     return found
 
 
+def tcp_rates(ones: list[Sample]) -> list[float]:
+    """Bytes/s of plain TCP beside a stream."""
+    return [one["bytes"] / statistics.mean(one["raw_s"]) for one in ones]
+
+
 def over_tcp(ones: list[Sample]) -> list[float]:
     """Rates of a stream over those of plain TCP beside it."""
     return [statistics.mean(one["raw_s"]) / one["s"] for one in ones]
@@ -264,23 +270,8 @@ def solver(args: argparse.Namespace, rate: float) -> Runs:
         kinds = ["none", "local", "k1", "central", "waited"] + (
             ["k2", "k4", "shared"] if args.full else []
         )
-        edge = str(64 if nodes == 8 else 80)
-        box = [word for axis in "xyz" for word in (f"--n{axis}", edge)]
         with Bed(args, nodes, SERVERS, args.rate) as bed:
-
-            def one(kind: str, steps: int, every: int) -> Sample:
-                how = "none" if kind == "none" else "sync" if kind == "waited" else "async"
-                argv = [
-                    *box,
-                    "--steps",
-                    steps,
-                    "--checkpoint",
-                    how,
-                    *(["--every", every] if every else []),
-                ]
-                found: Sample = bed.run(kind, nodes, lbm, argv, "lbm")
-                return found
-
+            one = functools.partial(run_solver, bed, lbm, nodes)
             probe = one("local", 40, 20)
             ideal_s = probe["staged_bytes"] / rate
             step_s = one("none", 40, 0)["loop_s"] / 40
@@ -308,6 +299,16 @@ def solver(args: argparse.Namespace, rate: float) -> Runs:
                     "ideal_central_s": ideal_s,
                     "rounds": samples,
                 }
+    return found
+
+
+def run_solver(bed: Bed, lbm: str, nodes: int, kind: str, steps: int, every: int) -> Sample:
+    """One run of examples/lbm with a checkpoint after every so many steps (0: none)."""
+    how = "none" if kind == "none" else "sync" if kind == "waited" else "async"
+    edge = str(64 if nodes == 8 else 80)
+    box = [word for axis in "xyz" for word in (f"--n{axis}", edge)]
+    argv = [*box, "--steps", steps, "--checkpoint", how, *(["--every", every] if every else [])]
+    found: Sample = bed.run(kind, nodes, lbm, argv, "lbm")
     return found
 
 
@@ -345,7 +346,7 @@ def show(streams: Streams, at: dict[int, Samples], runs: Runs, rate: float) -> N
                 [
                     f"{link}, {holders}",
                     f"{statistics.median(one['bytes'] / one['s'] for one in ones) / 1e6:.1f}",
-                    f"{statistics.median(one['bytes'] / statistics.mean(one['raw_s']) for one in ones) / 1e6:.1f}",
+                    f"{statistics.median(tcp_rates(ones)) / 1e6:.1f}",
                     f"{statistics.median(over_tcp(ones)):.3f}",
                 ]
                 for (link, holders), ones in streams.items()
@@ -371,7 +372,7 @@ def show(streams: Streams, at: dict[int, Samples], runs: Runs, rate: float) -> N
                 ]
             )
         reporting.table(["", "s", "quartiles", "blocked ms", "of central"], rows)
-    for (nodes, factor), run in runs.items():
+    for (nodes, _), run in runs.items():
         rounds = run["rounds"]
         none_s = statistics.median(one["none"]["loop_s"] for one in rounds)
         print(

@@ -116,4 +116,7 @@ def finish(
         file.write("\n")
     os.replace(path + ".new", path)
     print(f"\n{path}  (commit {what})")
-    return f"{facts['processor']}, {facts['cores']} cores, Linux {facts['kernel']}; commit {what}; {when[:10]}"
+    return (
+        f"{facts['processor']}, {facts['cores']} cores, Linux {facts['kernel']}; "
+        f"commit {what}; {when[:10]}"
+    )

@@ -1,5 +1,4 @@
-"""How long a job takes to be back, and how fast its bytes are read, beside raw reads of as many
-bytes.
+"""How long a job takes to be back, and how fast its bytes are read, beside raw reads of them.
 
 One rank, from each level: `node` and `global` from this machine's disk, beside the best of fio's
 sequential direct reads of the same file; `peers` from another node over a link of a cluster of
@@ -182,7 +181,10 @@ def from_process(args: argparse.Namespace, program: str, rounds: int) -> list[Sa
     found = []
     for number in range(rounds):
         with running.scratch(args.dir) as where:
-            options = f"node_dir = '{where}'\nagent = 'start'\nagent_program = '{agent}'\nagent_linger_s = 30"
+            options = (
+                f"node_dir = '{where}'\nagent = 'start'\n"
+                f"agent_program = '{agent}'\nagent_linger_s = 30"
+            )
             job = Job(args, program, where, options, "node", args.mib * running.MIB)
             job.write(leave=True)
             one = running.run(program, 1, [*job.argv, "--do", "restart"])

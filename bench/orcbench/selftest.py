@@ -1,5 +1,4 @@
-"""Tests the benchmarks without measuring: the statistics, the modules, and every C program they
-use.
+"""Tests the benchmarks without measuring: statistics, modules, and every C program they use.
 
     PYTHONPATH=bench python3 -m orcbench.selftest     ends with 'N passed, 0 failed'
 

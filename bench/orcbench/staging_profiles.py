@@ -1,5 +1,4 @@
-"""The write profiles of two checkpoints, replayed by 64 ranks on 8 nodes: the second half of
-staging.py.
+"""The write profiles of two checkpoints, replayed by 64 ranks on 8 nodes: half of staging.py.
 
 What X. Ouyang et al. measured with BLCR (slides "Profiling", "Checkpoint Time"), as shares, so that
 it can be done smaller: writes a rank, bytes a rank, and the sizes' classes (src/replay.c). Of the

@@ -315,7 +315,7 @@ def incremental_figures(samples: Rounds) -> dict[str, Figure]:
 
 
 def overlap(samples: Rounds, task: str) -> list[float]:
-    """Share of the shorter of I/O and computation that was hidden behind the other: 0 none, 1 all."""
+    """Share of the shorter of I/O and computation that the other one hid: 0 none, 1 all."""
     return [
         (one["io_s"] + one["compute_s"] - one["s"]) / min(one["io_s"], one["compute_s"])
         for one in samples.get(task, {}).values()

@@ -102,9 +102,8 @@ class Panel:
             return HEIGHT - BOTTOM - place(y, y0, y1, self.log_y) * (HEIGHT - TOP - BOTTOM)
 
         left, right, top, bottom = at_x + LEFT, at_x + WIDTH - RIGHT, TOP, HEIGHT - BOTTOM
-        out = [
-            f'<text x="{(left + right) / 2:.1f}" y="{TOP - 12}" class="t">{escape(self.title)}</text>'
-        ]
+        across = (left + right) / 2
+        out = [f'<text x="{across:.1f}" y="{TOP - 12}" class="t">{escape(self.title)}</text>']
         if self.log_y:
             y_ticks = [10.0**e for e in range(round(math.log10(y0)), round(math.log10(y1)) + 1)]
         else:
@@ -125,14 +124,15 @@ class Panel:
         )
         for x, name in x_ticks:
             out.append(
-                f'<line x1="{px(x):.1f}" x2="{px(x):.1f}" y1="{bottom}" y2="{bottom + 4}" class="a"/>'
+                f'<line x1="{px(x):.1f}" x2="{px(x):.1f}" y1="{bottom}" y2="{bottom + 4}" '
+                'class="a"/>'
                 f'<text x="{px(x):.1f}" y="{bottom + 17}" class="x">{escape(str(name))}</text>'
             )
         out.append(
             f'<rect x="{left}" y="{top}" width="{right - left}" height="{bottom - top}" class="b"/>'
         )
         out.append(
-            f'<text x="{(left + right) / 2:.1f}" y="{bottom + 34}" class="x">{escape(self.x_label)}</text>'
+            f'<text x="{across:.1f}" y="{bottom + 34}" class="x">{escape(self.x_label)}</text>'
         )
         middle = (top + bottom) / 2
         out.append(
@@ -155,8 +155,8 @@ class Panel:
             for x, y, low, high in points:
                 if low is not None and high is not None:
                     out.append(
-                        f'<line x1="{px(x):.1f}" x2="{px(x):.1f}" y1="{py(low):.1f}" y2="{py(high):.1f}" '
-                        f'stroke="{colour}" stroke-width="1.2"/>'
+                        f'<line x1="{px(x):.1f}" x2="{px(x):.1f}" y1="{py(low):.1f}" '
+                        f'y2="{py(high):.1f}" stroke="{colour}" stroke-width="1.2"/>'
                     )
                 if dots and not dashed:
                     out.append(
@@ -190,10 +190,12 @@ def nice_ticks(low: float, high: float) -> list[float]:
     return [round(i * step, 12) for i in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
-STYLE = """text{font:12px sans-serif;fill:#222}.t{font-size:14px;font-weight:bold;text-anchor:middle}
-.x{text-anchor:middle}.y{text-anchor:end}.k{font-size:11px}.f{font-size:10px;fill:#666}
-.h{font-size:16px;font-weight:bold}.g{stroke:#e4e4e4}.a{stroke:#222}.b{fill:none;stroke:#222}
-.l{stroke:#b00;stroke-dasharray:2 3}"""
+STYLE = (
+    "text{font:12px sans-serif;fill:#222}.t{font-size:14px;font-weight:bold;text-anchor:middle}\n"
+    ".x{text-anchor:middle}.y{text-anchor:end}.k{font-size:11px}.f{font-size:10px;fill:#666}\n"
+    ".h{font-size:16px;font-weight:bold}.g{stroke:#e4e4e4}.a{stroke:#222}.b{fill:none;stroke:#222}\n"
+    ".l{stroke:#b00;stroke-dasharray:2 3}"
+)
 
 
 def save(path: str, footnote: str, panels: Sequence[Panel]) -> None:

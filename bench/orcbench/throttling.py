@@ -1,6 +1,4 @@
-"""A slow disk: the writes or the reads of a device, limited by the kernel (cgroup v1's blkio
-controller).
-"""
+"""A slow disk: the writes or the reads of a device, limited by cgroup v1's blkio controller."""
 
 import os
 import subprocess
@@ -78,9 +76,8 @@ class Limit:
             if self.reads:
                 subprocess.run(dd, check=True, capture_output=True)
                 dd = ["dd", "if=" + file, "of=/dev/null", "bs=4M", "iflag=direct"]
-                subprocess.run(
-                    dd, check=True, capture_output=True
-                )  # what a limit that was idle lets through at once
+                # What a limit that was idle lets through at once.
+                subprocess.run(dd, check=True, capture_output=True)
             begin = time.monotonic()
             subprocess.run(dd, check=True, capture_output=True)
             return self.blocks * 4 * MIB / (time.monotonic() - begin)

@@ -74,7 +74,8 @@ def at(points: Sequence[tuple[float, float]], x: float) -> float:
 def solve(
     options: argparse.Namespace, re: int, cells: int, lid: float, steps: int, path: str
 ) -> dict[str, list[tuple[float, float]]]:
-    command = shlex.split(options.mpirun) + [
+    command = [
+        *shlex.split(options.mpirun),
         options.lbm,
         "--nx",
         cells,

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the particles: the diffusion of their momentum, and that nothing that happens to a run
-changes a bit of its end.
+"""Checks the particles: their diffusion, and that nothing changes a bit of how a run ends.
 
     validate.py [--mpirun 'mpirun'] ../build/examples/particles
 

@@ -1,5 +1,4 @@
-"""A cluster on one machine: nodes of network, process and mount namespaces, on a switch with shaped
-links.
+"""A cluster on one machine: nodes that are namespaces, on a switch with shaped links.
 
     with Cluster(parent, nodes=4, servers=1, rate="200mbit") as cluster:
         cluster.run(["mpirun", "--host", ",".join(cluster.nodes), "-n", "4", "./solver"])
@@ -13,8 +12,7 @@ nothing has a name outside that could be left. The head is where the job is star
 login node: it has a network address and a host name, but no processes of its own, so that it can
 enter the nodes; its holder kills what runs there, and removes the work directory at last.
 
-    WORK/nodes/NAME   the disk of a node, which sees it as WORK/local, and those of others not at
-                      all
+    WORK/nodes/NAME   the disk of a node; the node sees it as WORK/local, and no other's
     WORK/pids/NAME    the process that holds a node; removed before the node is killed
     WORK/on           `on NAME COMMAND`: what ssh is elsewhere; Open MPI's launch agent
     anything else     seen by all nodes
@@ -22,7 +20,9 @@ enter the nodes; its holder kills what runs there, and removes the work director
 A node has /dev/shm and TMPDIR of its own. Links are 198.18.0.0/16 and reach nothing else; `rate` is
 for each direction of each link, the head's excepted.
 
-Survives: any signal to this process. Not here: what runs on the nodes.
+Survives: any signal to this process.
+
+Not here: what runs on the nodes.
 """
 
 import contextlib
@@ -90,8 +90,10 @@ ON = """#!/usr/bin/env bash
 work=%s
 node=$1
 shift
-{ read -r pid <"$work/pids/$node"; } 2>/dev/null || { echo "node $node is not there" >&2; exit 255; }
-exec nsenter --target "$pid" --net --uts --mount --pid --wdns="$work" env TMPDIR=/dev/shm bash -c "$*"
+{ read -r pid <"$work/pids/$node"; } 2>/dev/null ||
+    { echo "node $node is not there" >&2; exit 255; }
+exec nsenter --target "$pid" --net --uts --mount --pid --wdns="$work" \\
+    env TMPDIR=/dev/shm bash -c "$*"
 """
 
 
@@ -293,7 +295,7 @@ class Cluster(Held):
         if self.alive is not None:
             os.close(self.alive)
             self.alive = None
-        for name, holder in self.holders.items():
+        for holder in self.holders.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 holder.wait(DEADLINE_S)
             pipe(holder.stdout).close()

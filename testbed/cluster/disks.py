@@ -19,7 +19,9 @@ device with it, until it ends: after OTHERS_S the disk is ended all the same.
 
 Taking down is the work of a process of its own that waits for the end of this one, however it ends.
 If that one is killed too, the next Disks on the same parent removes what was left. Only what lies
-below WORK is looked for: mounts, loop devices and processes. Survives: any signal to this process;
+below WORK is looked for: mounts, loop devices and processes.
+
+Survives: any signal to this process;
 SIGKILL of a disk (its file system then has I/O errors).
 
 Not here: machines without root, /dev/fuse or loop devices (missing() says why), or whose kernel
@@ -27,6 +29,7 @@ limits no dirty memory (cannot_limit()); the comparison with the model's arithme
 """
 
 import contextlib
+import functools
 import glob
 import json
 import os
@@ -81,7 +84,10 @@ def cannot_limit() -> str | None:
     if os.geteuid() != 0:
         return "limiting dirty memory takes root"
     if not all(glob.glob(f"/sys/class/bdi/*/{name}") for name in ("max_bytes", "strict_limit")):
-        return f"Linux {os.uname().release} cannot limit one device's dirty memory (/sys/class/bdi/*/max_bytes), 6.2 can"
+        return (
+            f"Linux {os.uname().release} cannot limit one device's dirty memory "
+            "(/sys/class/bdi/*/max_bytes), 6.2 can"
+        )
     return None
 
 
@@ -330,19 +336,21 @@ def processes_below(work: str) -> list[int]:
     return found
 
 
+def unmounted(at: str) -> bool:
+    """Unmounts; whether that could be done."""
+    return subprocess.run(["umount", at], capture_output=True).returncode == 0
+
+
 def take_down(work: str) -> None:
     """Unmounts, detaches and ends all that lies below WORK, then removes it."""
     raw = os.path.join(work, "raw")
     for name in os.listdir(raw) if os.path.isdir(raw) else []:
         with contextlib.suppress(OSError, HeldError):
-            set_to(
-                os.path.join(raw, name, "stats"), "model off"
-            )  # what is still dirty takes no time now
+            # What is still dirty takes no time now.
+            set_to(os.path.join(raw, name, "stats"), "model off")
     for at in mounts_below(os.path.join(work, "fs")):
         # In use: by processes that are ending, or else lazily.
-        if not until(
-            lambda: subprocess.run(["umount", at], capture_output=True).returncode == 0, 10
-        ):
+        if not until(functools.partial(unmounted, at), 10):
             subprocess.run(["umount", "-l", at], capture_output=True)
     for loop in loops_below(work):
         with contextlib.suppress(OSError, HeldError):

@@ -1,5 +1,4 @@
-"""The model disk against its own arithmetic: what streams and random requests cost, the dirty
-limit, the bytes.
+"""The model disk against its own arithmetic: streams, random requests, dirty limit, bytes.
 
 What a request takes is in disk.c. One that is drawn at random takes, with nothing else waiting, the
 mean seek, half a revolution and its bytes; streams in places that are equally far apart, and the

@@ -1,5 +1,6 @@
-"""What a program holds as long as it runs, and lets go however it ends: what clusters, disks and
-file systems share.
+"""What a program holds as long as it runs, and lets go however it ends.
+
+Clusters, disks and file systems share this.
 
 Work directories are below a parent that several programs may use. Each has a file `lock`, which is
 held as long as anybody lives who uses the directory; one that nobody holds was left by programs
@@ -63,7 +64,7 @@ def locked_directory(parent: str, prefix: str) -> tuple[str, IO[str]]:
 
 
 def left_behind(parent: str, prefix: str) -> Iterator[str]:
-    """Directories below parent that nobody holds any more; each is locked while the caller has it."""
+    """Directories below parent that nobody holds any more; the caller holds each while it looks."""
     for name in os.listdir(parent) if os.path.isdir(parent) else []:
         work = os.path.join(os.path.realpath(parent), name)
         if name.startswith(prefix):

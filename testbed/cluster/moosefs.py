@@ -1,9 +1,9 @@
-"""A real parallel file system on the nodes of a cluster: MooseFS, a master and labelled
-chunkservers on the servers, and a mount on each node.
+"""A real parallel file system on the nodes of a cluster: MooseFS.
+
+A master and labelled chunkservers run on the servers of the cluster; each node has a mount.
 
     with Cluster(parent, nodes=4, servers=5, rate="1gbit") as cluster:
-        with MooseFS(cluster, disks=[...]) as moosefs:        # the master on s1, a chunkserver on
-        each of s2...
+        with MooseFS(cluster, disks=[...]) as moosefs:  # master on s1, chunkservers on s2...
             cluster.run(["ls", moosefs.mount], on="n1")
 
 How: the daemons are started in the foreground on the nodes of the cluster, so that they end with
@@ -12,11 +12,11 @@ them; each has a configuration of its own below WORK/moosefs and listens at the 
 what a node reads and writes travels over that node's link. A chunkserver has a letter as its label,
 A for the first one, and keeps its chunks in a directory or on a file system that the caller gives.
 
-Invariants: 1. Nothing is left: daemons and mounts end with their node, all files are below WORK or
-emptied at the end.
-2. No wait without a deadline. 3. The settings that decide about honesty are in CHUNKSERVER and
-   MOUNT below, and
-`what()` says them.
+Invariants:
+1. Nothing is left: daemons and mounts end with their node, all files are below WORK or emptied at
+   the end.
+2. No wait without a deadline.
+3. The settings that decide about honesty are in CHUNKSERVER and MOUNT below; `what()` says them.
 
 Not here: which file goes to which server (`orcheck place`), the disks.
 """
@@ -72,7 +72,10 @@ def what() -> str:
     settings = ", ".join(
         f"{key} = {value}" for key, value in CHUNKSERVER.items() if key.startswith("HDD")
     )
-    return f"MooseFS {version[0] if version else '?'}; chunkservers with {settings}; mounts with -o {','.join(MOUNT)}"
+    return (
+        f"MooseFS {version[0] if version else '?'}; chunkservers with {settings}; "
+        f"mounts with -o {','.join(MOUNT)}"
+    )
 
 
 class MooseFS(Held):
@@ -205,7 +208,7 @@ class MooseFS(Held):
         process.wait(DEADLINE_S)
 
     def close(self) -> None:
-        """Mounts go first, so that nobody waits for a server; daemons leave their disks in order."""
+        """Mounts go first, so that nobody waits for a server; daemons leave disks in order."""
         for node in self.cluster.nodes:
             subprocess.run(
                 self.cluster.enter(node, ["umount", "-l", self.mount]), capture_output=True

@@ -1,5 +1,6 @@
-"""`orcheck place` and jobs on a real MooseFS: four nodes of two ranks, four chunkservers, on a
-cluster of namespaces.
+"""`orcheck place` and jobs on a real MooseFS, on a cluster of namespaces.
+
+Four nodes have two ranks each; there are four chunkservers.
 
 What it shows: every directory that `orcheck place` made has all its files on one chunkserver, as
 MooseFS's own tool says; a rank is killed, and the job resumes exactly; a chunkserver is killed
@@ -11,6 +12,7 @@ Needs root, MooseFS and Open MPI; without them the test says so and counts nothi
 usage: PREFIX=build/prefix LBM=build/examples/lbm python3 -m testbed.cluster.moosetest
 """
 
+import contextlib
 import filecmp
 import json
 import os
@@ -89,10 +91,8 @@ def chunks(cluster: cl.Cluster, node: str) -> dict[str, int]:
     found = {}
     for where, _, names in os.walk(os.path.join(cluster.work, "nodes", node)):
         for name in names:
-            try:
+            with contextlib.suppress(OSError):  # just removed
                 found[name] = os.path.getsize(os.path.join(where, name))
-            except OSError:
-                pass  # just removed
     return found
 
 

@@ -1,5 +1,7 @@
-"""Jobs on several hosts, and the cluster itself: namespaces with host names of their own on a
-switch, so that votes, addresses, the job key and replicas really travel between machines.
+"""Tests jobs on several hosts, and the cluster itself.
+
+The hosts are namespaces with names of their own on a switch, so that votes, addresses, the job key
+and replicas really travel between machines.
 
 A rank is killed with SIGKILL in the middle of a flush; a node is killed and its disk wiped, with no
 shared directory and one replica. Both jobs resume and must end bit for bit like an undisturbed one.
@@ -180,10 +182,12 @@ def a_killed_node(cluster: cl.Cluster, whole: str) -> None:
             "a second checkpoint",
             lambda: (
                 job.poll() is not None
-                or os.path.isdir(disk)
-                and any(
-                    name.endswith(".commit") and "s000000000010" not in name
-                    for name in os.listdir(disk)
+                or (
+                    os.path.isdir(disk)
+                    and any(
+                        name.endswith(".commit") and "s000000000010" not in name
+                        for name in os.listdir(disk)
+                    )
                 )
             ),
         )
@@ -210,7 +214,7 @@ def answers(cluster: cl.Cluster, node: str) -> bool:
 
 
 def a_killed_holder(parent: str) -> None:
-    """SIGKILL of the command that holds a cluster, while something runs on a node and on the head."""
+    """SIGKILL of the command that holds a cluster, while node and head have processes."""
     command = [
         os.path.join(HERE, "cluster"),
         "run",

@@ -1,5 +1,6 @@
-"""Directories of servers that all nodes of a cluster see, over the links: what a central server, or
-several, are to a job.
+"""Directories of servers that all nodes of a cluster see over the links.
+
+This is what a central server, or several, are to a job.
 
 How: sshfs without ssh (-o directport): the FUSE client of each node speaks SFTP over a plain TCP
 connection with an sftp-server of its own on the server, where the file lies on the server's own

@@ -2,13 +2,11 @@
 
     about    one line
     save     command: saves the states of the steps {first} to {last}, files {states}/STEP, in
-             {dir}, and after each,
-             when its own format says that it is safe, appends "STEP\n" to {ack}
+             {dir}, and after each, when its own format says that it is safe, appends "STEP" and a
+             newline to {ack}
     restore  command: prints "restored STEP" and writes that state to {into}; prints "nothing" when
-             {dir} holds no
-             checkpoint; or fails with a reason on standard error. What it says on standard error
-             although it succeeds
-             counts as a warning
+             {dir} holds no checkpoint; or fails with a reason on standard error. What it says on
+             standard error although it succeeds counts as a warning
     build    commands that are run once before (optional)
     needs    files that must be there; modules: of Python (optional)
     env      further environment (optional)

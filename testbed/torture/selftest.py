@@ -1,7 +1,8 @@
 """Tests the harness: it must find each mistake of selftest/bad.c, and nothing where there is none.
 
-PYTHONPATH=bench python3 -m testbed.torture.selftest [--prefix DIR]     ends with 'N passed, M
-failed'
+    PYTHONPATH=bench python3 -m testbed.torture.selftest [--prefix DIR]
+
+ends with 'N passed, M failed'.
 """
 
 import os

@@ -78,4 +78,5 @@ def explain(found: bytes, expected: bytes) -> str:
         if not_run == run ^ WORD and not_step == step ^ WORD and magic & ~0xFF == MAGIC:
             told = f"those of step {step}, region {magic & 0xFF}, offset {offset}"
     region_bytes = len(expected) // REGIONS
-    return f"{length}{len(wrong)} cells wrong, the first at region {at // region_bytes}, offset {at % region_bytes}: {told}"
+    place = f"region {at // region_bytes}, offset {at % region_bytes}"
+    return f"{length}{len(wrong)} cells wrong, the first at {place}: {told}"

@@ -1,13 +1,12 @@
-"""Tortures checkpoints from outside: kills, failing calls, power cuts, damage; for any format, the
-same for all.
+"""Tortures checkpoints from outside: kills, failing calls, power cuts, damage; any format.
 
 An adapter (adapters/NAME.toml, see README.md) says how a program saves and restores. The harness
 records a run at the level of system calls, repeats it under faults, and judges what is restored by
 what was acknowledged:
 
   PASS         the newest that was acknowledged (or the one in flight), bit for bit
-  CLEAR_FAIL   refused, with a reason, where nothing else was promised (damage; nothing acknowledged
-               yet)
+  CLEAR_FAIL   refused, with a reason, where nothing else was promised
+               (damage; nothing acknowledged yet)
   FELL_BACK    damage: an older step, bit for bit, with a warning
   LOST_WORK    what was acknowledged is gone, or an older step came back without a word
   HARD_FAIL    ended by a signal, failed without a word, or the next run cannot continue

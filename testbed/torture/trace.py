@@ -132,9 +132,8 @@ def run(
             status = None
         finally:
             if process.poll() is None:
-                os.killpg(
-                    process.pid, signal.SIGKILL
-                )  # meddle's end is the end of all that it traces
+                # Meddle's end is the end of all that it traces.
+                os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
         texts = []
         for file in (out, said):

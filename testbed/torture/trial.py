@@ -170,7 +170,7 @@ class Subject:
         self.calls = max(call.number for call in self.trace.calls)
 
     def check_model(self) -> None:
-        """The calls recorded must explain every byte that is there, or power cuts would be guesses."""
+        """The recorded calls must explain every byte that is there, or power cuts are guesses."""
         replayed = self.replayed(None).cut(keep=True)[0]
         self.explained = not self.unseen and replayed == self.image
         if not self.explained and not self.unseen:

@@ -1,5 +1,4 @@
-"""The formats of Python, each saved with the care that its documentation and the manual pages
-recommend.
+"""The formats of Python, each saved with the care that its documentation recommends.
 
     formats.py FORMAT save DIR STATES FIRST LAST ACK
     formats.py FORMAT restore DIR INTO
