@@ -80,6 +80,7 @@ verdict() { # the last lines, and the exit status
 
 step format "$cargo" fmt --all --check
 step vectors python3 crates/net/tests/vectors/recompute.py
+step python tools/check-python.sh
 if [[ ${1:-} == fast ]]; then
     step lint "$cargo" clippy --workspace --all-targets --locked -- -D warnings
     step units "$cargo" test --workspace --locked --no-fail-fast --lib --bins
