@@ -1,6 +1,6 @@
 """Bursts of checkpoints on a cluster of one machine.
 
-Its nodes have ranks that sleep; its staging servers stand before directories.
+Its nodes have ranks that sleep; its staging servers serve directories.
 
     with Bed(args, program, [dir, ...], nodes=32, per_node=8, orders={"pull": []}) as bed:
         bed.burst("orchestrated", "pull", 32, 8, 4 << 20)["s"]

@@ -303,7 +303,7 @@ def solver(args: argparse.Namespace, rate: float) -> Runs:
 
 
 def run_solver(bed: Bed, lbm: str, nodes: int, kind: str, steps: int, every: int) -> Sample:
-    """One run of examples/lbm with a checkpoint after every so many steps (0: none)."""
+    """One run of examples/lbm with a checkpoint after this many steps (0: none)."""
     how = "none" if kind == "none" else "sync" if kind == "waited" else "async"
     edge = str(64 if nodes == 8 else 80)
     box = [word for axis in "xyz" for word in (f"--n{axis}", edge)]
