@@ -123,6 +123,36 @@ def plot(
     svg.save(os.path.join(args.results, "flush.svg"), footnote, panels)
 
 
+def limited(
+    args: argparse.Namespace, program: str, size: int
+) -> tuple[Samples | None, dict[str, Any] | None, str | None]:
+    """Samples of the device limited to 500 MB/s, how it was limited, or why it was not."""
+    try:
+        if args.unlimited_only:
+            raise OSError("--unlimited-only was given")
+        with throttling.Limit(args.dir, LIMIT_BYTES_PER_S) as rate:
+            print(
+                f"\nlimited by {throttling.Limit.CONTROL} to 500 MB/s (dd: {rate / 1e6:.0f} MB/s)",
+                flush=True,
+            )
+            slow = rounds_of(args, program, args.limited_rounds or 15, size, "limited")
+        disk.show("limited to 500 MB/s", slow)
+        limit = {
+            "bytes_per_s": LIMIT_BYTES_PER_S,
+            "measured_bytes_per_s": rate,
+            "by": throttling.Limit.CONTROL,
+        }
+        return slow, limit, None
+    except OSError as error:
+        why = str(error)
+        print(
+            f"\nNOT MEASURED: the device limited to 500 MB/s: {why}.\nlimited_over_fio is null. "
+            "Next: run this as "
+            "root where cgroup v1's blkio controller is mounted, with --dir on a disk of its own"
+        )
+        return None, None, why
+
+
 def main() -> None:
     args = running.arguments("flush", __doc__, more)
     running.end_on_signals()
@@ -144,7 +174,7 @@ def main() -> None:
         size = int(0.7 * facts.available_bytes() / 4) // (32 * running.MIB) * 32 * running.MIB
     samples = rounds_of(args, program, args.rounds or (31 if args.full else 15), size, "as it is")
     disk.show("the device as it is", samples)
-    conditions, limit, why = [("the device as it is", samples)], None, None
+    conditions = [("the device as it is", samples)]
     figures = {
         "one_stream_over_fio": disk.over(samples, "Orcheck, 1 rank"),
         "eight_ranks_over_fio": disk.over(samples, "Orcheck, 8 ranks"),
@@ -159,31 +189,11 @@ def main() -> None:
         "limited_over_fio": stats.figure([]),
         "limited_eight_ranks_over_fio": stats.figure([]),
     }
-    try:
-        if args.unlimited_only:
-            raise OSError("--unlimited-only was given")
-        with throttling.Limit(args.dir, LIMIT_BYTES_PER_S) as rate:
-            print(
-                f"\nlimited by {throttling.Limit.CONTROL} to 500 MB/s (dd: {rate / 1e6:.0f} MB/s)",
-                flush=True,
-            )
-            slow = rounds_of(args, program, args.limited_rounds or 15, size, "limited")
-        disk.show("limited to 500 MB/s", slow)
+    slow, limit, why = limited(args, program, size)
+    if slow:
         conditions.append(("limited to 500 MB/s", slow))
         figures["limited_over_fio"] = disk.over(slow, "Orcheck, 1 rank")
         figures["limited_eight_ranks_over_fio"] = disk.over(slow, "Orcheck, 8 ranks")
-        limit = {
-            "bytes_per_s": LIMIT_BYTES_PER_S,
-            "measured_bytes_per_s": rate,
-            "by": throttling.Limit.CONTROL,
-        }
-    except OSError as error:
-        why = str(error)
-        print(
-            f"\nNOT MEASURED: the device limited to 500 MB/s: {why}.\nlimited_over_fio is null. "
-            "Next: run this as "
-            "root where cgroup v1's blkio controller is mounted, with --dir on a disk of its own"
-        )
     encoded = encodings(args, program) if args.encoding_rounds > 0 else []
     cpu_s = {one["encoding"]: [raw["cpu_s_per_gib"] for raw in one["raw"]] for one in encoded}
     figures["check_pool_cpu_s_per_gib"] = stats.figure(

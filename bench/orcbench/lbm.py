@@ -260,25 +260,10 @@ def series(
     return incremental, schemes, scaling
 
 
-def main() -> None:
-    args = running.arguments("lbm", __doc__, more)
-    running.end_on_signals()
-    programs = {name: running.build(args.prefix, name) for name in ("solver", "traffic")}
-    machine = facts.Machine(args.dir)
-    rounds = args.rounds or (121 if args.full else 41)
-    print("measuring on the device as it is ...", file=sys.stderr, flush=True)
-    free = Condition(
-        args, programs, "as it is", rounds, 9 if args.full else 3, range(1, MOST + 1), timelines=1
-    )
-    print(
-        f"{args.ranks} rank(s) x {args.threads} threads, {args.cells}^3 cells, checkpoints of "
-        f"{free.bytes / running.MIB:.0f} MiB"
-    )
-    free.show()
-
+def figures_of(free: Condition) -> dict[str, Figure]:
     costs = free.lost("async")
     memcpy_s = free.memcpy["median"]
-    figures = {
+    return {
         "async_over_bound": stats.figure([(s, free.bound_s(w)) for s, w in costs], median_ratio),
         "async_over_memcpy_bound": stats.figure(
             [(s, free.bound_s(w, memcpy_s)) for s, w in costs], median_ratio
@@ -289,7 +274,12 @@ def main() -> None:
         "async_over_sync_500": stats.figure([]),
         "lent_over_sync_500": stats.figure([]),
     }
-    conditions, limit, why = [free], None, None
+
+
+def limited(
+    args: argparse.Namespace, programs: Mapping[str, str], rounds: int
+) -> tuple[Condition | None, dict[str, Any] | None, str | None]:
+    """Measurements on the device limited to 500 MB/s, how it was limited, or why it was not."""
     try:
         if args.unlimited_only:
             raise OSError("--unlimited-only was given")
@@ -309,10 +299,8 @@ def main() -> None:
                 timelines=1,
             )
         slow.show()
-        figures["async_over_sync_500"] = over(slow, "async", "sync")
-        figures["lent_over_sync_500"] = over(slow, "lent", "sync")
-        conditions.append(slow)
         limit = {"bytes_per_s": LIMIT_BYTES_PER_S, "measured_bytes_per_s": rate}
+        return slow, limit, None
     except OSError as error:
         why = str(error)
         print(
@@ -320,17 +308,10 @@ def main() -> None:
             "Next: run this "
             "as root where cgroup v1's blkio controller is mounted, with --dir on a disk of its own"
         )
+        return None, None, why
 
-    print(
-        "measuring incremental capture, schemes and weak scaling ...", file=sys.stderr, flush=True
-    )
-    incremental, schemes, scaling = series(args, programs, rounds)
-    tables = {
-        "reported": reported_table(conditions),
-        "incremental": loss_table("one checkpoint", incremental),
-        "schemes": loss_table(f"scheme ({schemes[0].ranks} ranks)", schemes),
-        "scaling": loss_table("weak scaling", scaling),
-    }
+
+def show(tables: Mapping[str, Table]) -> None:
     print("\nFour checkpoints in whole runs, beside the paper's figures")
     reporting.table(*tables["reported"])
     for title, name in (
@@ -344,6 +325,43 @@ def main() -> None:
     ):
         print(f"\n{title}")
         reporting.table(*tables[name])
+
+
+def main() -> None:
+    args = running.arguments("lbm", __doc__, more)
+    running.end_on_signals()
+    programs = {name: running.build(args.prefix, name) for name in ("solver", "traffic")}
+    machine = facts.Machine(args.dir)
+    rounds = args.rounds or (121 if args.full else 41)
+    print("measuring on the device as it is ...", file=sys.stderr, flush=True)
+    free = Condition(
+        args, programs, "as it is", rounds, 9 if args.full else 3, range(1, MOST + 1), timelines=1
+    )
+    print(
+        f"{args.ranks} rank(s) x {args.threads} threads, {args.cells}^3 cells, checkpoints of "
+        f"{free.bytes / running.MIB:.0f} MiB"
+    )
+    free.show()
+
+    figures = figures_of(free)
+    conditions = [free]
+    slow, limit, why = limited(args, programs, rounds)
+    if slow:
+        figures["async_over_sync_500"] = over(slow, "async", "sync")
+        figures["lent_over_sync_500"] = over(slow, "lent", "sync")
+        conditions.append(slow)
+
+    print(
+        "measuring incremental capture, schemes and weak scaling ...", file=sys.stderr, flush=True
+    )
+    incremental, schemes, scaling = series(args, programs, rounds)
+    tables = {
+        "reported": reported_table(conditions),
+        "incremental": loss_table("one checkpoint", incremental),
+        "schemes": loss_table(f"scheme ({schemes[0].ranks} ranks)", schemes),
+        "scaling": loss_table("weak scaling", scaling),
+    }
+    show(tables)
     if free.not_counted:
         print(
             f"\nNOT MEASURED: bandwidth by the memory controllers: {free.not_counted}. The "

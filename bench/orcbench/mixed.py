@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from orcbench import bursts, facts, reporting, running, stats, svg
-from orcbench.stats import Sample, Samples
+from orcbench.stats import Figure, Sample, Samples
 from testbed.cluster import cluster as cl
 from testbed.cluster import disks as model
 from testbed.cluster.held import until
@@ -175,6 +175,43 @@ def look(
     }
 
 
+def show(found: dict[str, Samples]) -> dict[str, Figure]:
+    """Prints the table; what each way leaves of the rate of each kind."""
+    figures, rows = {}, []
+    for kind, ones in found.items():
+        alone = stats.spread([one["rate"] for one in ones["alone"]])["median"]
+        for way, samples in ones.items():
+            kept = stats.figure(
+                [mine["rate"] / its["rate"] for mine, its in zip(samples, ones["alone"])]
+            )
+            if way != "alone":
+                figures[f"{kind}: {way}"] = kept
+            rows.append(
+                [
+                    f"{kind}, {way}",
+                    f"{alone / 1e6:.1f}",
+                    f"{stats.spread([one['rate'] for one in samples])['median'] / 1e6:.1f}",
+                    f"{kept['value']:.3f}",
+                    f"{stats.spread([one['checkpoints'] for one in samples])['median'] / 1e6:.1f}",
+                    facts.percent(max(one["busy"] for one in samples)),
+                ]
+            )
+    reporting.table(
+        ["", "alone MB/s", "rate MB/s", "kept", "checkpoints MB/s", "processors busy"], rows
+    )
+    return figures
+
+
+def panels_of(found: dict[str, Samples]) -> list[svg.Panel]:
+    panels = []
+    for kind, ones in found.items():
+        panel = svg.Panel(kind, "round", "MB/s")
+        for way, samples in ones.items():
+            panel.line(way, [(number + 1, one["rate"] / 1e6) for number, one in enumerate(samples)])
+        panels.append(panel)
+    return panels
+
+
 def main() -> None:
     args = running.arguments("mixed", __doc__, more)
     running.end_on_signals()
@@ -217,28 +254,7 @@ def main() -> None:
                         file=sys.stderr,
                         flush=True,
                     )
-    figures, rows = {}, []
-    for kind, ones in found.items():
-        alone = stats.spread([one["rate"] for one in ones["alone"]])["median"]
-        for way, samples in ones.items():
-            kept = stats.figure(
-                [mine["rate"] / its["rate"] for mine, its in zip(samples, ones["alone"])]
-            )
-            if way != "alone":
-                figures[f"{kind}: {way}"] = kept
-            rows.append(
-                [
-                    f"{kind}, {way}",
-                    f"{alone / 1e6:.1f}",
-                    f"{stats.spread([one['rate'] for one in samples])['median'] / 1e6:.1f}",
-                    f"{kept['value']:.3f}",
-                    f"{stats.spread([one['checkpoints'] for one in samples])['median'] / 1e6:.1f}",
-                    facts.percent(max(one["busy"] for one in samples)),
-                ]
-            )
-    reporting.table(
-        ["", "alone MB/s", "rate MB/s", "kept", "checkpoints MB/s", "processors busy"], rows
-    )
+    figures = show(found)
     worst = min(
         (figures[f"{kind}: orchestrated, hint on"] for kind in KINDS), key=lambda one: one["value"]
     )
@@ -250,12 +266,7 @@ def main() -> None:
         GOALS,
         {"fio": version, "raw": found},
     )
-    panels = []
-    for kind, ones in found.items():
-        panel = svg.Panel(kind, "round", "MB/s")
-        for way, samples in ones.items():
-            panel.line(way, [(number + 1, one["rate"] / 1e6) for number, one in enumerate(samples)])
-        panels.append(panel)
+    panels = panels_of(found)
     svg.save(reporting.result_path(args, "mixed", ".svg"), footnote, panels)
 
 

@@ -132,6 +132,51 @@ def run(args: argparse.Namespace, program: str, name: str, rounds: int) -> list[
                 os.environ.pop(key) if value is None else os.environ.update({key: value})
 
 
+def show(args: argparse.Namespace, samples: Samples, missing: dict[str, str]) -> None:
+    rows = []
+    for name, title in NAMES.items():
+        if name not in samples:
+            rows.append([title, "missing", "", "", ""])
+            continue
+        median = {
+            key: statistics.median(one[key] for one in samples[name])
+            for key in ("blocked_s", "durable_s", "memory_bytes")
+        }
+        slower = statistics.median(one["with_s"] - one["window_s"] for one in samples[name])
+        durable = f"{median['durable_s']:.3f}" if samples[name][0]["tells"] else "-"
+        rows.append(
+            [
+                title,
+                f"{1e3 * median['blocked_s']:.1f}",
+                durable,
+                f"{1e3 * slower:.0f}",
+                f"{median['memory_bytes'] / running.MIB:.0f}",
+            ]
+        )
+    print(
+        f"\n{args.ranks} rank(s) of {args.mib} MiB, "
+        f"{statistics.median(one['window_s'] for one in samples['orcheck']):.1f} s of computing a "
+        "window"
+    )
+    reporting.table(["", "blocked ms", "durable s", "slower by ms", "memory MiB"], rows)
+    for name, why in missing.items():
+        print(f"{NAMES[name]} is missing: {why}")
+
+
+def panels_of(samples: Samples) -> list[svg.Panel]:
+    there = [name for name in NAMES if name in samples]
+    panels = []
+    for title, unit, value in SHOWN:
+        panel = svg.Panel(
+            title, "", unit, x_names=[(i, NAMES[name]) for i, name in enumerate(there)]
+        )
+        for i, name in enumerate(there):
+            found = stats.spread([value(one) for one in samples[name]])
+            panel.line(NAMES[name], [(i, found["median"], found["q1"], found["q3"])])
+        panels.append(panel)
+    return panels
+
+
 def main() -> None:
     args = running.arguments("peers", __doc__, more)
     running.end_on_signals()
@@ -163,34 +208,7 @@ def main() -> None:
                     raise
                 missing[name] = f"failed: {str(error).strip().splitlines()[-1]}"
                 del samples[name]
-    rows = []
-    for name, title in NAMES.items():
-        if name not in samples:
-            rows.append([title, "missing", "", "", ""])
-            continue
-        median = {
-            key: statistics.median(one[key] for one in samples[name])
-            for key in ("blocked_s", "durable_s", "memory_bytes")
-        }
-        slower = statistics.median(one["with_s"] - one["window_s"] for one in samples[name])
-        durable = f"{median['durable_s']:.3f}" if samples[name][0]["tells"] else "-"
-        rows.append(
-            [
-                title,
-                f"{1e3 * median['blocked_s']:.1f}",
-                durable,
-                f"{1e3 * slower:.0f}",
-                f"{median['memory_bytes'] / running.MIB:.0f}",
-            ]
-        )
-    print(
-        f"\n{args.ranks} rank(s) of {args.mib} MiB, "
-        f"{statistics.median(one['window_s'] for one in samples['orcheck']):.1f} s of computing a "
-        "window"
-    )
-    reporting.table(["", "blocked ms", "durable s", "slower by ms", "memory MiB"], rows)
-    for name, why in missing.items():
-        print(f"{NAMES[name]} is missing: {why}")
+    show(args, samples, missing)
     figures = {
         f"{key}_over_{name}": stats.figure(
             [
@@ -208,16 +226,7 @@ def main() -> None:
     footnote = reporting.finish(
         args, "peers", machine, figures, {}, {"missing": missing, "raw": samples}
     )
-    there = [name for name in NAMES if name in samples]
-    panels = []
-    for title, unit, value in SHOWN:
-        panel = svg.Panel(
-            title, "", unit, x_names=[(i, NAMES[name]) for i, name in enumerate(there)]
-        )
-        for i, name in enumerate(there):
-            found = stats.spread([value(one) for one in samples[name]])
-            panel.line(NAMES[name], [(i, found["median"], found["q1"], found["q3"])])
-        panels.append(panel)
+    panels = panels_of(samples)
     svg.save(os.path.join(args.results, "peers.svg"), footnote, panels)
 
 

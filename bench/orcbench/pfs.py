@@ -175,6 +175,25 @@ def show(name: str, found: dict[int, Samples]) -> None:
     reporting.table(["", "s", "quartiles", "MB/s", "of traditional", "processors busy"], rows)
 
 
+def panels_of(at: dict[str, dict[int, Samples]]) -> list[svg.Panel]:
+    panels = []
+    for name, found in at.items():
+        panel = svg.Panel(
+            f"MooseFS, {SERVERS} servers, {name} disks",
+            "ranks on 8 nodes",
+            "s until committed",
+            log_x=True,
+        )
+        for kind in KINDS:
+            points = []
+            for ranks, kinds in found.items():
+                times = stats.spread([one["s"] for one in kinds[kind]])
+                points.append((ranks, times["median"], times["q1"], times["q3"]))
+            panel.line(kind, points)
+        panels.append(panel)
+    return panels
+
+
 def main() -> None:
     args = running.arguments("pfs", __doc__, more)
     running.end_on_signals()
@@ -244,21 +263,7 @@ def main() -> None:
             },
         },
     )
-    panels = []
-    for name, found in at.items():
-        panel = svg.Panel(
-            f"MooseFS, {SERVERS} servers, {name} disks",
-            "ranks on 8 nodes",
-            "s until committed",
-            log_x=True,
-        )
-        for kind in KINDS:
-            points = []
-            for ranks, kinds in found.items():
-                times = stats.spread([one["s"] for one in kinds[kind]])
-                points.append((ranks, times["median"], times["q1"], times["q3"]))
-            panel.line(kind, points)
-        panels.append(panel)
+    panels = panels_of(at)
     svg.save(reporting.result_path(args, "pfs", ".svg"), footnote, panels)
 
 

@@ -23,7 +23,7 @@ import sys
 from collections.abc import Iterable
 
 from orcbench import facts, reporting, running, stats, svg
-from orcbench.stats import Sample, Samples
+from orcbench.stats import Figure, Sample, Samples
 from testbed.cluster import cluster as cl
 
 GIB = 1 << 30
@@ -264,24 +264,7 @@ def over_raw(ones: list[Sample]) -> list[float]:
     return [one["rate"] / one["raw"][way] for one in ones]
 
 
-def main() -> None:
-    args = running.arguments("restart", __doc__, more)
-    running.end_on_signals()
-    if not facts.output("fio", "--version"):
-        reporting.not_measured(args, "restart", running.NO_FIO, GOALS)
-        return
-    program, machine = running.build(args.prefix, "spread"), facts.Machine(args.dir)
-    if 4 * args.mib * running.MIB > 0.7 * facts.available_bytes():
-        args.mib = int(0.7 * facts.available_bytes() / 4 / running.MIB)
-        print(f"WARNING: memory is short; {args.mib} MiB are measured", flush=True)
-    rounds = args.rounds or (32 if args.full else 12)
-    found, why = from_disk(args, program, rounds), cl.missing()
-    found["process"] = from_process(args, program, max(3, rounds // 3))
-    if why:
-        print(f"\nNOT MEASURED: level peers: {why}. read_over_raw_peers is null")
-    else:
-        found["peers"] = from_peers(args, program, rounds)
-    print()
+def show(found: Samples) -> None:
     rows = []
     for level in LEVELS:
         if level not in found:
@@ -315,10 +298,9 @@ def main() -> None:
         ["from level", "MiB", "found s", "read s", "all s", "MB/s", "raw MB/s", "raw by", "ratio"],
         rows,
     )
-    print(
-        "process: the rate is of all, from the start of the new run; what the ranks left staged is "
-        "flushed by the agent first"
-    )
+
+
+def figures_of(found: Samples) -> dict[str, Figure]:
     figures = {
         f"read_over_raw_{level}": stats.figure(over_raw(found[level]) if level in found else [])
         for level in LEVELS[1:]
@@ -336,18 +318,10 @@ def main() -> None:
         figures["tcp_over_tcp"] = stats.figure(
             [one["raw_s"][0] / one["raw_s"][1] for one in found["peers"]]
         )
-    footnote = reporting.finish(
-        args,
-        "restart",
-        machine,
-        figures,
-        GOALS,
-        {
-            "best_raw": {level: best(ones) for level, ones in found.items() if "raw" in ones[0]},
-            "raw": found,
-            "peers_not_measured": why,
-        },
-    )
+    return figures
+
+
+def panels_of(found: Samples) -> list[svg.Panel]:
     panels = []
     for level in ("node", "global", "peers"):
         if level in found:
@@ -363,6 +337,46 @@ def main() -> None:
                 ],
             )
             panels.append(panel)
+    return panels
+
+
+def main() -> None:
+    args = running.arguments("restart", __doc__, more)
+    running.end_on_signals()
+    if not facts.output("fio", "--version"):
+        reporting.not_measured(args, "restart", running.NO_FIO, GOALS)
+        return
+    program, machine = running.build(args.prefix, "spread"), facts.Machine(args.dir)
+    if 4 * args.mib * running.MIB > 0.7 * facts.available_bytes():
+        args.mib = int(0.7 * facts.available_bytes() / 4 / running.MIB)
+        print(f"WARNING: memory is short; {args.mib} MiB are measured", flush=True)
+    rounds = args.rounds or (32 if args.full else 12)
+    found, why = from_disk(args, program, rounds), cl.missing()
+    found["process"] = from_process(args, program, max(3, rounds // 3))
+    if why:
+        print(f"\nNOT MEASURED: level peers: {why}. read_over_raw_peers is null")
+    else:
+        found["peers"] = from_peers(args, program, rounds)
+    print()
+    show(found)
+    print(
+        "process: the rate is of all, from the start of the new run; what the ranks left staged is "
+        "flushed by the agent first"
+    )
+    figures = figures_of(found)
+    footnote = reporting.finish(
+        args,
+        "restart",
+        machine,
+        figures,
+        GOALS,
+        {
+            "best_raw": {level: best(ones) for level, ones in found.items() if "raw" in ones[0]},
+            "raw": found,
+            "peers_not_measured": why,
+        },
+    )
+    panels = panels_of(found)
     svg.save(os.path.join(args.results, "restart.svg"), footnote, panels)
 
 

@@ -346,37 +346,7 @@ def row(result: Sample, figures: dict[str, Figure]) -> list[str]:
     ]
 
 
-def plot(
-    args: argparse.Namespace, results: list[Sample], series: list[Sample], footnote: str
-) -> None:
-    one = sorted(
-        (r for r in results if r["ranks"] == 1 and r["threads"] == 1),
-        key=lambda r: r["mib_per_rank"],
-    )
-    panel = svg.Panel(
-        "One rank: how long the program is kept", "MiB", "seconds", log_x=True, log_y=True
-    )
-    for task, name in (
-        ("memcpy", "memcpy"),
-        ("orcheck", "Orcheck, copied"),
-        ("orcheck_running", "Orcheck, copied during a flush"),
-        ("lent", "Orcheck, lent"),
-        ("posix", "POSIX write + fsync"),
-        ("mpiio", "MPI_File_write_at_all + sync"),
-    ):
-        panel.line(
-            name,
-            [
-                (
-                    r["mib_per_rank"],
-                    r["seconds"][task]["median"],
-                    r["seconds"][task]["q1"],
-                    r["seconds"][task]["q3"],
-                )
-                for r in one
-                if r["seconds"].get(task)
-            ],
-        )
+def ratios_panel(results: list[Sample]) -> svg.Panel:
     names = [
         (i, f"{r['ranks']}x{r['mib_per_rank']}" + ("t" if r["threads"] > 1 else ""))
         for i, r in enumerate(results)
@@ -412,7 +382,41 @@ def plot(
         joined=False,
     )
     ratios.limit(GOALS["blocked_over_memcpy"][1], "goal")
-    panels = [panel, ratios]
+    return ratios
+
+
+def plot(
+    args: argparse.Namespace, results: list[Sample], series: list[Sample], footnote: str
+) -> None:
+    one = sorted(
+        (r for r in results if r["ranks"] == 1 and r["threads"] == 1),
+        key=lambda r: r["mib_per_rank"],
+    )
+    panel = svg.Panel(
+        "One rank: how long the program is kept", "MiB", "seconds", log_x=True, log_y=True
+    )
+    for task, name in (
+        ("memcpy", "memcpy"),
+        ("orcheck", "Orcheck, copied"),
+        ("orcheck_running", "Orcheck, copied during a flush"),
+        ("lent", "Orcheck, lent"),
+        ("posix", "POSIX write + fsync"),
+        ("mpiio", "MPI_File_write_at_all + sync"),
+    ):
+        panel.line(
+            name,
+            [
+                (
+                    r["mib_per_rank"],
+                    r["seconds"][task]["median"],
+                    r["seconds"][task]["q1"],
+                    r["seconds"][task]["q3"],
+                )
+                for r in one
+                if r["seconds"].get(task)
+            ],
+        )
+    panels = [panel, ratios_panel(results)]
     if series:
         order = svg.Panel(
             f"The first {len(series)} checkpoints of a session, 1 GiB", "checkpoint", "seconds"
@@ -423,34 +427,11 @@ def plot(
     svg.save(os.path.join(args.results, "stall.svg"), footnote, panels)
 
 
-def main() -> None:
-    args = running.arguments("stall", __doc__, more)
-    running.end_on_signals()
-    program = running.build(args.prefix, "stall")
-    machine = facts.Machine(args.dir)
-    points = FULL if args.full else QUICK
-    if args.point:
-        points = []
-        for text in args.point:
-            ranks, mib, threads = (*map(int, text.split("x")), 1)[:3]
-            points.append((ranks, mib, threads))
-    results: list[Sample] = []
-    left_out: list[dict[str, Any]] = []
-    for point in points:
-        print(f"measuring {point[0]} x {point[1]} MiB ...", file=sys.stderr, flush=True)
-        found, why = measure(args, program, point)
-        if found is None:
-            left_out.append({"ranks": point[0], "mib_per_rank": point[1], "why": why})
-            continue
-        result, figures = evaluate(point, found)
-        result["figures"] = figures
-        results.append(result)
-    print("measuring with an agent ...", file=sys.stderr, flush=True)
-    with_agent = measure_agent(args, program)
-    print("measuring incremental checkpoints ...", file=sys.stderr, flush=True)
-    changes = measure_incremental(args, running.build(args.prefix, "incremental"))
-    print(f"measuring a series of {args.series} checkpoints ...", file=sys.stderr, flush=True)
-    series = measure_series(args, program) if args.series else []
+def point_in(result: Sample) -> Point:
+    return result["ranks"], result["mib_per_rank"], result["threads"]
+
+
+def show(results: list[Sample], left_out: list[dict[str, Any]]) -> None:
     print("milliseconds a checkpoint; r = copied / memcpy, A/A = memcpy / memcpy")
     reporting.table(
         [
@@ -470,8 +451,42 @@ def main() -> None:
     )
     for one in left_out:
         print(f"left out: {one['ranks']} x {one['mib_per_rank']} MiB: {one['why']}")
+
+
+def point_of(text: str) -> Point:
+    """RANKSxMIB or RANKSxMIBxTHREADS."""
+    ranks, mib, threads = (*map(int, text.split("x")), 1)[:3]
+    return ranks, mib, threads
+
+
+def main() -> None:
+    args = running.arguments("stall", __doc__, more)
+    running.end_on_signals()
+    program = running.build(args.prefix, "stall")
+    machine = facts.Machine(args.dir)
+    points = FULL if args.full else QUICK
+    if args.point:
+        points = [point_of(text) for text in args.point]
+    results: list[Sample] = []
+    left_out: list[dict[str, Any]] = []
+    for point in points:
+        print(f"measuring {point[0]} x {point[1]} MiB ...", file=sys.stderr, flush=True)
+        found, why = measure(args, program, point)
+        if found is None:
+            left_out.append({"ranks": point[0], "mib_per_rank": point[1], "why": why})
+            continue
+        result, figures = evaluate(point, found)
+        result["figures"] = figures
+        results.append(result)
+    print("measuring with an agent ...", file=sys.stderr, flush=True)
+    with_agent = measure_agent(args, program)
+    print("measuring incremental checkpoints ...", file=sys.stderr, flush=True)
+    changes = measure_incremental(args, running.build(args.prefix, "incremental"))
+    print(f"measuring a series of {args.series} checkpoints ...", file=sys.stderr, flush=True)
+    series = measure_series(args, program) if args.series else []
+    show(results, left_out)
     chosen = next(
-        (r for r in results if (r["ranks"], r["mib_per_rank"], r["threads"]) == MAIN),
+        (r for r in results if point_in(r) == MAIN),
         results[-1] if args.point and results else None,
     )
     if chosen is None:
@@ -482,14 +497,8 @@ def main() -> None:
     print(f"\nratios below: {chosen['ranks']} x {chosen['mib_per_rank']} MiB")
     main_figures: dict[str, Figure] = dict(chosen["figures"])
     for suffix, point in SPREAD.items():
-        there: dict[str, Figure] = next(
-            (
-                r["figures"]
-                for r in results
-                if (r["ranks"], r["mib_per_rank"], r["threads"]) == point
-            ),
-            {},
-        )
+        of_point = (r["figures"] for r in results if point_in(r) == point)
+        there: dict[str, Figure] = next(of_point, {})
         for key in ("blocked_over_memcpy", "memcpy_over_memcpy", "lent_ms"):
             main_figures[key + suffix] = there.get(key, stats.figure([]))
     main_figures.update(with_agent)

@@ -10,10 +10,12 @@ import math
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
 COLOURS = ["#1f5fa8", "#c8501e", "#3a8a3f", "#7a4aa0", "#a0791a", "#4a4a4a", "#c2437f", "#2a9aa0"]
+# From a value to a place in the picture.
+Scale = Callable[[float], float]
 # x, y, and the bounds of y.
 Point = tuple[float, float, float | None, float | None]
 # Name, points, dashed, joined, colour, hollow, dots.
@@ -86,6 +88,39 @@ class Panel:
             x0, x1 = x0 - pad, x1 + pad
         return x0, x1, y0, y1
 
+    def _lines(self, px: Scale, py: Scale, left: float, top: float) -> tuple[list[str], list[str]]:
+        """The lines, and the key to them."""
+        out: list[str] = []
+        key: list[str] = []
+        for name, points, dashed, joined, colour, hollow, dots in self.lines:
+            stroke = f'stroke="{colour}" fill="none" stroke-width="1.8"' + (
+                ' stroke-dasharray="5 4"' if dashed else ""
+            )
+            if joined:
+                path = " ".join(f"{px(p[0]):.1f},{py(p[1]):.1f}" for p in points)
+                out.append(f'<polyline points="{path}" {stroke}/>')
+            for x, y, low, high in points:
+                if low is not None and high is not None:
+                    out.append(
+                        f'<line x1="{px(x):.1f}" x2="{px(x):.1f}" y1="{py(low):.1f}" '
+                        f'y2="{py(high):.1f}" stroke="{colour}" stroke-width="1.2"/>'
+                    )
+                if dots and not dashed:
+                    out.append(
+                        f'<circle cx="{px(x):.1f}" cy="{py(y):.1f}" r="3.2" stroke="{colour}" '
+                        f'fill="{"#fff" if hollow else colour}"/>'
+                    )
+            if name is None:
+                continue
+            y = top + 16 + 15 * len(key)
+            mark = (
+                f'<circle cx="{left + 19}" cy="{y - 4}" r="3.2" stroke="{colour}" fill="#fff"/>'
+                if hollow
+                else f'<line x1="{left + 8}" x2="{left + 30}" y1="{y - 4}" y2="{y - 4}" {stroke}/>'
+            )
+            key.append(f'{mark}<text x="{left + 36}" y="{y}" class="k">{escape(name)}</text>')
+        return out, key
+
     def draw(self, at_x: float) -> str:
         x0, x1, y0, y1 = self._range()
 
@@ -144,34 +179,8 @@ class Panel:
                 f'<line x1="{left}" x2="{right}" y1="{py(y):.1f}" y2="{py(y):.1f}" class="l"/>'
                 f'<text x="{right - 4}" y="{py(y) - 4:.1f}" class="y">{escape(name)}</text>'
             )
-        key: list[str] = []
-        for name, points, dashed, joined, colour, hollow, dots in self.lines:
-            stroke = f'stroke="{colour}" fill="none" stroke-width="1.8"' + (
-                ' stroke-dasharray="5 4"' if dashed else ""
-            )
-            if joined:
-                path = " ".join(f"{px(p[0]):.1f},{py(p[1]):.1f}" for p in points)
-                out.append(f'<polyline points="{path}" {stroke}/>')
-            for x, y, low, high in points:
-                if low is not None and high is not None:
-                    out.append(
-                        f'<line x1="{px(x):.1f}" x2="{px(x):.1f}" y1="{py(low):.1f}" '
-                        f'y2="{py(high):.1f}" stroke="{colour}" stroke-width="1.2"/>'
-                    )
-                if dots and not dashed:
-                    out.append(
-                        f'<circle cx="{px(x):.1f}" cy="{py(y):.1f}" r="3.2" stroke="{colour}" '
-                        f'fill="{"#fff" if hollow else colour}"/>'
-                    )
-            if name is None:
-                continue
-            y = top + 16 + 15 * len(key)
-            mark = (
-                f'<circle cx="{left + 19}" cy="{y - 4}" r="3.2" stroke="{colour}" fill="#fff"/>'
-                if hollow
-                else f'<line x1="{left + 8}" x2="{left + 30}" y1="{y - 4}" y2="{y - 4}" {stroke}/>'
-            )
-            key.append(f'{mark}<text x="{left + 36}" y="{y}" class="k">{escape(name)}</text>')
+        lines, key = self._lines(px, py, left, top)
+        out += lines
         wide = 44 + 6.2 * max((len(line[0]) for line in self.lines if line[0]), default=0)
         out.append(
             f'<rect x="{left + 3}" y="{top + 3}" width="{wide:.0f}" height="{15 * len(key) + 5}" '
