@@ -12,7 +12,8 @@ PREFIX ?= $(CURDIR)/build/prefix
 CARGO ?= cargo
 export PREFIX CARGO
 
-BENCHES := $(sort $(notdir $(shell find bench -maxdepth 1 -type f -perm -u+x 2>/dev/null)))
+# The list in bench/orcbench/__main__.py: a module each.
+BENCHES := $(shell sed -n '/^BENCHMARKS = (/,/^)/s/^    "\(.*\)",$$/\1/p' bench/orcbench/__main__.py)
 
 .PHONY: help build install-deps demo check check-fast check-arm sabotage bench torture soak fmt clean
 
@@ -59,7 +60,7 @@ torture: build ## kill, fault and damage Orcheck and other formats alike; table 
 
 bench: $(addprefix bench-,$(BENCHES)) ## run all benchmarks, one after the other
 
-bench-%: build ## run bench/% : table, bench/results/%.json, plot
+bench-%: build ## run one benchmark: table, bench/results/%.json, plot
 	@tools/install-deps.sh bench
 	@tools/bench.sh "$*"
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs the smallest examples twice: the second run continues where the first one ended, with the same sum."""
+"""Runs the smallest examples twice: the second run continues where the first one ended."""
 
 import os
 import subprocess
@@ -23,7 +23,10 @@ def main() -> None:
             for begin in (0, 10000):
                 first, last = lines(program, directory)[:2]
                 if first != f"from step {begin}" or abs(float(last.split()[-1]) - SUM) > 1e-9:
-                    sys.exit(f"{program}: expected step {begin} and {SUM:.12f}, found {first!r} and {last!r}")
+                    sys.exit(
+                        f"{program}: expected step {begin} and {SUM:.12f}, found {first!r} and "
+                        f"{last!r}"
+                    )
     print(f"{len(sys.argv) - 1} passed, 0 failed")
 
 

@@ -1,17 +1,10 @@
 #!/usr/bin/env bash
-# Runs one benchmark of bench/.
+# Runs one benchmark of bench/orcbench/, or lists them.
 #
-# usage: tools/bench.sh NAME
-# A benchmark is an executable bench/NAME (any language). It prints a table, writes
-# bench/results/NAME.json and draws a plot beside it.
+# usage: tools/bench.sh [NAME [OPTION...]]      (NAME --help: its options)
+# A benchmark prints a table, writes bench/results/NAME.json and draws a plot beside it.
 set -euo pipefail
-name=${1:?usage: $0 NAME}
 cd "$(dirname "$0")/.."
 . tools/mpi-env.sh
-if [[ ! -x bench/$name || -d bench/$name ]]; then
-    echo "there is no benchmark '$name'. Next: choose one of:" >&2
-    find bench -maxdepth 1 -type f -perm -u+x -printf '    make bench-%f\n' 2>/dev/null | sort >&2
-    exit 2
-fi
 mkdir -p bench/results
-exec "bench/$name"
+PYTHONPATH=$PWD/bench${PYTHONPATH:+:$PYTHONPATH} exec python3 -m orcbench "$@"

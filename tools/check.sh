@@ -80,6 +80,7 @@ verdict() { # the last lines, and the exit status
 
 step format "$cargo" fmt --all --check
 step vectors python3 crates/net/tests/vectors/recompute.py
+step python tools/check-python.sh
 if [[ ${1:-} == fast ]]; then
     step lint "$cargo" clippy --workspace --all-targets --locked -- -D warnings
     step units "$cargo" test --workspace --locked --no-fail-fast --lib --bins
@@ -109,11 +110,11 @@ end build
 step capi env PREFIX="$prefix" bash crates/capi/tests/run.sh
 step first-hour python3 tools/first-hour.py
 step examples make -C examples validate ORCHECK_PREFIX="$prefix" OUT="$PWD/build/examples"
-step benches env PREFIX="$prefix" python3 bench/orcbench.py
-step hosts env PREFIX="$prefix" LBM="$PWD/build/examples/lbm" python3 testbed/cluster/selftest.py
-step moosefs env PREFIX="$prefix" LBM="$PWD/build/examples/lbm" python3 testbed/cluster/moosetest.py
-step disks python3 testbed/cluster/disktest.py
-step torture env PREFIX="$prefix" python3 testbed/torture/selftest.py
+step benches env PREFIX="$prefix" PYTHONPATH=bench python3 -m orcbench.selftest
+step hosts env PREFIX="$prefix" LBM="$PWD/build/examples/lbm" python3 -m testbed.cluster.selftest
+step moosefs env PREFIX="$prefix" LBM="$PWD/build/examples/lbm" python3 -m testbed.cluster.moosetest
+step disks python3 -m testbed.cluster.disktest
+step torture env PREFIX="$prefix" PYTHONPATH=bench python3 -m testbed.torture.selftest
 end faults
 end lint
 end doc

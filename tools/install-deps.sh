@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs the distribution's packages that a target needs and that are missing, and nothing else.
+# Installs the distribution's packages that a target needs and that are missing, and nothing else; for check also the
+# linters of the Python files, into a virtual environment below build/.
 #
 # usage: tools/install-deps.sh build|demo|check|bench|torture|arm
 # exit:  0 all there, or what is missing is not needed by most of the target: one line says what, and the target continues
@@ -19,7 +20,7 @@ case "${1:-}" in
 build) ;;
 demo) needed+=("${mpi[@]}") ;;
 bench) needed+=("${mpi[@]}") wanted=("${parts[@]}" fio librsvg2-bin iproute2 sshfs openssh-sftp-server libfuse3-dev "${moosefs[@]}") ;;
-check) needed+=(python3:python3) wanted=("${parts[@]}" "${mpi[@]%%:*}" libsimgrid-dev libfuse3-dev fio iproute2 "${moosefs[@]}") ;;
+check) needed+=(python3:python3) wanted=("${parts[@]}" "${mpi[@]%%:*}" python3-venv libsimgrid-dev libfuse3-dev fio iproute2 "${moosefs[@]}") ;;
 torture) needed+=("${mpi[@]}") wanted=("${parts[@]}" python3-venv) ;;
 arm) needed+=(gcc-aarch64-linux-gnu:aarch64-linux-gnu-gcc qemu-user:qemu-aarch64) wanted=(libc6-dev-arm64-cross) ;;
 *)
@@ -33,55 +34,75 @@ if ! command -v "${CARGO:-cargo}" >/dev/null; then
     exit 2
 fi
 
-missing=() vital=0
-for need in "${needed[@]}"; do
-    command -v "${need#*:}" >/dev/null || { missing+=("${need%%:*}") && vital=1; }
-done
-if ! command -v dpkg-query >/dev/null; then
-    # Not a Debian: names of packages differ, the programs do not.
-    ((vital)) || exit 0
-    echo "missing: ${missing[*]} (names of Debian). Next: install them with your system's packages or modules, then run this again." >&2
-    exit 2
-fi
-if ((${#wanted[@]})); then
-    # One query for all packages: this runs before every target and must cost nothing.
-    installed=$(dpkg-query -W -f='${db:Status-Abbrev} ${Package}\n' "${wanted[@]}" 2>/dev/null |
-        sed -n 's/^ii *//p' || true)
-    for package in "${wanted[@]}"; do
-        grep -qxF "$package" <<<"$installed" || missing+=("$package")
+packages() {
+    missing=() vital=0
+    for need in "${needed[@]}"; do
+        command -v "${need#*:}" >/dev/null || { missing+=("${need%%:*}") && vital=1; }
     done
-fi
-((${#missing[@]})) || exit 0
-
-install=(apt-get install -y --no-install-recommends "${missing[@]}")
-if [[ $(id -u) -eq 0 ]]; then
-    root=(env)
-elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
-    root=(sudo -n env)
-else
-    line="sudo apt-get install ${missing[*]}"
-    if ((vital)); then
-        echo "what this target needs is missing. Next: $line" >&2
+    if ! command -v dpkg-query >/dev/null; then
+        # Not a Debian: names of packages differ, the programs do not.
+        ((vital)) || return 0
+        echo "missing: ${missing[*]} (names of Debian). Next: install them with your system's packages or modules, then run this again." >&2
         exit 2
     fi
-    echo "some packages are missing; what needs them fails or is skipped. To have all: $line" >&2
-    exit 0
-fi
+    if ((${#wanted[@]})); then
+        # One query for all packages: this runs before every target and must cost nothing.
+        installed=$(dpkg-query -W -f='${db:Status-Abbrev} ${Package}\n' "${wanted[@]}" 2>/dev/null |
+            sed -n 's/^ii *//p' || true)
+        for package in "${wanted[@]}"; do
+            grep -qxF "$package" <<<"$installed" || missing+=("$package")
+        done
+    fi
+    ((${#missing[@]})) || return 0
 
-echo "installing: ${missing[*]}"
-# RUNLEVEL=1: packages with a daemon do not start it (invoke-rc.d); where systemd runs, it is switched off below.
-root+=(DEBIAN_FRONTEND=noninteractive RUNLEVEL=1)
-# The lists may be old or empty, as in a fresh container: refresh them only if they do not serve.
-if ! "${root[@]}" "${install[@]}" </dev/null >/dev/null 2>&1; then
-    "${root[@]}" apt-get update -q </dev/null
-    "${root[@]}" "${install[@]}" </dev/null
-fi
-for package in "${missing[@]}"; do
-    case "$package" in
-    moosefs-master | moosefs-chunkserver)
-        if [[ -d /run/systemd/system ]]; then
-            "${root[@]}" systemctl disable --now "$package" >/dev/null 2>&1 || true
+    install=(apt-get install -y --no-install-recommends "${missing[@]}")
+    if [[ $(id -u) -eq 0 ]]; then
+        root=(env)
+    elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
+        root=(sudo -n env)
+    else
+        line="sudo apt-get install ${missing[*]}"
+        if ((vital)); then
+            echo "what this target needs is missing. Next: $line" >&2
+            exit 2
         fi
-        ;;
-    esac
-done
+        echo "some packages are missing; what needs them fails or is skipped. To have all: $line" >&2
+        return 0
+    fi
+
+    echo "installing: ${missing[*]}"
+    # RUNLEVEL=1: packages with a daemon do not start it (invoke-rc.d); where systemd runs, it is switched off below.
+    root+=(DEBIAN_FRONTEND=noninteractive RUNLEVEL=1)
+    # The lists may be old or empty, as in a fresh container: refresh them only if they do not serve.
+    if ! "${root[@]}" "${install[@]}" </dev/null >/dev/null 2>&1; then
+        "${root[@]}" apt-get update -q </dev/null
+        "${root[@]}" "${install[@]}" </dev/null
+    fi
+    for package in "${missing[@]}"; do
+        case "$package" in
+        moosefs-master | moosefs-chunkserver)
+            if [[ -d /run/systemd/system ]]; then
+                "${root[@]}" systemctl disable --now "$package" >/dev/null 2>&1 || true
+            fi
+            ;;
+        esac
+    done
+}
+
+# Again only where tools/check-python.txt has changed since.
+linters() {
+    local there=build/python-tools
+    cmp -s tools/check-python.txt "$there/installed" && return 0
+    echo "installing into $there: $(grep -v '^#' tools/check-python.txt | xargs)"
+    rm -rf "$there"
+    if python3 -m venv "$there" >/dev/null && "$there/bin/pip" install -q --disable-pip-version-check -r tools/check-python.txt; then
+        cp tools/check-python.txt "$there/installed"
+    else
+        rm -rf "$there"
+        echo "the linters of the Python files could not be installed; their check is skipped" >&2
+    fi
+}
+
+packages
+cd "$(dirname "$0")/.."
+[[ $1 != check ]] || linters

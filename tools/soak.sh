@@ -102,7 +102,7 @@ stage_fuzz() {
 }
 stage_torture() {
     tools/install-prefix.sh build/prefix && tools/install-deps.sh torture &&
-        python3 testbed/torture/torture.py orcheck orcheck-incremental --must-hold orcheck --minutes "$(some 20)"
+        PYTHONPATH=bench python3 -m testbed.torture orcheck orcheck-incremental --must-hold orcheck --minutes "$(some 20)"
 }
 
 (($#)) || set -- kills power blocks faults told nodes servers models jobs survival fuzz torture

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tortures Orcheck and whatever other formats can be had here: table, bench/results/torture.json.
 #
-# usage: tools/torture.sh [option of testbed/torture/torture.py ...]
+# usage: tools/torture.sh [option of testbed.torture ...]
 #   TORTURE_INSTALL=1   install torch too (gigabytes) for torch.save and DCP
 #   TORTURE_PYTHON=...  use this interpreter and its modules, install nothing
 #   ORCHECK_TRIALS, ORCHECK_SEED: see testbed/torture/README.md
@@ -23,4 +23,4 @@ if [[ -z $python ]]; then
         echo "WARNING: not all formats could be installed. Next: see what pip said above, or set TORTURE_PYTHON" >&2
     fi
 fi
-exec python3 testbed/torture/torture.py --python "$python" --prefix "$prefix" --must-hold orcheck "$@"
+PYTHONPATH=bench exec python3 -m testbed.torture --python "$python" --prefix "$prefix" --must-hold orcheck "$@"

@@ -4,7 +4,7 @@
  *
  * A window is as many sweeps over the state as take --window milliseconds or a little more. Windows without and with a checkpoint at the
  * beginning take turns; afterwards each checkpoint is waited for, where the library has a way to. Compiled with -DWITH_SCR,
- * -DWITH_VELOC or -DWITH_FTI the program has that library instead of Orcheck: they do not share a process. bench/peers
+ * -DWITH_VELOC or -DWITH_FTI the program has that library instead of Orcheck: they do not share a process. bench/orcbench/peers.py
  * writes --conf and sets what they read from the environment. Memory is what the machine has less of, everywhere. */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -27,7 +27,7 @@ typedef struct {
     const char *name;
     void (*begin)(const char *dir, const char *conf);
     void (*take)(int version);
-    void (*wait)(int version); /* NULL: safe when take returns; see bench/peers for those that do not tell */
+    void (*wait)(int version); /* NULL: safe when take returns; see orcbench/peers.py for those that do not tell */
     void (*end)(void);
 } Adapter;
 

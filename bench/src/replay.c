@@ -25,7 +25,7 @@
  * the end the image is wiped and restored by orc_restart. Ranks that have nothing to do sleep: they share processors
  * with those that have.
  *
- * Not here: how the job is started, and what stands at the paths (../staging_profiles.py). */
+ * Not here: how the job is started, and what stands at the paths (../orcbench/staging_profiles.py). */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* The solver of examples/lbm as a job that is killed again and again: steps, and after every this many of them a checkpoint
- * that it waits for. Started again it continues from the newest one. bench/waste starts it, kills it, and reads what it says.
+ * that it waits for. Started again it continues from the newest one. bench/orcbench/waste.py starts it, kills it, and reads what it says.
  *
  *   waste --cells EDGE --steps N --every K --dir DIR --report FILE [--options TOML]
  *

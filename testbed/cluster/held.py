@@ -1,17 +1,25 @@
-"""What a program holds as long as it runs, and lets go however it ends: what clusters, disks and file systems share.
+"""What a program holds as long as it runs, and lets go however it ends.
 
-Work directories are below a parent that several programs may use. Each has a file `lock`, which is held as long as
-anybody lives who uses the directory; one that nobody holds was left by programs that were killed all at once.
+Clusters, disks and file systems share this.
+
+Work directories are below a parent that several programs may use. Each has a file `lock`, which is
+held as long as anybody lives who uses the directory; one that nobody holds was left by programs
+that were killed all at once.
 
 Not here: how a thing is brought up and taken down.
 """
+
+import abc
 import contextlib
 import fcntl
 import os
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO, Self, TypeVar
 
+T = TypeVar("T", str, bytes)
 DEADLINE_S = 30
 
 
@@ -19,10 +27,18 @@ class HeldError(Exception):
     """It cannot be had here; the text says what to do."""
 
 
-class Held:
+class Held(abc.ABC):
     """With bring_up() and close(), which also takes down what came up in part."""
 
-    def __enter__(self):
+    @abc.abstractmethod
+    def bring_up(self) -> None:
+        """Makes it be there; may leave it half done with an exception."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Takes down what is there, all of it or a part."""
+
+    def __enter__(self) -> Self:
         try:
             self.bring_up()
         except BaseException:
@@ -30,11 +46,11 @@ class Held:
             raise
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
-def locked_directory(parent, prefix):
+def locked_directory(parent: str, prefix: str) -> tuple[str, IO[str]]:
     """A new directory below parent, and its lock, which is held."""
     os.makedirs(parent, exist_ok=True)
     # Under another name until the lock is held: left_behind() must not take it for an old one.
@@ -47,8 +63,8 @@ def locked_directory(parent, prefix):
     return work, lock
 
 
-def left_behind(parent, prefix):
-    """Directories below parent that nobody holds any more; each is locked while the caller has it."""
+def left_behind(parent: str, prefix: str) -> Iterator[str]:
+    """Directories below parent that nobody holds any more; the caller holds each while it looks."""
     for name in os.listdir(parent) if os.path.isdir(parent) else []:
         work = os.path.join(os.path.realpath(parent), name)
         if name.startswith(prefix):
@@ -57,15 +73,21 @@ def left_behind(parent, prefix):
                 yield work
 
 
-def checked(command, **more):
+def checked(command: Sequence[str], input: str | None = None) -> str:
     """What a command says; an error is a HeldError."""
-    done = subprocess.run(command, capture_output=True, text=True, **more)
+    done = subprocess.run(command, capture_output=True, text=True, input=input)
     if done.returncode != 0:
         raise HeldError(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
     return done.stdout
 
 
-def until(found, within_s=DEADLINE_S, every_s=0.02):
+def pipe(end: IO[T] | None) -> IO[T]:
+    """The pipe that a process was started with."""
+    assert end is not None, "this process was started without this pipe"
+    return end
+
+
+def until(found: Callable[[], object], within_s: float = DEADLINE_S, every_s: float = 0.02) -> bool:
     """Whether it came to be."""
     end = time.monotonic() + within_s
     while not found():

@@ -1,17 +1,22 @@
-#!/usr/bin/env python3
 """Tests the harness: it must find each mistake of selftest/bad.c, and nothing where there is none.
 
-    selftest.py [--prefix DIR]     ends with 'N passed, M failed'
+    PYTHONPATH=bench python3 -m testbed.torture.selftest [--prefix DIR]
+
+ends with 'N passed, M failed'.
 """
+
 import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from orcbench import running
+from testbed.torture import torture
+from testbed.torture.trial import VERDICTS
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [HERE]
-import torture
-from trial import VERDICTS
 
 OF_NO_HARM = set(VERDICTS[:3])
 # Way, kinds of faults, trials of each, what must be among the verdicts, what else may be there.
@@ -29,42 +34,71 @@ MISTAKES = [
     # Breaks if: trial.go_on does not count the files that are there.
     ("untidy", "kill", 12, {"LEAK"}, set()),
 ]
-# The twins: no mistake, and no verdict that says so. Breaks if: meddle makes the call all the same whose failure it
-# reports (a rename that failed and happened).
+# The twins: no mistake, and no verdict that says so. Breaks if: meddle makes the call all the same
+# whose failure it reports (a rename that failed and happened).
 RIGHT = [("fwrite-rename", "kill,error,fsync,power,read", 6, OF_NO_HARM)]
 ORCHECK = [("orcheck", "kill,error,fsync,power,flip,block,cut,stale,read", 5, OF_NO_HARM)]
 
 
-def ran(scratch, prefix, name, kinds, trials, **more):
+def ran(
+    scratch: str, prefix: str, name: str, kinds: str, trials: int, **more: Any
+) -> dict[str, list[str]]:
     """{verdict: outcomes} of an adapter, and how many trials struck."""
-    directory = os.path.join(HERE, "adapters" if name in ("orcheck", "fwrite-rename") else "selftest")
-    argv = [name, "--adapters", directory, "--kinds", kinds, "--trials", str(trials), "--dir", scratch, "--prefix", prefix,
-            "--state-kib", "32", "--timeout-s", str(more.get("timeout_s", 20)), "--minutes", "2", "--seed", "1"]
+    directory = os.path.join(
+        HERE, "adapters" if name in ("orcheck", "fwrite-rename") else "selftest"
+    )
+    argv = [
+        name,
+        "--adapters",
+        directory,
+        "--kinds",
+        kinds,
+        "--trials",
+        str(trials),
+        "--dir",
+        scratch,
+        "--prefix",
+        prefix,
+        "--state-kib",
+        "32",
+        "--timeout-s",
+        str(more.get("timeout_s", 20)),
+        "--minutes",
+        "2",
+        "--seed",
+        "1",
+    ]
     args = torture.arguments(argv)
     cells, missing, _ = torture.torture(args, say=lambda *_, **__: None)
-    found = {}
+    found: dict[str, list[str]] = {}
     for cell in cells:
         if cell.why:
             found.setdefault("NOT TRIED", []).append(f"{cell.kind}: {cell.why}")
         for outcome in cell.outcomes:
             if outcome.struck:
-                found.setdefault(outcome.verdict, []).append(f"{cell.kind} {outcome.index}: {outcome.fault}: {outcome.text}\n"
-                                                            f"      {cell.again(args, outcome)}")
+                found.setdefault(outcome.verdict, []).append(
+                    f"{cell.kind} {outcome.index}: {outcome.fault}: {outcome.text}\n"
+                    f"      {cell.again(args, outcome)}"
+                )
     for why in missing.values():
         found.setdefault("NOT TRIED", []).append(why)
     return found
 
 
-def main():
-    prefix = os.environ.get("PREFIX", os.path.join(torture.ob.ROOT, "build", "prefix"))
+def main() -> None:
+    prefix = os.environ.get("PREFIX", os.path.join(running.ROOT, "build", "prefix"))
     if sys.argv[1:2] == ["--prefix"]:
         prefix = sys.argv[2]
     passed = failed = 0
 
-    def check(name, holds, found):
+    def check(name: str, holds: bool, found: Mapping[str, Sequence[str]]) -> None:
         nonlocal passed, failed
         passed, failed = passed + holds, failed + (not holds)
-        print(f"{'ok   ' if holds else 'FAIL '} {name}: " + ", ".join(f"{len(v)} {k}" for k, v in found.items()), flush=True)
+        print(
+            f"{'ok   ' if holds else 'FAIL '} {name}: "
+            + ", ".join(f"{len(v)} {k}" for k, v in found.items()),
+            flush=True,
+        )
         if not holds:
             for verdict, lines in found.items():
                 print(f"   {verdict}: {lines[0]}")
@@ -74,8 +108,14 @@ def main():
     scratch = tempfile.mkdtemp(prefix="orcheck-torture-", dir=parent)
     try:
         for name, kinds, trials, must, may in MISTAKES:
-            found = ran(scratch, prefix, name, kinds, trials, timeout_s=2 if name == "endless" else 20)
-            check(f"{name} is found out by {kinds}", must <= set(found) <= must | may | OF_NO_HARM, found)
+            found = ran(
+                scratch, prefix, name, kinds, trials, timeout_s=2 if name == "endless" else 20
+            )
+            check(
+                f"{name} is found out by {kinds}",
+                must <= set(found) <= must | may | OF_NO_HARM,
+                found,
+            )
         for name, kinds, trials, may in RIGHT + ORCHECK:
             found = ran(scratch, prefix, name, kinds, trials)
             check(f"{name} holds under {kinds}", bool(found) and set(found) <= may, found)

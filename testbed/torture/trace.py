@@ -1,8 +1,10 @@
 """Runs programs under src/meddle.c and reads what it noted."""
+
 import dataclasses
 import os
 import signal
 import subprocess
+from collections.abc import Mapping, Sequence
 
 O_CREAT, O_TRUNC, O_DSYNC = os.O_CREAT, os.O_TRUNC, os.O_DSYNC
 
@@ -10,9 +12,9 @@ O_CREAT, O_TRUNC, O_DSYNC = os.O_CREAT, os.O_TRUNC, os.O_DSYNC
 @dataclasses.dataclass
 class Call:
     number: int
-    kind: str      # open write size sync close name read ack
+    kind: str  # open write size sync close name read ack
     name: str
-    result: int    # below zero: -errno
+    result: int  # below zero: -errno
     inode: int
     offset: int
     len: int
@@ -24,15 +26,16 @@ class Call:
 
 @dataclasses.dataclass
 class Trace:
-    calls: list
-    unseen: set    # ways to write that were not followed
-    outside: list  # files created elsewhere
-    left: int      # processes that outlived the program
-    struck: bool   # whether the fault happened
+    calls: list[Call]
+    unseen: set[str]  # ways to write that were not followed
+    outside: list[str]  # files created elsewhere
+    left: int  # processes that outlived the program
+    struck: bool  # whether the fault happened
 
-    def wanted(self, kinds):
+    def wanted(self, kinds: Sequence[str]) -> list[tuple[str, int, Call]]:
         """Numbers, within its kind, of the calls of these kinds: (kind, n, call), in order."""
-        counts, found = {}, []
+        counts: dict[str, int] = {}
+        found = []
         for call in sorted(self.calls, key=lambda call: call.number):
             counts[call.kind] = counts.get(call.kind, 0) + 1
             if call.kind in kinds:
@@ -42,20 +45,23 @@ class Trace:
 
 @dataclasses.dataclass
 class Ended:
-    status: int    # 128 + signal when one ended it; None: longer than the deadline
+    status: int | None  # 128 + signal when one ended it; None: longer than the deadline
     out: str
     said: str
     trace: Trace
 
     @property
-    def words(self):
+    def words(self) -> str:
         """The last line of what it said, for reports."""
         lines = [line for line in self.said.strip().splitlines() if line.strip()]
         return lines[-1][:300] if lines else ""
 
 
-def read_trace(path):
-    calls, unseen, outside, left, struck = [], set(), [], 0, False
+def read_trace(path: str) -> Trace:
+    calls: list[Call] = []
+    unseen: set[str] = set()
+    outside: list[str] = []
+    left, struck = 0, False
     with open(path, errors="surrogateescape") as file:
         for line in file:
             fields = line.rstrip("\n").split("\t")
@@ -68,26 +74,66 @@ def read_trace(path):
             elif fields[0] == "end":
                 struck = fields[2] == "1"
             else:
-                calls.append(Call(int(fields[0]), fields[1], fields[2], *map(int, fields[3:9]), fields[9], fields[10]))
+                result, inode, offset, length, flags, data_at = map(int, fields[3:9])
+                kind, name, path, path2 = *fields[1:3], *fields[9:11]
+                calls.append(
+                    Call(
+                        number=int(fields[0]),
+                        kind=kind,
+                        name=name,
+                        result=result,
+                        inode=inode,
+                        offset=offset,
+                        len=length,
+                        flags=flags,
+                        data_at=data_at,
+                        path=path,
+                        path2=path2,
+                    )
+                )
     return Trace(calls, unseen, outside, left, struck)
 
 
-def run(meddle, command, where, directory, ack=None, data=None, fault=None, timeout_s=30, env=None):
-    """Runs a command under meddle; where: a directory for its files. Everything it started is gone afterwards."""
+def run(
+    meddle: str,
+    command: Sequence[str],
+    where: str,
+    directory: str,
+    ack: str | None = None,
+    data: str | None = None,
+    fault: str | None = None,
+    timeout_s: float = 30,
+    env: Mapping[str, str] | None = None,
+) -> Ended:
+    """Runs a command under meddle; where: a directory for its files.
+
+    Everything it started is gone afterwards.
+    """
     log = os.path.join(where, "log")
     argv = [meddle, "--watch", directory, "--log", log]
     for option, value in (("--ack", ack), ("--data", data), ("--fault", fault)):
         argv += [option, value] if value else []
-    with open(os.path.join(where, "out"), "w+b") as out, open(os.path.join(where, "said"), "w+b") as said:
-        process = subprocess.Popen([*argv, "--", *command], stdin=subprocess.DEVNULL, stdout=out, stderr=said,
-                                   env=env, cwd=where, start_new_session=True)
+    with (
+        open(os.path.join(where, "out"), "w+b") as out,
+        open(os.path.join(where, "said"), "w+b") as said,
+    ):
+        process = subprocess.Popen(
+            [*argv, "--", *command],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=said,
+            env=env,
+            cwd=where,
+            start_new_session=True,
+        )
         try:
             status = process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             status = None
         finally:
             if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)  # meddle's end is the end of all that it traces
+                # Meddle's end is the end of all that it traces.
+                os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
         texts = []
         for file in (out, said):

@@ -1,30 +1,45 @@
-"""The formats of Python, each saved with the care that its documentation and the manual pages recommend.
+"""The formats of Python, each saved with the care that its documentation recommends.
 
     formats.py FORMAT save DIR STATES FIRST LAST ACK
     formats.py FORMAT restore DIR INTO
 
-A step is written under a temporary name, synced, renamed, and the directory synced; then it is acknowledged, and
-all but the two newest are removed. Restart takes the newest that the format's own reader accepts. (DCP writes a
-directory, and its metadata last, by itself.)
+A step is written under a temporary name, synced, renamed, and the directory synced; then it is
+acknowledged, and all but the two newest are removed. Restart takes the newest that the format's own
+reader accepts. (DCP writes a directory, and its metadata last, by itself.)
 """
+
 import os
 import re
 import shutil
 import sys
 import warnings
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import numpy
+
+Arrays = dict[str, Any]
+# The step and the parts of a state.
+Read = tuple[int, list[Any]]
 
 warnings.simplefilter("ignore")
 PARTS = 4
 
 
+class Format(Protocol):
+    """How a format writes and reads a step."""
+
+    def write(self, path: str, step: int, arrays: Arrays) -> None: ...
+
+    def read(self, path: str) -> Read: ...
+
+
 class Npz:
-    def write(self, path, step, arrays):
+    def write(self, path: str, step: int, arrays: Arrays) -> None:
         with open(path, "wb") as file:
             numpy.savez(file, step=step, **arrays)
 
-    def read(self, path):
+    def read(self, path: str) -> Read:
         with numpy.load(path, allow_pickle=False) as found:
             return int(found["step"]), [found[f"u{i}"] for i in range(PARTS)]
 
@@ -32,11 +47,12 @@ class Npz:
 class Hdf5:
     """checked: with the Fletcher-32 filter, HDF5's checksum of data."""
 
-    def __init__(self, checked=False):
+    def __init__(self, checked: bool = False) -> None:
         import h5py
+
         self.h5py, self.checked = h5py, checked
 
-    def write(self, path, step, arrays):
+    def write(self, path: str, step: int, arrays: Arrays) -> None:
         with self.h5py.File(path, "w", libver="latest") as file:
             for name, array in arrays.items():
                 if self.checked:
@@ -46,68 +62,83 @@ class Hdf5:
             file.attrs["step"] = step
             file.flush()
 
-    def read(self, path):
+    def read(self, path: str) -> Read:
         with self.h5py.File(path, "r") as file:
             return int(file.attrs["step"]), [file[f"u{i}"][()] for i in range(PARTS)]
 
 
 class SafeTensors:
-    def __init__(self):
+    def __init__(self) -> None:
         import safetensors
         import safetensors.numpy
+
         self.open, self.save = safetensors.safe_open, safetensors.numpy.save_file
 
-    def write(self, path, step, arrays):
+    def write(self, path: str, step: int, arrays: Arrays) -> None:
         self.save(arrays, path, metadata={"step": str(step)})
 
-    def read(self, path):
+    def read(self, path: str) -> Read:
         with self.open(path, framework="numpy") as found:
             return int(found.metadata()["step"]), [found.get_tensor(f"u{i}") for i in range(PARTS)]
 
 
 class Torch:
-    def __init__(self):
+    def __init__(self) -> None:
         import torch
+
         self.torch = torch
 
-    def write(self, path, step, arrays):
+    def write(self, path: str, step: int, arrays: Arrays) -> None:
         tensors = {name: self.torch.from_numpy(array.view("i8")) for name, array in arrays.items()}
         with open(path, "wb") as file:
             self.torch.save({"step": step, **tensors}, file)
 
-    def read(self, path):
+    def read(self, path: str) -> Read:
         found = self.torch.load(path, weights_only=True)
         return int(found["step"]), [found[f"u{i}"].numpy() for i in range(PARTS)]
 
 
 class Dcp:
     """torch.distributed.checkpoint, without a process group."""
+
     directory = True
 
-    def __init__(self):
+    def __init__(self) -> None:
         import torch
         import torch.distributed.checkpoint as dcp
+
         self.torch, self.dcp = torch, dcp
 
-    def write(self, path, step, arrays):
+    def write(self, path: str, step: int, arrays: Arrays) -> None:
         tensors = {name: self.torch.from_numpy(array.view("i8")) for name, array in arrays.items()}
         self.dcp.save({"step": self.torch.tensor(step), **tensors}, checkpoint_id=path)
 
-    def read(self, path):
+    def read(self, path: str) -> Read:
         known = self.dcp.FileSystemReader(path).read_metadata().state_dict_metadata
-        state = {name: self.torch.zeros(tuple(about.size), dtype=about.properties.dtype) for name, about in known.items()}
+        state = {
+            name: self.torch.zeros(tuple(about.size), dtype=about.properties.dtype)
+            for name, about in known.items()
+        }
         try:
             self.dcp.load(state, checkpoint_id=path)
-        except self.dcp.api.CheckpointException as error:  # not an Exception: nobody who falls back would see it
+        except (
+            self.dcp.api.CheckpointException
+        ) as error:  # not an Exception: nobody who falls back would see it
             raise RuntimeError(str(error)) from error
         return int(state["step"]), [state[f"u{i}"].numpy() for i in range(PARTS)]
 
 
-FORMATS = {"npz": Npz, "hdf5": Hdf5, "hdf5-checked": lambda: Hdf5(True), "safetensors": SafeTensors, "torch": Torch,
-           "dcp": Dcp}
+FORMATS: dict[str, Callable[[], Format]] = {
+    "npz": Npz,
+    "hdf5": Hdf5,
+    "hdf5-checked": lambda: Hdf5(True),
+    "safetensors": SafeTensors,
+    "torch": Torch,
+    "dcp": Dcp,
+}
 
 
-def sync(path):
+def sync(path: str) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -115,20 +146,22 @@ def sync(path):
         os.close(handle)
 
 
-def steps_in(directory):
+def steps_in(directory: str) -> list[int]:
     found = (re.fullmatch(r"step-(\d+)", name) for name in os.listdir(directory))
     return sorted((int(match[1]) for match in found if match), reverse=True)
 
 
-def remove(path):
+def remove(path: str) -> None:
     shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
 
 
-def save(form, directory, states, first, last, ack):
+def save(form: Format, directory: str, states: str, first: int, last: int, ack: str) -> None:
     whole = getattr(form, "directory", False)
     for name in os.listdir(directory):
         path = os.path.join(directory, name)
-        if not re.fullmatch(r"step-\d+", name) or (whole and not os.path.exists(os.path.join(path, ".metadata"))):
+        if not re.fullmatch(r"step-\d+", name) or (
+            whole and not os.path.exists(os.path.join(path, ".metadata"))
+        ):
             remove(path)  # of a run that was killed, also what the format itself calls temporary
     for step in range(first, last + 1):
         with open(os.path.join(states, str(step)), "rb") as file:
@@ -149,17 +182,22 @@ def save(form, directory, states, first, last, ack):
             file.write(f"{step}\n".encode())
 
 
-def restore(form, directory, into):
+def restore(form: Format, directory: str, into: str) -> int:
     refused = False
     for step in steps_in(directory):
         path = os.path.join(directory, f"step-{step}")
-        if getattr(form, "directory", False) and not os.path.exists(os.path.join(path, ".metadata")):
+        if getattr(form, "directory", False) and not os.path.exists(
+            os.path.join(path, ".metadata")
+        ):
             continue
         try:
             found, parts = form.read(path)
             data = b"".join(numpy.ascontiguousarray(part).tobytes() for part in parts)
         except Exception as error:  # whatever the format's reader raises
-            print(f"{path} cannot be read: {type(error).__name__}: {error}".splitlines()[0], file=sys.stderr)
+            print(
+                f"{path} cannot be read: {type(error).__name__}: {error}".splitlines()[0],
+                file=sys.stderr,
+            )
             refused = True
             continue
         with open(into, "wb") as file:
@@ -172,7 +210,7 @@ def restore(form, directory, into):
     return 0
 
 
-def main():
+def main() -> None:
     form = FORMATS[sys.argv[1]]()
     if sys.argv[2] == "save":
         directory, states, first, last, ack = sys.argv[3:]

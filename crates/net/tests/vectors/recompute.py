@@ -6,13 +6,23 @@ is used, so the vectors are more than what its code happens to do. Without argum
 handshake.txt beside it with what it computes, and exits with 1 where they differ; with --write it
 writes that file. Encrypted frames are not here: AES-256-GCM has vectors of its own.
 """
+
 import pathlib
 import sys
 
 VECTORS = pathlib.Path(__file__).with_name("handshake.txt")
 
 # ---- BLAKE3, one chunk (specification, sections 2.2 to 2.5) ----
-IV = (0x6A09E667, 0xBB67AE85, 0x3C6EF372, 0xA54FF53A, 0x510E527F, 0x9B05688C, 0x1F83D9AB, 0x5BE0CD19)
+IV = (
+    0x6A09E667,
+    0xBB67AE85,
+    0x3C6EF372,
+    0xA54FF53A,
+    0x510E527F,
+    0x9B05688C,
+    0x1F83D9AB,
+    0x5BE0CD19,
+)
 PERMUTATION = (2, 6, 3, 10, 7, 0, 4, 13, 1, 11, 12, 5, 9, 14, 15, 8)
 CHUNK_START, CHUNK_END, ROOT, KEYED_HASH = 1, 2, 8, 16
 BLOCK_BYTES, CHUNK_BYTES = 64, 1024
@@ -42,7 +52,14 @@ def compress(chaining: list[int], block: bytes, flags: int) -> list[int]:
     v = [*chaining, *IV[:4], 0, 0, len(block), flags]
     for _ in range(7):
         for column in range(4):
-            mix(v, column, column + 4, column + 8, column + 12, *message[2 * column : 2 * column + 2])
+            mix(
+                v,
+                column,
+                column + 4,
+                column + 8,
+                column + 12,
+                *message[2 * column : 2 * column + 2],
+            )
         for diagonal in range(4):
             mix(
                 v,

@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use super::disk::Request;
 use crate::contention::parameters::Server;
 
-/// Runs that are on their way to the disk at the same time, at most. (What waited at the model disks of `bench/contention`: 44 to 53
+/// Runs that are on their way to the disk at the same time, at most. (What waited at the model disks of `bench-contention`: 44 to 53
 /// requests in the mean with 64 files or more.)
 pub(super) const RUNS_AT_ONCE: usize = 64;
 /// Bytes that one who is slowed may write before it is slowed again: 32 pages.

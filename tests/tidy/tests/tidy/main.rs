@@ -125,7 +125,7 @@ fn every_rule_finds_a_planted_violation() {
         (long_file, File::new("a.c", "x\n".repeat(801))),
         (
             long_file,
-            File::new("bench/stall", format!("#!/bin/sh\n{}", "x\n".repeat(800))),
+            File::new("tools/measure", format!("#!/bin/sh\n{}", "x\n".repeat(800))),
         ),
         (
             long_file,

@@ -28,7 +28,7 @@ impl File {
     }
 
     pub fn is_source(&self) -> bool {
-        // A script without an extension is a source too, such as the programs under bench/.
+        // A script without an extension is a source too, such as testbed/cluster/cluster.
         SOURCE_EXTENSIONS.contains(&self.extension()) || self.text.starts_with("#!/")
     }
 

@@ -9,7 +9,7 @@
 //! 1. What noise hides is not told as a figure.
 //! 2. Nothing is left in the directories, when SIGINT or SIGTERM asks to end either.
 //!
-//! Not here: what follows from the figures (`advice.rs`), a solver's loss by a checkpoint (`bench/lbm`).
+//! Not here: what follows from the figures (`advice.rs`), a solver's loss by a checkpoint (`bench-lbm`).
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,0 +1,45 @@
+"""Runs one benchmark by its name, or lists them: python3 -m orcbench [NAME [OPTION...]]."""
+
+import importlib
+import sys
+
+# One module each. The Makefile reads this list.
+BENCHMARKS = (
+    "contention",
+    "flush",
+    "lbm",
+    "mixed",
+    "peers",
+    "pfs",
+    "replication",
+    "restart",
+    "staging",
+    "stall",
+    "waste",
+)
+
+
+def question(name: str) -> str:
+    """The first line of what a benchmark says of itself."""
+    module = importlib.import_module(f"orcbench.{name}")
+    return (module.__doc__ or "").splitlines()[0]
+
+
+def main() -> int:
+    if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
+        print("usage: orcbench NAME [OPTION...]      (orcbench NAME --help: its options)\n")
+        for name in BENCHMARKS:
+            print(f"  {name:<12} {question(name)}")
+        return 0
+    name = sys.argv.pop(1)
+    if name not in BENCHMARKS:
+        print(f"there is no benchmark '{name}'. Next: choose one of:", file=sys.stderr)
+        for known in BENCHMARKS:
+            print(f"    make bench-{known}", file=sys.stderr)
+        return 2
+    importlib.import_module(f"orcbench.{name}").main()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

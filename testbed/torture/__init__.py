@@ -1,0 +1,1 @@
+"""Tortures checkpoints of any format from outside; see README.md."""
