@@ -47,7 +47,7 @@ pub struct Offer {
     pub uncommitted: Option<String>,
     /// Checkpoints that would count if the program had not rejected them.
     pub rejected: Vec<Candidate>,
-    /// The error if a checkpoint newer than all candidates has a commit record, but no copy of it can
+    /// The error if a checkpoint newer than all candidates has a commit record, but no copy can
     /// be read.
     pub hidden: Option<Error>,
 }
