@@ -1,10 +1,10 @@
 //! Handles the end of an agent within a run: all ranks continue with new agents.
 //!
 //! ```text
-//! somebody's agent ended ─▶ all let go of their session, and agents that live finish with it
-//! the pools are made as new, but for the memory of the program and snapshots that were whole
-//! the session is opened again: a new epoch, the pool given to the successor
-//! snapshots that no directory has yet are told to it again
+//! some agent ended ─▶ all ranks release their session, and living agents finish it
+//! the pools are reset, except for the program's memory and whole snapshots
+//! the session is opened again: a new epoch; the successor gets the pool
+//! snapshots that no directory holds yet are handed to it again
 //! ```
 //!
 //! Invariants:

@@ -260,7 +260,7 @@ impl Session {
         })
     }
 
-    /// Turns memory into a source whose written pages alone are read, if the program allows that and
+    /// Turns memory into a source whose written pages alone are read, if the program allows it and
     /// the system supports it; other sources are unchanged.
     fn tracked_or(&self, name: &str, flags: u32, source: Source) -> Source {
         let (Some(baseline), Source::Memory(span)) = (&self.memory.baseline, &source) else {

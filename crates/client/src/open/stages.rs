@@ -1,13 +1,13 @@
 //! Opens a session in stages: from separate ranks to nodes that share a pool and reach the lead.
 //!
 //! ```text
-//! Ranks    facts ─gather─▶ root ─bcast─▶ layout (same on all)    1 who is where
-//! Found    directories opened; older runs waited for             2 what is there
-//! Led      root: run id, key, addresses, placement ─bcast─▶ all  3 who leads
+//! Ranks    facts ─gather─▶ root ─bcast─▶ layout (same on all)    1 where the ranks are
+//! Found    directories opened; older runs waited for             2 what exists
+//! Led      root: run id, key, addresses, placement ─bcast─▶ all  3 the lead
 //! Owned    node leads claim the epoch, create the pool, listen   4 what a node owns
-//! Joined   ranks connect to their node, get the pool; nodes      5 the paths that need no
-//!          connect to the lead                                     collective
-//! Link     threads start, claims count
+//! Joined   ranks connect to their node, get the pool; nodes      5 connections without
+//!          connect to the lead                                     the collective
+//! Link     threads start, claims are confirmed
 //! ```
 //!
 //! Invariants:
