@@ -1,16 +1,16 @@
-//! Taking checkpoints, until the session ends.
+//! Takes checkpoints and ends the session.
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `take.rs` | make ready, agree, stage |
+//! | `take.rs` | prepares, agrees and stages |
 //! | `agreement.rs` | what the ranks agree on before they stage |
-//! | `backlog.rs` | how many may be on their way |
-//! | `lend.rs` | memory lent instead of copied, and memory of the pool |
-//! | `losses.rs` | losses are told and returned |
+//! | `backlog.rs` | bounds the checkpoints in flight |
+//! | `lend.rs` | memory that is lent instead of copied, and memory of the pool |
+//! | `losses.rs` | reports and returns losses |
 //! | `routing.rs` | files that the program writes itself |
 //! | `drain.rs` | the end of the session |
 //!
-//! Not here: the copy and all that follows (the engine).
+//! Not here: the copy and everything after it (the engine).
 
 mod agreement;
 mod backlog;

@@ -1,9 +1,9 @@
-//! The program's collective operations, and agreement by them.
+//! Wraps the program's collective operations, and agrees by means of them.
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `operations.rs` | what a program hands in: [`Collective`], and the one-rank case |
-//! | `agree.rs` | an error on one rank becomes the same error on all |
+//! | `operations.rs` | what a program supplies ([`Collective`]), and the one-rank case |
+//! | `agree.rs` | turns an error on one rank into the same error on all |
 //!
 //! Not here: when they are called (each collective call of the session).
 

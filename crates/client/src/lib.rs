@@ -1,4 +1,4 @@
-//! What a rank links: a [`Session`] over the in-process engine.
+//! Implements what a rank links: a [`Session`] on top of the in-process engine.
 //!
 //! ```text
 //! open ─▶ protect … ─▶ find ─▶ (stored, allocate, protect) ─▶ restart
@@ -7,11 +7,13 @@
 //!
 //! Invariants:
 //! 1. The [`Collective`] is used only on the caller's thread, inside calls marked collective.
-//! 2. An error on one rank before a collective call has agreed is returned by all ranks, with the
-//!    cause. What a rank meets after that loses the checkpoint; it is warned, all ranks are told, and nobody waits.
+//! 2. An error on one rank before a collective call has agreed is returned by all ranks, with its
+//!    cause. An error that a rank meets afterwards costs the checkpoint: that rank is warned, all
+//!    ranks are told, and nobody waits.
 //! 3. `checkpoint` returns when the rank's snapshot is staged; everything after that happens
-//!    without the program calling in again.
-//! 4. Nothing is printed, no signal handler is installed unless configured, nothing is left behind.
+//!    without further calls of the program.
+//! 4. Nothing is printed, no signal handler is installed unless configured, and nothing is left
+//!    behind.
 //!
 //! Not here: the C functions (crate `capi`), the engine (crate `engine`).
 

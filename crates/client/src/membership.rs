@@ -1,9 +1,9 @@
-//! A program's membership in a job: a session with checkpoints, or one without.
+//! Represents a program's membership in a job: a session with checkpoints, or one without.
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `member.rs` | opens what the options ask for, and hands each call to it |
-//! | `disabled.rs` | the session without |
+//! | `member.rs` | opens the kind that the options request, and forwards each call to it |
+//! | `disabled.rs` | the session without checkpoints |
 //!
 //! Not here: what the calls do.
 

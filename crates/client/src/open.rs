@@ -1,20 +1,20 @@
-//! From separate ranks to nodes that share a pool and reach the lead.
+//! Opens a session: turns separate ranks into nodes that share a pool and reach the lead.
 //!
 //! | file | what |
 //! | --- | --- |
 //! | `stages.rs` | the stages of `open`, in order |
-//! | `agreements.rs` | what all ranks must have in common |
+//! | `agreements.rs` | what must be the same on all ranks |
 //! | `link.rs` | what opening gives a session |
 //! | `environment.rs` | what tests replace |
-//! | `facts.rs` | who is where |
-//! | `start.rs` | what rank 0 tells everybody |
-//! | `connect.rs` | ranks to their node, nodes to the lead |
-//! | `doors.rs` | where the threads of a node are reached |
-//! | `agent.rs` | the agent of this node: found or started |
+//! | `facts.rs` | the node of each rank |
+//! | `start.rs` | what rank 0 broadcasts |
+//! | `connect.rs` | connects ranks to their node, and nodes to the lead |
+//! | `doors.rs` | the addresses of a node's threads |
+//! | `agent.rs` | finds or starts the agent of this node |
 //! | `threads.rs` | the threads of a rank |
-//! | `peers.rs` | the nodes of the job among themselves |
+//! | `peers.rs` | addresses and replicas of the job's nodes |
 //! | `members.rs` | nodes of earlier runs |
-//! | `reopen.rs` | what goes from one session of a run to the next |
+//! | `reopen.rs` | what one session of a run passes to the next |
 //! | `mender.rs` | the thread that makes lost copies again |
 //!
 //! Not here: the state of an open session (`session`).

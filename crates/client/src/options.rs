@@ -1,10 +1,12 @@
-//! Options: what they are called, where they come from, what they mean.
+//! Defines the options: their names, sources and meanings.
 //!
-//! Later wins: built-in default, the program's text (`orc_open`), the file `$ORCHECK_CONFIG`, the
-//! environment (`ORCHECK_` and the option's name in capitals). Every option has its variable; an
-//! unknown name is an error that proposes the nearest one (`options/variables.rs` has the variables that are none).
+//! Later sources win: the built-in default, the program's text (`orc_open`), the file
+//! `$ORCHECK_CONFIG`, the environment (`ORCHECK_` and the option's name in capitals). Every option
+//! has its variable; an unknown name is an error that proposes the nearest one
+//! (`options/variables.rs` lists the variables that are not options).
 //!
-//! Invariant: all ranks of a job must have the same options, except `node_name` and where the key comes from.
+//! Invariant: all ranks of a job must have the same options, except `node_name` and the sources of
+//! keys.
 
 mod enabled;
 mod kinds;
@@ -43,19 +45,20 @@ const CONFIG_LIMIT_BYTES: u64 = 1 << 20;
 /// The options of one rank, merged and checked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
-    /// Why there are no checkpoints; `None`: there are.
+    /// Why there are no checkpoints; `None` if there are.
     pub without: Option<Without>,
-    /// Directories of level `global`, one per target; empty: no such level.
+    /// Directories of level `global`, one per target; if empty, there is no such level.
     pub global: Vec<PathBuf>,
     /// Directory of level `node`, local to the node.
     pub node_dir: Option<PathBuf>,
-    /// Where files of the program lie; default: in the node's directory, else in memory.
+    /// Where files of the program are kept; default: in the node's directory, or else in memory.
     pub route_dir: Option<PathBuf>,
-    /// What files of the program may take there on a host; default: in memory a quarter of what is usable.
+    /// Limit for files of the program there, per host; default: in memory, a quarter of what is
+    /// usable.
     pub route_budget_bytes: Option<u64>,
-    /// Failure domain this rank lives on; default: the host's name.
+    /// Failure domain of this rank; default: the host's name.
     pub node_name: Option<String>,
-    /// The group of users that shares the job's directories; `None`: they are this user's alone.
+    /// The group of users that shares the job's directories; `None`: they belong to this user only.
     pub group: Option<String>,
     /// Size of the staging pool of a node; default: up to a quarter of what is usable.
     pub pool_bytes: Option<u64>,
@@ -65,17 +68,18 @@ pub struct Options {
     pub mode: Mode,
     /// How many CP-threads a node has.
     pub scheme: Scheme,
-    /// Use of the stage slot.
+    /// When to use the stage slot.
     pub marshal: Marshal,
-    /// Checkpoint arrives too early.
+    /// What to do with a checkpoint that arrives too early.
     pub overrun: Overrun,
-    /// A checkpoint is lost.
+    /// What to do when a checkpoint is lost.
     pub on_loss: OnLoss,
     /// What the end of the session waits for.
     pub close: Close,
-    /// Checkpoints of a rank that may be in the pool at once.
+    /// Maximum number of a rank's checkpoints in the pool.
     pub held_steps: u32,
-    /// Checkpoints that may be neither safe nor lost at the level that counts when a checkpoint returns.
+    /// Maximum number of steps that are neither safe nor lost at the level that counts when a
+    /// checkpoint returns.
     pub uncommitted_steps: u32,
     /// Default mapping of nodes to directories.
     pub placement: Balance,
@@ -83,13 +87,13 @@ pub struct Options {
     pub mapping: Option<PathBuf>,
     /// Lanes per node; `None`: as many as there are servers per node, at least one.
     pub lanes_per_node: Option<u32>,
-    /// Direct I/O where the file system takes it.
+    /// Whether to use direct I/O if the file system supports it.
     pub direct: bool,
-    /// The pool is compared with what was staged right before it is handed to the kernel.
+    /// Whether to compare the pool with what was staged right before it is handed to the kernel.
     pub check_pool: bool,
-    /// Pin CP-threads to the SMT sibling where there is one.
+    /// Whether to pin CP-threads to the SMT sibling, if there is one.
     pub pin: bool,
-    /// Checkpoints to keep.
+    /// Number of checkpoints to keep.
     pub keep: usize,
     /// Fail rather than fall back to an older checkpoint.
     pub strict: bool,
@@ -97,25 +101,25 @@ pub struct Options {
     pub fresh: bool,
     /// Refuse to begin from nothing.
     pub start_resumes: bool,
-    /// Fence another run of the job off although it is alive.
+    /// Fence off another run of the job although it is alive.
     pub take_over: bool,
     /// How long to wait for another run to end.
     pub take_over_wait_s: f64,
     /// Threads that copy.
     pub copy_threads: usize,
-    /// How many older checkpoints one may refer to; `None`: every checkpoint is whole by itself.
+    /// How many older checkpoints one may refer to; `None`: every checkpoint is full.
     pub incremental_chain: Option<u32>,
-    /// Pages of the pool.
+    /// Page size of the pool.
     pub huge_pages: HugePages,
-    /// Memory nodes.
+    /// Whether to place memory by NUMA node.
     pub numa: Numa,
     /// Longest wait inside a call that has no timeout of its own.
     pub timeout_s: f64,
-    /// How nodes talk.
+    /// How nodes communicate.
     pub net: NetKind,
-    /// Most nodes that are directly below one in the tree through which nodes vote.
+    /// Maximum number of nodes directly below one in the tree through which nodes vote.
     pub fan_out: u32,
-    /// Whether what travels over TCP is encrypted.
+    /// Whether to encrypt TCP traffic.
     pub net_encrypt: bool,
     /// Trigger: every this many steps; 0: off.
     pub every_steps: u64,
@@ -123,49 +127,49 @@ pub struct Options {
     pub every_s: f64,
     /// Trigger: as often as this share of run time allows; 0: off.
     pub overhead_percent: f64,
-    /// Trigger: the interval that loses least, by what checkpoints were measured to cost.
+    /// Trigger: the interval that loses least, from the measured cost of checkpoints.
     pub interval: IntervalKind,
-    /// Mean time between failures of the whole job, seconds; 0: not said.
+    /// Mean time between failures of the whole job, seconds; 0: not given.
     pub mtbf_s: f64,
-    /// Mean time between failures of one node, seconds; 0: not said.
+    /// Mean time between failures of one node, seconds; 0: not given.
     pub node_mtbf_s: f64,
     /// Trigger: once, and stop, before the job's end.
     pub end_time_unix_s: Option<f64>,
-    /// Whether the end came from Slurm: nobody chose this trigger.
+    /// Whether the end came from Slurm, so that nobody chose this trigger.
     pub end_is_given: bool,
     /// How long before the end.
     pub end_margin_s: f64,
-    /// Losses of nodes that checkpoints survive by replicas on other nodes; 0: none.
+    /// Number of node losses that checkpoints survive by replicas on other nodes; 0: none.
     pub peers: u8,
-    /// Replicas of each container; at least `peers`.
+    /// Number of replicas of each container; at least `peers`.
     pub replicas: u8,
     /// Which nodes fail together.
     pub topology: Option<PathBuf>,
-    /// Room for replicas of other nodes; `None`: what the file system has.
+    /// Space for replicas of other nodes; `None`: what the file system has.
     pub replica_budget_bytes: Option<u64>,
-    /// Where they lie.
+    /// Where to keep them.
     pub replica_store: ReplicaStore,
     /// Whether the node's engine runs in a process of its own.
     pub agent: AgentKind,
     /// The program `orcheck`, to start agents with.
     pub agent_program: PathBuf,
-    /// How long an agent that was started stays after its last session.
+    /// How long a started agent stays after its last session.
     pub agent_linger_s: f64,
     /// Trigger: this signal.
     pub signal: Option<i32>,
     /// Whether the program is to stop after the checkpoint that the signal makes due.
     pub signal_stop: bool,
-    /// How containers are made smaller.
+    /// How to compress containers.
     pub compression: Compression,
-    /// Level of the compressor, where it has levels.
+    /// Level of the compressor, if it has levels.
     pub compress_level: i32,
     /// Whether containers are encrypted.
     pub encrypt: bool,
-    /// Where the keys come from: the first one encrypts, each decrypts.
+    /// Where the keys come from: the first one encrypts, each one decrypts.
     pub encrypt_key: Vec<SecretSource>,
-    /// What is restarted from although encryption is configured.
+    /// What a restart accepts although encryption is configured.
     pub accept: Accept,
-    /// What was set, as it was set, for messages.
+    /// What was set, unchanged, for messages.
     pub(crate) given: toml::Table,
 }
 
@@ -190,10 +194,11 @@ impl Options {
         })
     }
 
-    /// `global` and `node_dir` as the configuration file and the environment have them: for commands, which open no job.
+    /// `global` and `node_dir` from the configuration file and the environment, for commands, which
+    /// open no job.
     ///
     /// # Errors
-    /// As [`Self::load`], for a variable that is no option and a file that cannot be read.
+    /// As [`Self::load`], for a variable that is not an option and an unreadable file.
     pub fn directories() -> Result<(Vec<PathBuf>, Option<PathBuf>)> {
         let (table, _) = table_of(None)?;
         let text = |value: &toml::Value| {
@@ -207,14 +212,15 @@ impl Options {
         Ok((global, table.get("node_dir").and_then(text)))
     }
 
-    /// Whether what was staged is compared with what the pool holds when it is written: always where this process reads it
-    /// on its way to somebody else.
+    /// Whether to compare what was staged with what the pool holds when it is written: always if
+    /// this process reads it to send it to another one.
     #[must_use]
     pub fn checks_pool(&self) -> bool {
         self.check_pool || self.peers > 0 || self.global.iter().any(|root| is_served(root))
     }
 
-    /// Mean time between failures of a job on this many nodes, where the interval follows from it, seconds.
+    /// Mean time between failures of a job on this many nodes, in seconds, if the interval depends
+    /// on it.
     #[must_use]
     pub fn mtbf_s_of(&self, nodes: usize) -> Option<f64> {
         let of_nodes_s = self.node_mtbf_s / nodes.max(1) as f64;
@@ -351,7 +357,7 @@ impl Options {
     }
 }
 
-/// A whole number of seconds is a number of seconds.
+/// Converts whole numbers of seconds to floating-point numbers.
 fn seconds_as_floats(table: &mut toml::Table) {
     for name in [
         "take_over_wait_s",
@@ -372,7 +378,8 @@ fn seconds_as_floats(table: &mut toml::Table) {
     }
 }
 
-/// Those of level global; they, and the other directories, can be used for what they are given for.
+/// The directories of level `global`, after checking that they and the other directories are usable
+/// for their purposes.
 fn directories(raw: &Raw) -> Result<Vec<PathBuf>> {
     let global: Vec<PathBuf> = match &raw.global {
         None => Vec::new(),
@@ -385,7 +392,7 @@ fn directories(raw: &Raw) -> Result<Vec<PathBuf>> {
     if let Some(path) = &raw.node_dir {
         recordable("node_dir", path)?;
     }
-    // An agent opens them too, with another environment.
+    // An agent opens them too, in another environment.
     let global = global.iter().map(|path| with_key(path)).collect();
     for (name, path, next) in [
         (
@@ -441,7 +448,7 @@ fn all_within_limits(raw: &Raw, uncommitted_steps: u32) -> Result<()> {
     .try_for_each(|(name, value)| within_limits(name, value))
 }
 
-/// A directory whose path can be in a commit record.
+/// Checks that a commit record can hold a directory's path.
 fn recordable(name: &str, path: &Path) -> Result<()> {
     // Breaks if: it is accepted; no checkpoint in it could ever be committed.
     match path.to_string_lossy().contains(char::is_control) {
@@ -467,7 +474,8 @@ fn listed(value: Option<&OneOrMany>) -> impl Iterator<Item = &str> {
         .filter(|text| !text.is_empty())
 }
 
-/// All that was set, later sources over earlier ones, and which options the environment set.
+/// All options that were set, later sources over earlier ones, and the names of those set in the
+/// environment.
 fn table_of(text: Option<&str>) -> Result<(toml::Table, Vec<&'static str>)> {
     let mut table = toml::Table::new();
     if let Some(text) = text {
@@ -493,14 +501,14 @@ fn table_of(text: Option<&str>) -> Result<(toml::Table, Vec<&'static str>)> {
         }
     }
     variables::check_empty(&table, &empty)?;
-    // Where keys come from may be a variable of any name.
+    // The source of a key may be a variable of any name.
     let mut places = vec![toml::Value::Table(table.clone()).to_string()];
     places.extend(env_var("ORCHECK_SERVER_KEY"));
     variables::check(&env_names(variables::PREFIX), &places)?;
     Ok((table, set))
 }
 
-/// What is wrong with a text of options, with the line that it is on.
+/// The error about a text of options, with its line.
 fn unreadable(text: &str, source: &str, error: &toml::de::Error) -> Error {
     let at = error.span().map_or(0, |span| span.start.min(text.len()));
     let before = text.as_bytes()[..at].iter();
@@ -538,8 +546,8 @@ fn merge(table: &mut toml::Table, text: &str, source: &str) -> Result<()> {
 /// Options that may be lists.
 const LISTS: [&str; 3] = ["global", "encrypt_key", "accept"];
 
-/// A value from the environment: TOML where it is TOML, a list where the option takes one, else text.
-/// Options that are names, which may look like numbers.
+/// A value from the environment: TOML if it parses as TOML, a list if the option takes one,
+/// otherwise text. Options that are names, which may look like numbers.
 const TEXTS: [&str; 2] = ["group", "node_name"];
 
 fn value_of(name: &str, value: &str) -> toml::Value {
@@ -560,7 +568,7 @@ fn value_of(name: &str, value: &str) -> toml::Value {
     toml::Value::String(value.to_owned())
 }
 
-/// What values an option may have.
+/// The allowed values of options.
 const LIMITS: [(&str, f64, f64); 15] = [
     ("held_steps", 1.0, 16.0),
     ("uncommitted_steps", 1.0, 32.0),
@@ -582,7 +590,7 @@ const LIMITS: [(&str, f64, f64); 15] = [
 fn within_limits(name: &str, value: f64) -> Result<()> {
     match LIMITS.iter().find(|(limited, ..)| *limited == name) {
         Some((_, low, high)) => range(name, value, *low, *high),
-        // Breaks if: it passes; a name that is spelt otherwise in the list would take any value.
+        // Breaks if: it passes; a name that is spelt differently in the list would take any value.
         None => Err(Error::internal(format!("option {name} has no limits"))),
     }
 }
@@ -607,7 +615,7 @@ mod tests {
         assert!(error.message().contains("did you mean 'global'"), "{error}");
     }
 
-    // Breaks if: the reader has to find the line by himself, or is not told how two options are separated.
+    // Breaks if: the reader has to find the line, or is not told how two options are separated.
     #[test]
     fn what_cannot_be_read_is_named_with_its_line() {
         for (text, parts) in [
@@ -638,7 +646,8 @@ mod tests {
         assert_eq!(value_of("keep", "2").as_integer(), Some(2));
     }
 
-    // Breaks if: a program that asked for a checkpoint by a signal is ended by it, or runs on after SIGTERM until it is killed.
+    // Breaks if: a signal ends a program that requested a checkpoint by it, or the program
+    // continues after SIGTERM until it is killed.
     #[test]
     fn a_program_stops_on_sigterm_unless_told_otherwise() {
         for (text, stops) in [
@@ -700,7 +709,8 @@ mod tests {
                 "without node_dir",
             ),
             ("enabled = false\nkeep = 0", "keep"),
-            // Breaks if: they are accepted; each commit record would be damaged, because it names them.
+            // Breaks if: they are accepted; each commit record would be damaged, because it names
+            // them.
             ("global = ['/a', \"/b\\tc\"]", "global = '/b\\tc': expected"),
             ("node_dir = \"/b\\nc\"", "node_dir = '/b\\nc': expected"),
         ] {

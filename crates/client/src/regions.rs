@@ -1,8 +1,8 @@
-//! The named pieces of a rank's state.
+//! Manages regions, the named parts of a rank's state.
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `region.rs` | regions, how they enter and leave a snapshot |
+//! | `region.rs` | regions, and how they enter and leave a snapshot |
 //! | `array.rs` | slices of global arrays in memory |
 //! | `route.rs` | files that the program writes itself |
 //!

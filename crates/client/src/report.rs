@@ -1,11 +1,14 @@
-//! What a program tells the `orcheck run` that looks after it: which jobs it opened and where, why it could not, and what it
-//! would tell a program that reads its warnings: not every program does.
+//! Reports to `orcheck run`, which supervises a program, the jobs that the program opened and
+//! where, why it could not open one, and its warnings, because not every program reads them.
 //!
-//! How: rank 0 adds a note to the file that [`VARIABLE`] names. Without that variable nothing happens.
+//! How: rank 0 adds a note to the file named by [`VARIABLE`]. Without that variable, nothing
+//! happens.
 //!
 //! Invariants:
-//! 1. A note that cannot be written changes nothing for the program; `orcheck run` then knows what its command line says.
-//! 2. One process tells at most [`MOST_WARNINGS`] warnings, each of at most [`LONGEST_BYTES`]: the supervisor reads them all.
+//! 1. A note that cannot be written changes nothing for the program; `orcheck run` then knows only
+//!    its own command line.
+//! 2. One process reports at most [`MOST_WARNINGS`] warnings, each of at most [`LONGEST_BYTES`]:
+//!    the supervisor reads them all.
 //!
 //! Not here: the file (`orcheck-io`), what a supervisor concludes from notes (crate `cli`).
 
@@ -23,15 +26,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::options::{Options, Without};
 
-/// The variable with the path of the file.
+/// The variable that holds the path of the file.
 pub const VARIABLE: &str = "ORCHECK_RUN_REPORT";
 
-/// Most warnings and losses that one process tells.
+/// Maximum number of warnings and losses that one process reports.
 const MOST_WARNINGS: u32 = 64;
-/// Bytes of the longest of them; the rest of a text is left out.
+/// Length of the longest of them; the rest of a text is left out.
 const LONGEST_BYTES: usize = 2048;
 
-/// How each but the first begins.
+/// Separates notes.
 const BEGIN: &str = "\n[[note]]\n";
 
 static WARNINGS_LEFT: AtomicU32 = AtomicU32::new(MOST_WARNINGS);
@@ -40,9 +43,9 @@ static WARNINGS_LEFT: AtomicU32 = AtomicU32::new(MOST_WARNINGS);
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Note {
-    /// The job that was opened; empty where none was.
+    /// The job that was opened; empty if none was.
     pub job: String,
-    /// Why it has no checkpoints, where it has none.
+    /// Why it has no checkpoints, if it has none.
     pub without: Option<String>,
     /// Counter of the epoch that it claimed.
     pub epoch: u64,
@@ -52,16 +55,16 @@ pub struct Note {
     pub node_dir: Option<PathBuf>,
     /// Why a job could not be opened.
     pub refused: Option<String>,
-    /// Whether the same command would fail to open or restart again: its options or arguments are wrong, or a permission
-    /// or key is missing.
+    /// Whether the same command would fail again to open or restart, because its options or
+    /// arguments are wrong, or a permission or key is missing.
     pub for_good: bool,
-    /// A warning of a job that is open.
+    /// A warning of an open job.
     pub warning: Option<String>,
-    /// Why a checkpoint of a job that is open is lost.
+    /// Why a checkpoint of an open job is lost.
     pub lost: Option<String>,
-    /// Why a job that is open could not be restarted.
+    /// Why an open job could not be restarted.
     pub failed: Option<String>,
-    /// Whether the job was closed after the program had been told to stop: it is not finished.
+    /// Whether the job was closed after the program was told to stop: it is not finished.
     pub stopped: bool,
 }
 
@@ -71,7 +74,7 @@ struct Notes {
     note: Vec<Note>,
 }
 
-/// The notes in a text, in order, less those that are not whole.
+/// The notes in a text, in order, without incomplete ones.
 #[must_use]
 pub fn read(text: &str) -> Vec<Note> {
     let mut notes = Vec::new();
@@ -79,7 +82,8 @@ pub fn read(text: &str) -> Vec<Note> {
     while !rest.is_empty() {
         let next = rest.find(BEGIN).map_or(rest.len(), |at| at + 1);
         let (one, after) = rest.split_at(next);
-        // Breaks if: all are read as one; a note cut off on a full disk would take those of all other processes with it.
+        // Breaks if: all are read as one; a note cut off on a full disk would lose those of all
+        // other processes.
         let whole = toml::from_str(one).map_or_else(|_| Vec::new(), |notes: Notes| notes.note);
         notes.extend(whole);
         rest = after;
@@ -87,7 +91,7 @@ pub fn read(text: &str) -> Vec<Note> {
     notes
 }
 
-/// Tells that a job was opened.
+/// Reports that a job was opened.
 pub(crate) fn opened(job: &JobName, epoch: Epoch, options: &Options) {
     tell(|| Note {
         job: job.as_str().to_owned(),
@@ -98,7 +102,7 @@ pub(crate) fn opened(job: &JobName, epoch: Epoch, options: &Options) {
     });
 }
 
-/// Tells that a job was opened without checkpoints.
+/// Reports that a job was opened without checkpoints.
 pub(crate) fn disabled(job: &JobName, why: Without) {
     tell(|| Note {
         job: job.as_str().to_owned(),
@@ -107,7 +111,7 @@ pub(crate) fn disabled(job: &JobName, why: Without) {
     });
 }
 
-/// Tells that it could not be.
+/// Reports that a job could not be opened.
 pub(crate) fn refused(error: &Error) {
     tell(|| Note {
         refused: Some(error.to_string()),
@@ -117,9 +121,10 @@ pub(crate) fn refused(error: &Error) {
     });
 }
 
-/// Whether a permission or key is missing, which the same command will not have next time.
+/// Whether a permission or key is missing, which the same command will lack next time too.
 fn is_lacking(error: &Error) -> bool {
-    // Breaks if: one of them may pass; the command would be started again to be refused again.
+    // Breaks if: one of them is left out; the command would be started again, only to be refused
+    // again.
     let lacks = [
         Detail::Denied,
         Detail::OtherKey,
@@ -129,7 +134,7 @@ fn is_lacking(error: &Error) -> bool {
     lacks.iter().any(|&lack| error.is(lack))
 }
 
-/// Tells a warning of an open job.
+/// Reports a warning of an open job.
 pub(crate) fn warned(job: &JobName, text: &str) {
     of_open_job(job, text, |text| Note {
         warning: Some(text),
@@ -137,7 +142,7 @@ pub(crate) fn warned(job: &JobName, text: &str) {
     });
 }
 
-/// Tells that a checkpoint of an open job is lost.
+/// Reports that a checkpoint of an open job is lost.
 pub(crate) fn lost(job: &JobName, text: &str) {
     of_open_job(job, text, |text| Note {
         lost: Some(text),
@@ -145,17 +150,18 @@ pub(crate) fn lost(job: &JobName, text: &str) {
     });
 }
 
-/// Tells that an open job could not be restarted.
+/// Reports that an open job could not be restarted.
 pub(crate) fn failed(job: &JobName, error: &Error) {
     of_open_job(job, error.message(), |text| Note {
         failed: Some(text),
-        // Not where it does not fit the program, which may take an older one.
+        // A checkpoint that does not fit the program is not such a case: the program may take an
+        // older one.
         for_good: is_lacking(error),
         ..Note::default()
     });
 }
 
-/// Tells that a job is closed whose program was told to stop.
+/// Reports that a job is closed whose program was told to stop.
 pub(crate) fn stopped(job: &JobName) {
     tell(|| Note {
         job: job.as_str().to_owned(),
@@ -176,7 +182,8 @@ fn of_open_job(job: &JobName, text: &str, note: impl FnOnce(String) -> Note) {
     let end = text.floor_char_boundary(LONGEST_BYTES);
     tell(|| Note {
         job: job.as_str().to_owned(),
-        // A supervisor of before these notes takes this for a refusal, which changes nothing for it.
+        // An older supervisor, which does not know these notes, takes this for a refusal, which
+        // changes nothing for it.
         refused: Some(String::new()),
         ..note(text[..end].to_owned())
     });
@@ -189,12 +196,12 @@ fn tell(note: impl FnOnce() -> Note) {
     };
     let notes = Notes { note: vec![note()] };
     if let Ok(text) = toml::to_string(&notes) {
-        // The file of another machine, or of a supervisor that has ended: nobody waits for this note.
+        // The file is on another machine, or its supervisor has ended: nobody waits for this note.
         let _ = drop_note(Path::new(&path), &text);
     }
 }
 
-/// The path as the supervisor, in another directory, can use it.
+/// The absolute path, which a supervisor in another directory can use.
 fn whole(path: &Path) -> PathBuf {
     match is_served(path) {
         true => path.to_owned(),

@@ -1,13 +1,13 @@
-//! Finding a checkpoint and restoring it.
+//! Finds a checkpoint and restores it.
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `resume.rs` | find and restart; `resume/unrestored.rs`: errors when nothing can be restored |
-//! | `choose.rs` | a checkpoint is rejected, or one region read alone |
-//! | `beside.rs` | a start from nothing, and what lies beside it |
-//! | `mending.rs` | copies that are made again |
+//! | `resume.rs` | finds and restarts; `resume/unrestored.rs`: errors if nothing can be restored |
+//! | `choose.rs` | rejects a checkpoint, or reads one region alone |
+//! | `beside.rs` | starts from nothing, and looks for misplaced data first |
+//! | `mending.rs` | makes copies again |
 //!
-//! Not here: reading and proving (the engine).
+//! Not here: reading and verifying (the engine).
 
 mod beside;
 mod choose;

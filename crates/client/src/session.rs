@@ -1,11 +1,11 @@
-//! One rank's view of one job: its parts, and what all calls use.
+//! Holds one rank's view of one job, and what all calls use.
 //!
 //! | file | what |
 //! | --- | --- |
 //! | `state.rs` | [`Session`] |
-//! | `outcomes.rs` | what became of the steps that were taken |
-//! | `found.rs` | what is known of the job's past |
-//! | `lent.rs` | what is lent for which checkpoint |
+//! | `outcomes.rs` | the outcomes of the steps that were taken |
+//! | `found.rs` | what is known about the job's past |
+//! | `lent.rs` | which region is lent for which checkpoint |
 //! | `stager.rs` | the rank's own CP-thread |
 //! | `mapper.rs` | maps the pool while the program computes |
 //! | `waiter.rs` | a wait for a checkpoint to be safe |

@@ -1,20 +1,23 @@
-//! The end of an agent within a run: all ranks continue with new agents.
+//! Handles the end of an agent within a run: all ranks continue with new agents.
 //!
 //! ```text
-//! somebody's agent ended ─▶ all let go of their session, and agents that live finish with it
-//! the pools are made as new, but for the memory of the program and snapshots that were whole
-//! the session is opened again: a new epoch, the pool given to the successor
-//! snapshots that no directory has yet are told to it again
+//! some agent ended ─▶ all ranks release their session, and living agents finish it
+//! the pools are reset, except for the program's memory and whole snapshots
+//! the session is opened again: a new epoch; the successor gets the pool
+//! snapshots that no directory holds yet are handed to it again
 //! ```
 //!
 //! Invariants:
-//! 1. All ranks go this way in the same call, or none: that an agent ended travels in the agreement of the checkpoint.
-//! 2. A step that was committed anywhere counts as committed; one that every rank still has whole is flushed again; any
-//!    other one is lost, and every rank is told.
-//! 3. The new epoch continues from the newest committed step: nothing that was committed is superseded.
+//! 1. Either all ranks do this in the same call, or none does: that an agent has ended travels in
+//!    the agreement of the checkpoint.
+//! 2. A step that was committed anywhere counts as committed. One that every rank still holds whole
+//!    is flushed again. Any other is lost, and every rank is told.
+//! 3. The new epoch continues from the newest committed step: nothing that was committed is
+//!    superseded.
 //!
-//! Survives: an agent that is killed at any moment, also the lead's, also several. Not here: what stays in the pool
-//! (`engine::kept`), the agent's side (`engine::agent`: it meets a new session like any other), ranks that end.
+//! Survives: an agent that is killed at any moment, also the lead's, also several. Not here: what
+//! stays in the pool (`engine::kept`), the agent's side (`engine::agent`, which sees an ordinary
+//! new session), ranks that end.
 
 use crate::collective::{agree, agree_min};
 use crate::open::{Mender, Opened, Reopen, open};
@@ -28,21 +31,23 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Agents that may end one after the other before a call gives up.
+/// Maximum number of agents that may end one after the other before a call gives up.
 const MOST_IN_A_CALL: u32 = 3;
 
-/// Longest wait for an agent that whoever started the one that ended starts in its place; once, not in each call.
+/// Longest wait for the replacement of an agent by whoever started it; once, not in each call.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(20);
 
 impl Session {
-    /// Whether the agent that has this node's engine ended, or the way to another one was not gone to its end.
+    /// Whether the agent that has this node's engine has ended, or its replacement was not
+    /// completed.
     pub(crate) fn agent_ended(&self) -> bool {
         self.options.agent != AgentKind::Off
             && (self.agents.being_replaced
                 || self.link.threads.is_some() && self.link.patience.check().is_err())
     }
 
-    /// Before the first checkpoint, in which the agents take part before there is an agreement about it. Collective.
+    /// Before the first checkpoint, in which the agents take part before there is an agreement
+    /// about it. Collective.
     pub(crate) fn replace_dead_agent(&mut self) -> Result<()> {
         if self.options.agent == AgentKind::Off || self.progress.last_taken.is_some() {
             return Ok(());
@@ -56,11 +61,11 @@ impl Session {
         }
     }
 
-    /// Opens the session again, with new agents where they ended. Collective.
+    /// Opens the session again, with new agents in place of those that ended. Collective.
     pub(crate) fn replace_agents(&mut self) -> Result<()> {
         self.agents.replaced_in_call += 1;
         let can_go_on = self.can_replace_agents();
-        // Nobody takes any more what it was still staging.
+        // Nobody accepts what it was still staging.
         self.memory.stager = None;
         self.memory.handed_over = None;
         agree(self.collective.as_mut(), can_go_on)?;
@@ -99,19 +104,20 @@ impl Session {
     }
 
     /// # Errors
-    /// Unavailable: agents end one after the other, or an older epoch would be taken for this one.
+    /// Unavailable: agents end one after the other, or an older epoch would be mistaken for this
+    /// one.
     fn can_replace_agents(&self) -> Result<()> {
         if off(Switch::Succession) {
             return Err(engine_gone(&self.link.shared));
         }
         if self.agents.replaced_in_call > MOST_IN_A_CALL {
             let text = format!("{MOST_IN_A_CALL} agents of the job ended one after the other");
-            let next = "look at what ends them; the next checkpoint tries again";
+            let next = "find out what ends them; the next checkpoint tries again";
             return Err(Error::unavailable(text).next(next));
         }
         let route = self.memory.route.as_ref();
         if route.is_some_and(|route| !route.is_locked()) {
-            // Runs that tidy up go by the epoch alone then, which would be an older one.
+            // Runs that tidy up then only go by the epoch, which would be an older one.
             let text = "an agent of the job ended, and no other one takes over: the routed files lie where there are no locks";
             let next = "restart the program from the last committed checkpoint";
             return Err(Error::unavailable(text).next(next));
@@ -119,12 +125,12 @@ impl Session {
         Ok(())
     }
 
-    /// Ends what this rank has of the link; what lost copies were still to be made.
+    /// Releases this rank's part of the link; returns the lost copies that were still to be made.
     fn let_go_of_link(&mut self) -> Option<Mender> {
         let threads = self.link.threads.take();
         let mender = threads.and_then(|mut threads| {
             threads.flush_stop.store(true, Ordering::Release);
-            // Breaks if: what it did not get to is forgotten; a close that waits for copies would
+            // Breaks if: what it did not finish is forgotten; a close that waits for copies would
             // not miss them.
             threads.mender.take().map(Mender::interrupted)
         });
@@ -156,7 +162,8 @@ impl Session {
         }
     }
 
-    /// Takes back what was reported lost when the agent ended, and is committed elsewhere or flushed again; which steps.
+    /// Takes back reported losses of steps that are committed elsewhere or flushed again; returns
+    /// these steps.
     fn withdraw_losses(&mut self, again: &Reopen) -> Vec<u64> {
         let levels = self.link.places.levels();
         let flushed = (again.resubmitted.iter())
@@ -169,17 +176,18 @@ impl Session {
         back.into_iter().collect()
     }
 
-    /// Takes what was opened in place of what was there.
+    /// Replaces the old link by the new one.
     fn adopt(&mut self, opened: Opened) {
         self.link = opened.link;
         self.warnings.extend(opened.notes);
-        // What the successor has not written cannot be referred to.
+        // A snapshot cannot refer to what the successor has not written.
         self.memory.baseline = self.options.incremental_chain.map(|_| Arc::default());
     }
 
-    /// Tells the successor of the snapshots that are needed again.
+    /// Hands the successor the snapshots that are needed again.
     fn resubmit_snapshots(&mut self, again: &Reopen) -> Result<()> {
-        // Of others nobody will ever say that they are flushed, and nobody reads what was lent to them.
+        // Nobody will ever report that the others are flushed, and nobody reads what was lent to
+        // them.
         self.progress.taken.clear();
         self.memory
             .lent
@@ -205,11 +213,13 @@ impl Session {
         Ok(())
     }
 
-    /// Gives chunks of earlier snapshots back that are needed no more, and the oldest where more than `most` are left.
+    /// Returns chunks of earlier snapshots that are no longer needed, and of the oldest ones while
+    /// more than `most` are left.
     pub(crate) fn release_kept_snapshots(&self, most: usize) {
         let index = self.index();
         let levels = self.link.places.levels();
-        // Breaks if: what was lost goes too; it may be lost because the agent of another node ended.
+        // Breaks if: lost ones are returned too; a step may be lost because the agent of another
+        // node has ended.
         let is_safe = |step| {
             levels
                 .iter()

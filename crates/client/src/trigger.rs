@@ -1,4 +1,4 @@
-//! When a checkpoint is due.
+//! Decides when a checkpoint is due.
 //!
 //! | file | what |
 //! | --- | --- |

@@ -1,13 +1,14 @@
-//! A rank's snapshot: where its bytes lie, which of them are new, and the copy into the pool.
+//! Captures a rank's snapshot: finds where its bytes lie and which of them are new, and copies them
+//! into the pool.
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `stage.rs` | copy and checksum, with the handover to the CP-thread |
-//! | `stream.rs` | regions cut into pieces, pieces packed into segments |
-//! | `baseline.rs` | what is stored already and is only referred to |
-//! | `pages.rs` | the same for tracked regions, page by page |
+//! | `stage.rs` | copies and checksums a snapshot, and hands it over to the CP-thread |
+//! | `stream.rs` | cuts regions into pieces and packs pieces into segments |
+//! | `baseline.rs` | knows what is already stored, so that a snapshot only refers to it |
+//! | `pages.rs` | does the same for tracked regions, page by page |
 //!
-//! Not here: what the CP-thread makes of it (`flush`).
+//! Not here: what the CP-thread does with a snapshot (`flush`).
 
 mod baseline;
 mod pages;

@@ -1,11 +1,11 @@
-//! When a checkpoint becomes visible, and how.
+//! Decides when a checkpoint becomes visible, and makes it visible.
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `protocol.rs` | what a node votes (`node.rs`), what the lead decides (`lead.rs`); pure |
+//! | `protocol.rs` | what a node votes (`node.rs`) and what the lead decides (`lead.rs`); pure |
 //! | `relay.rs` | the tree between the nodes and the lead; pure |
 //! | `control.rs` | the thread that drives both |
-//! | `record.rs` | the one place that writes a commit record |
+//! | `record.rs` | the only place that writes a commit record |
 //!
 //! Not here: containers (`flush`).
 

@@ -1,13 +1,13 @@
-//! The directories of a job: what lies there, who may write, what goes.
+//! Manages the directories of a job: what they hold, who may write to them, and what is removed.
 //!
 //! | file | what |
 //! | --- | --- |
 //! | `places.rs` | all directories of a job, opened once |
 //! | `catalog.rs` | which checkpoints they hold |
 //! | `epoch.rs` | claims: who may write, and from where a run resumed |
-//! | `choose.rs` | checkpoints that are rejected, kept or removed by hand |
+//! | `choose.rs` | rejects, keeps or removes a checkpoint on a person's decision |
 //! | `halt.rs` | requests to take a checkpoint and end |
-//! | `prune.rs` | older checkpoints are removed; `prune/leftovers.rs`: what killed runs left |
+//! | `prune.rs` | removes older checkpoints; `prune/leftovers.rs`: what killed runs left |
 //! | `routed.rs` | directories of files that the program writes itself |
 //!
 //! Not here: making a checkpoint visible (`commit`).

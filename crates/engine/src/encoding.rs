@@ -1,10 +1,10 @@
-//! How the bytes of a container differ from those of the program, and which bytes are believed.
+//! Encodes the bytes of containers, and decides which bytes to believe.
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `pieces.rs` | pieces compressed, encrypted, and turned back |
-//! | `bounce.rs` | memory that pieces pass through |
-//! | `shuffle.rs` | bytes of numbers sorted by their place |
+//! | `pieces.rs` | compresses and encrypts pieces, and turns them back |
+//! | `bounce.rs` | the memory that pieces pass through |
+//! | `shuffle.rs` | sorts the bytes of numbers by their position |
 //! | `trust.rs` | keys, seals, and what is refused without them |
 //!
 //! Not here: which bytes belong where (`orcheck-format`).

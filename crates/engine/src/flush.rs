@@ -1,10 +1,10 @@
-//! From the pool to containers.
+//! Flushes snapshots from the pool to containers.
 //!
 //! | file | what |
 //! | --- | --- |
 //! | `writer.rs` | the CP-thread of one writer: order, gate, pieces, rings |
-//! | `container.rs` | one file, written in order, durable at its end |
-//! | `ledger.rs` | what this writer stored where |
+//! | `container.rs` | writes one file, in order, durable at its end |
+//! | `ledger.rs` | remembers what this writer stored where |
 //!
 //! Not here: what is in the pool (`capture`), when a checkpoint counts (`commit`).
 

@@ -1,12 +1,12 @@
-//! The threads of a node's engine, in a rank or in an agent.
+//! Hosts the threads of a node's engine, in a rank or in an agent.
 //!
 //! | file | what |
 //! | --- | --- |
 //! | `threads.rs` | starts and ends them |
-//! | `adoption.rs` | a node's plan on its way to the agent |
+//! | `adoption.rs` | encodes a node's plan for the agent |
 //! | `agent.rs` | the process that outlives the ranks |
 //!
-//! Not here: the rank's side of it (the client).
+//! Not here: the rank's side (the client).
 
 mod adoption;
 pub mod agent;

@@ -1,12 +1,12 @@
-//! What the processes of a node share through the pool, and who is where.
+//! Holds what the processes of a node share through the pool, and the layout of nodes and ranks.
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `index.rs` | words and rings that ranks, CP-threads and the control thread tell each other by |
+//! | `index.rs` | words and rings that connect ranks, CP-threads and the control thread |
 //! | `descriptor.rs` | what a rank tells its CP-thread about a segment |
 //! | `kept.rs` | snapshots that stay in the pool until they are safe |
-//! | `halt.rs` | what a run is asked for from outside |
-//! | `patience.rs` | waiting for the engine, but not for one that is gone |
+//! | `halt.rs` | halt requests, as the processes of a node exchange them |
+//! | `patience.rs` | waits for the engine, but not for one that is gone |
 //! | `budget.rs` | how large the pool may be |
 //! | `layout.rs` | nodes, ranks, and which writer flushes which rank |
 //!

@@ -1,15 +1,15 @@
-//! Copies of a node's containers on other nodes.
+//! Replicates a node's containers on other nodes.
 //!
 //! | file | what |
 //! | --- | --- |
 //! | `protect.rs` | both sides as state machines; pure |
-//! | `owner.rs` | a directory whose containers appear on other nodes too |
-//! | `keeper.rs` | the holder: takes copies in and gives them back |
-//! | `remote.rs` | what other nodes hold, as directories |
-//! | `room.rs` | where copies of others lie |
-//! | `mend.rs` | copies that are made again after nodes were lost |
+//! | `owner.rs` | a directory whose containers also appear on other nodes |
+//! | `keeper.rs` | the holder: takes replicas in and serves them |
+//! | `remote.rs` | the files of other nodes, as directories |
+//! | `room.rs` | where replicas of other nodes are kept |
+//! | `mend.rs` | makes replicas again after nodes were lost |
 //!
-//! Not here: who holds whose copies (`orcheck-placement`).
+//! Not here: who holds whose replicas (`orcheck-placement`).
 
 mod keeper;
 pub mod mend;

@@ -1,9 +1,9 @@
-//! From containers back to memory, proven.
+//! Reads containers back into memory, verified.
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `reader.rs` | one container: opened, checked, read; copies, references and damaged ends |
-//! | `restore.rs` | which checkpoints a rank can resume from, and its bytes |
+//! | `reader.rs` | opens, checks and reads one container; copies, references and damaged ends |
+//! | `restore.rs` | finds the checkpoints that a rank can resume from, and reads its bytes |
 //!
 //! Not here: agreement among ranks (the client).
 

@@ -1,10 +1,10 @@
-//! Checkpoints that lie on disks: proven, watched, copied.
+//! Maintains checkpoints on disks: verifies, scrubs and copies them.
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `verify.rs` | every byte of a checkpoint is read and proven |
-//! | `scrub.rs` | the same in the background, again and again |
-//! | `copying.rs` | a checkpoint is brought to another level or directory |
+//! | `verify.rs` | reads and verifies every byte of a checkpoint |
+//! | `scrub.rs` | does so again and again in the background |
+//! | `copying.rs` | copies a checkpoint to another level or directory |
 //!
 //! Not here: who asks for it (the commands, the server).
 

@@ -25,8 +25,8 @@ fn begin(baseline: &Arc<Baseline>, step: u64) -> Capture {
     baseline.begin(vec![("u".to_owned(), false)], &beginning)
 }
 
-// Breaks if: `Capture::finish` does not ask whether it is still the newest: later snapshots would be compared with,
-// and refer to, what a later one has replaced and no committed one needs to name.
+// Breaks if: `Capture::finish` does not ask whether it is still the newest: later snapshots would
+// be compared with, and refer to, what a later one has replaced and no committed one needs to name.
 #[test]
 fn a_snapshot_that_ends_late_is_no_baseline() {
     let piece = Piece {

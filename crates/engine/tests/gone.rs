@@ -1,4 +1,5 @@
-//! Nobody waits for the dead: the engine that was killed, and the rank whose process ended inside its snapshot.
+//! Nobody waits for the dead: the engine that was killed, and the rank whose process ended inside
+//! its snapshot.
 // It makes directories by itself.
 #![allow(clippy::unwrap_used)]
 
@@ -39,7 +40,8 @@ fn pool_of(shape: IndexShape) -> Arc<Pool> {
     Arc::new(Pool::create(shape).unwrap())
 }
 
-// Breaks if: `check` does not try the lock that the engine holds while it lives, or does not tell the others.
+// Breaks if: `check` does not try the lock that the engine holds while it lives, or does not tell
+// the others.
 #[test]
 fn an_engine_that_was_killed_is_noticed_and_told_to_the_node() {
     let pool = pool();
@@ -59,7 +61,8 @@ fn an_engine_that_was_killed_is_noticed_and_told_to_the_node() {
     assert!(Index::new(&pool, SHAPE).is_gone());
 }
 
-// Breaks if: `wait` does not count the slices that it gave: whoever holds what is waited for would be waited for for ever.
+// Breaks if: `wait` does not count the slices that it gave: whoever holds what is waited for would
+// be waited for for ever.
 #[test]
 fn a_wait_ends_when_its_time_is_over() {
     let pool = pool();
@@ -131,7 +134,8 @@ const BEGIN: Descriptor = Descriptor::Begin {
     kept: false,
 };
 
-// Breaks if: `next` does not look whether the rank is gone: the flush waits for the rest of its snapshot for ever.
+// Breaks if: `next` does not look whether the rank is gone: the flush waits for the rest of its
+// snapshot for ever.
 #[test]
 fn a_rank_that_ended_inside_its_snapshot_loses_it() {
     let scratch = Scratch::in_memory("engine-gone");
@@ -152,8 +156,8 @@ fn a_rank_that_ended_inside_its_snapshot_loses_it() {
     }
 }
 
-// Breaks if: what a dead rank left in its ring stays there while another rank's snapshot is waited for: that one may wait
-// for the very chunks.
+// Breaks if: what a dead rank left in its ring stays there while another rank's snapshot is waited
+// for: that one may wait for the very chunks.
 #[test]
 fn what_a_dead_rank_left_unfinished_is_given_back() {
     let scratch = Scratch::in_memory("engine-gone");
@@ -197,8 +201,9 @@ fn what_a_dead_rank_left_unfinished_is_given_back() {
     );
 }
 
-// Breaks if: `stream_snapshot` keeps any number of references, or `check_piece` lets a piece reach beyond its chunk: a
-// rank whose memory was overwritten would take the memory, or the bytes, of the process that flushes it.
+// Breaks if: `stream_snapshot` keeps any number of references, or `check_piece` lets a piece reach
+// beyond its chunk: a rank whose memory was overwritten would take the memory, or the bytes, of the
+// process that flushes it.
 #[test]
 fn nonsense_of_a_neighbour_ends_the_flush() {
     let piece = EncodePiece {

@@ -222,7 +222,8 @@ fn what_does_not_fit_is_refused_and_leaves_nothing() {
     assert!(holder.dir().list().unwrap().is_empty());
 }
 
-// Breaks if: what is held is counted by the keeper alone: prune removes replicas, and their room is free again.
+// Breaks if: what is held is counted by the keeper alone: prune removes replicas, and their room is
+// free again.
 #[test]
 fn the_room_of_pruned_replicas_is_free_again() {
     let (holder, own) = (Holder::new(3 << 20), Scratch::new("owner"));
@@ -475,7 +476,8 @@ fn replicas_in_memory_take_no_more_than_their_room() {
     );
 }
 
-// Breaks if: a replica has its name from the beginning; a crash on the way would leave what looks like a copy.
+// Breaks if: a replica has its name from the beginning; a crash on the way would leave what looks
+// like a copy.
 #[test]
 fn half_of_a_replica_has_no_name() {
     let holder = Holder::new(u64::MAX);

@@ -122,7 +122,8 @@ fn holds(files: &[(u32, u64)]) -> Vec<(String, u64)> {
         .collect()
 }
 
-// Breaks if: a copy is made by nobody or by two, counted where it is not whole, or by its length alone.
+// Breaks if: a copy is made by nobody or by two, counted where it is not whole, or by its length
+// alone.
 #[test]
 fn every_missing_copy_is_made_once() {
     let (cut, long) = (LEN_BYTES - 1, LEN_BYTES + 4096);

@@ -1,5 +1,5 @@
-//! What a disk may hold when the power fails while a container, a claim or a deletion is under way; every image
-//! that the model of `orcheck_testing::power::outage` allows.
+//! What a disk may hold when the power fails while a container, a claim or a deletion is under way;
+//! every image that the model of `orcheck_testing::power::outage` allows.
 // It makes directories by itself.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
@@ -161,7 +161,8 @@ fn a_container_is_whole_when_it_was_reported_durable() {
     println!("{images} images");
 }
 
-// Breaks if: `make_durable` does not truncate: a stripe file keeps the room that was allocated for whole units.
+// Breaks if: `make_durable` does not truncate: a stripe file keeps the room that was allocated for
+// whole units.
 #[test]
 fn a_stripe_file_keeps_no_surplus() {
     let scratch = Scratch::in_memory("engine-stripe");
@@ -180,7 +181,8 @@ fn a_stripe_file_keeps_no_surplus() {
     pool.give(chunk);
 }
 
-// Breaks if: `claim_one` does not sync the claim, or not before it renames it, or not the directory.
+// Breaks if: `claim_one` does not sync the claim, or not before it renames it, or not the
+// directory.
 #[test]
 fn a_claim_is_whole_or_absent_and_stays() {
     let log = record(
@@ -246,7 +248,8 @@ fn record_of(step: u64) -> CommitRecord {
     }
 }
 
-// Breaks if: `prune` removes containers before records, or does not sync the directory between them.
+// Breaks if: `prune` removes containers before records, or does not sync the directory between
+// them.
 #[test]
 fn no_record_ever_names_a_container_that_was_deleted() {
     let steps = [1, 2, 3, 4];

@@ -1,4 +1,5 @@
-//! A tracked region against a model: what the capture says the region is made of, is what it is made of.
+//! A tracked region against a model: what the capture says the region is made of, is what it is
+//! made of.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use orcheck_engine::capture::{Copied, Fate, Pages};
@@ -44,8 +45,8 @@ fn round() -> impl Strategy<Value = Round> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    // Breaks if: the sum of a group of pages is not made again when a page of it was copied, or is used although a page of
-    // it was stored just now.
+    // Breaks if: the sum of a group of pages is not made again when a page of it was copied, or is
+    // used although a page of it was stored just now.
     #[test]
     fn every_run_holds_the_bytes_of_its_part(
         rounds in prop::collection::vec(round(), 1..10),

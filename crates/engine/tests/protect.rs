@@ -1,4 +1,5 @@
-//! Replicas under every order of events that a seed can produce: connections are in order, everything else is not.
+//! Replicas under every order of events that a seed can produce: connections are in order,
+//! everything else is not.
 #![allow(clippy::unwrap_used)]
 
 use orcheck_engine::replicas::{
@@ -311,7 +312,8 @@ proptest! {
         prop_assert!(world.outcome.iter().all(|outcome| *outcome == Some(Ok(()))), "{:?}", world.outcome);
     }
 
-    // Breaks if: a holder that is gone is not noticed, or the others are not told to let go: their room stays taken.
+    // Breaks if: a holder that is gone is not noticed, or the others are not told to let go: their
+    // room stays taken.
     #[test]
     fn a_lost_connection_loses_what_was_on_it_and_frees_the_room(seed: u64, before in 0usize..40) {
         let holders = ring(3, 2);
@@ -338,7 +340,8 @@ proptest! {
         }
     }
 
-    // Breaks if: what one owner asks for counts for another one's room, or a slot is found by its number alone.
+    // Breaks if: what one owner asks for counts for another one's room, or a slot is found by its
+    // number alone.
     #[test]
     fn nonsense_costs_only_who_says_it(seed: u64, nonsense in prop::collection::vec(nonsense(), 1..12)) {
         let holders = vec![vec![1], vec![0], Vec::new()];
@@ -417,7 +420,8 @@ fn a_keeper_refuses_what_is_not_its_business() {
         run: RunId([8; 16]),
         ..EPOCH
     };
-    // Breaks if: the epoch of a container is not looked at; a run that this one does not know would take the room.
+    // Breaks if: the epoch of a container is not looked at; a run that this one does not know would
+    // take the room.
     for epoch in [newer, other] {
         let refused = reserved(
             &mut keeper,
@@ -543,7 +547,8 @@ fn bytes_come_in_order_within_their_room_and_whole() {
         corrupt,
         "an end elsewhere"
     );
-    // Breaks if: the checksum of the whole is not compared; a replica would be called good that is not.
+    // Breaks if: the checksum of the whole is not compared; a replica would be called good that is
+    // not.
     assert_eq!(sent(&[(0, 50)], Some((50, 7)), 8), corrupt, "other bytes");
 }
 
@@ -590,8 +595,8 @@ fn pieces_go_to_all_holders_in_turn_as_they_were_drawn() {
         );
     }
     let actions = owner.step(OwnerEvent::Ready(3 * PIECE_BYTES));
-    // Breaks if: one holder gets all that its credit allows before the next: of the links of k holders one is busy, and
-    // the nodes with low numbers are everybody's first.
+    // Breaks if: one holder gets all that its credit allows before the next: of the links of k
+    // holders one is busy, and the nodes with low numbers are everybody's first.
     let piece = |node, nth| OwnerAction::Send(node, nth * PIECE_BYTES, PIECE_BYTES);
     let mut expected: Vec<OwnerAction> = [0, 1]
         .iter()

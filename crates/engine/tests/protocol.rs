@@ -118,7 +118,8 @@ impl World {
                             }
                         }
                         NodeAction::WriteRecord(step, level, _) => {
-                            // Breaks if: the lead sends Record before all votes (drop the length check in vote).
+                            // Breaks if: the lead sends Record before all votes (drop the length
+                            // check in vote).
                             assert!(self.everybody_durable((step, level)), "a record too early");
                             *self.visible.entry((step, level)).or_default() += 1;
                             self.wrote.entry((step, level)).or_default().insert(node);
@@ -142,7 +143,8 @@ impl World {
                                     self.visible.contains_key(&(step, level)),
                                     "committed without a record"
                                 );
-                                // Breaks if: the first copy of a record of level node counts for all.
+                                // Breaks if: the first copy of a record of level node counts for
+                                // all.
                                 let wrote = self.wrote.get(&(step, level)).map_or(0, BTreeSet::len);
                                 assert!(level == Level::Global || wrote == self.nodes.len());
                             }
@@ -186,8 +188,8 @@ fn fate() -> impl Strategy<Value = Fate> {
     prop_oneof![12 => Just(Fate::Durable), 1 => Just(Fate::Lost), 1 => Just(Fate::Silent)]
 }
 
-/// One job, drawn: nodes, writers of each, steps, what happens to each container, the order of delivery with its
-/// duplicates, and a node that is gone after this many deliveries.
+/// One job, drawn: nodes, writers of each, steps, what happens to each container, the order of
+/// delivery with its duplicates, and a node that is gone after this many deliveries.
 type Play = (
     u32,
     u32,
@@ -408,7 +410,8 @@ fn a_writer_gone_refuses_what_was_collected_and_what_comes() {
     };
     node.step(durable(7, WriterId(0).0));
     let refused = node.step(NodeEvent::WriterGone(Error::unavailable("rank 1 is gone")));
-    // Breaks if: only what was collected is refused; steps that no writer reported yet would be waited for.
+    // Breaks if: only what was collected is refused; steps that no writer reported yet would be
+    // waited for.
     assert!(matches!(
         &refused[..],
         [
@@ -424,7 +427,8 @@ fn a_writer_gone_refuses_what_was_collected_and_what_comes() {
     ));
 }
 
-// Breaks if: a writer whose ranks ended is waited for; the agent would be in the way of the next run until its deadline.
+// Breaks if: a writer whose ranks ended is waited for; the agent would be in the way of the next
+// run until its deadline.
 #[test]
 fn a_writer_that_is_done_holds_nothing_up() {
     let mut node = NodeState::new(NodeId(0), 2, LEVELS.to_vec());
@@ -460,7 +464,8 @@ fn a_writer_that_is_done_holds_nothing_up() {
     assert!(node.is_idle());
 }
 
-// Breaks if: a node that leaves counts as lost; what it voted for before could then not be committed.
+// Breaks if: a node that leaves counts as lost; what it voted for before could then not be
+// committed.
 #[test]
 fn who_leaves_has_voted_for_what_it_voted_for() {
     let mut world = World::new(2, 1);
@@ -491,7 +496,8 @@ fn who_leaves_has_voted_for_what_it_voted_for() {
     assert!(world.lead.is_idle());
 }
 
-// Breaks if: `recorded` counts any number; a node that wrote nothing would be replaced by one that is not there.
+// Breaks if: `recorded` counts any number; a node that wrote nothing would be replaced by one that
+// is not there.
 #[test]
 fn a_node_that_is_not_there_has_recorded_nothing() {
     let mut world = World::new(2, 1);
@@ -574,7 +580,8 @@ fn what_lies_in_a_failed_directory_is_not_committed() {
     ));
 }
 
-// Breaks if: `check_referred` returns Ok: what a step needs of an older one may be gone with its directory.
+// Breaks if: `check_referred` returns Ok: what a step needs of an older one may be gone with its
+// directory.
 #[test]
 fn what_refers_to_a_failed_directory_is_not_committed() {
     let mut world = World::new(1, 1);
@@ -609,7 +616,8 @@ fn what_refers_to_a_failed_directory_is_not_committed() {
     assert!(vote(6, TargetId(1), &[2]) && vote(7, TargetId(2), &[]));
 }
 
-// Breaks if: `lose_node` gives nothing up: the ranks of the other nodes wait for a vote that will not come.
+// Breaks if: `lose_node` gives nothing up: the ranks of the other nodes wait for a vote that will
+// not come.
 #[test]
 fn a_node_gone_ends_every_step_that_waits_for_it() {
     let mut world = World::new(2, 1);
@@ -639,7 +647,8 @@ fn lost_text(actions: &[LeadAction]) -> Option<&str> {
     })
 }
 
-// Breaks if: a loss is called final although nodes were asked for their records, or the lead has this node's vote.
+// Breaks if: a loss is called final although nodes were asked for their records, or the lead has
+// this node's vote.
 #[test]
 fn a_step_whose_record_may_be_there_is_not_lost_for_good() {
     let level = Level::Peers(1);

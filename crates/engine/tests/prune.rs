@@ -1,4 +1,5 @@
-//! Prune and the loss of power: no record outlives what it names, also when an earlier prune failed half-way.
+//! Prune and the loss of power: no record outlives what it names, also when an earlier prune failed
+//! half-way.
 // It makes directories by itself.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
@@ -25,7 +26,8 @@ impl FailpointHook for Both {
     }
 }
 
-// Breaks if: prune syncs only directories from which it removed a record itself, or none, or removes containers first.
+// Breaks if: prune syncs only directories from which it removed a record itself, or none, or
+// removes containers first.
 #[test]
 fn a_record_never_outlives_its_containers() {
     let epoch = Epoch {
@@ -127,7 +129,8 @@ fn a_record_never_outlives_its_containers() {
     }
 }
 
-// Breaks if: a record that cannot be read counts as one that refers to nothing: prune would take from under it.
+// Breaks if: a record that cannot be read counts as one that refers to nothing: prune would take
+// from under it.
 #[test]
 fn a_record_that_cannot_be_read_keeps_everything_older() {
     let epoch = Epoch {
@@ -193,8 +196,8 @@ fn a_record_that_cannot_be_read_keeps_everything_older() {
     assert_eq!(left(), [4, 5]);
 }
 
-// Breaks if: claims and notes go with the age of their run alone: a checkpoint that stays would be without the claim
-// that says whose it is, and without the note that fences older steps.
+// Breaks if: claims and notes go with the age of their run alone: a checkpoint that stays would be
+// without the claim that says whose it is, and without the note that fences older steps.
 #[test]
 fn claims_stay_while_a_checkpoint_of_their_run_stays() {
     let scratch = Scratch::in_memory("prune");

@@ -1,5 +1,5 @@
-//! The tree between the nodes and the lead: whole jobs with a small fan-out, in any order of messages that connections
-//! can bring, with the loss of any node at any moment.
+//! The tree between the nodes and the lead: whole jobs with a small fan-out, in any order of
+//! messages that connections can bring, with the loss of any node at any moment.
 #![allow(clippy::unwrap_used)]
 
 use orcheck_engine::commit::{
@@ -229,7 +229,8 @@ impl World {
                 LeadAction::ToAll(message) => {
                     if let Message::Committed { step, level } = message {
                         let all = 0..self.nodes.len() as u32;
-                        // Breaks if: a relay says that all nodes below it voted when the first of them did.
+                        // Breaks if: a relay says that all nodes below it voted when the first of
+                        // them did.
                         assert!(
                             all.into_iter()
                                 .all(|n| self.said.contains(&(step, level, n)))
@@ -310,7 +311,8 @@ impl World {
     }
 }
 
-/// Nodes, fan-out, steps; whether each part is durable; the order of what happens; who dies after this many events.
+/// Nodes, fan-out, steps; whether each part is durable; the order of what happens; who dies after
+/// this many events.
 type Play = (u32, u32, u64, Vec<u8>, Vec<u16>, Option<(u32, usize)>);
 
 fn plays() -> impl Strategy<Value = Play> {
@@ -385,7 +387,8 @@ fn play((nodes, fan_out, steps, fates, order, dies): &Play) -> Result<(), TestCa
             let told = world.told.get(&(step, level)).cloned().unwrap_or_default();
             let committed = told.values().any(|one| *one == Outcome::Committed);
             prop_assert!(!(committed && failed.contains(&(step, level))));
-            // Breaks if: a relay keeps to itself that a node is gone, or that the lead is: nobody may wait for ever.
+            // Breaks if: a relay keeps to itself that a node is gone, or that the lead is: nobody
+            // may wait for ever.
             for node in (0..*nodes).filter(|node| world.nodes[*node as usize].is_some()) {
                 prop_assert!(
                     told.contains_key(&node) || world.gone.contains(&node),
@@ -417,11 +420,13 @@ fn one_message_for_all_that_are_below() {
         while world.happen(0) {}
     }
     assert!(world.told.len() == 20 && world.told.values().all(|told| told.len() == 13));
-    // Of each step a vote for each level, and that the record is written: from each of the three right below.
+    // Of each step a vote for each level, and that the record is written: from each of the three
+    // right below.
     assert_eq!(world.to_lead, 10 * 3 * 3);
 }
 
-// Breaks if: only what is at hand is told; a vote from below the relay would be waited for until the deadline.
+// Breaks if: only what is at hand is told; a vote from below the relay would be waited for until
+// the deadline.
 #[test]
 fn a_lost_relay_ends_the_waits_on_both_sides() {
     // 0 ─ 1 ─ 3, 4; 0 ─ 2 ─ 5, 6
@@ -502,7 +507,8 @@ fn who_leaves_below_a_relay_has_voted() {
     );
 }
 
-// Breaks if: a loss is passed on once for each node; or of two directories that failed only the first is told.
+// Breaks if: a loss is passed on once for each node; or of two directories that failed only the
+// first is told.
 #[test]
 fn a_loss_is_passed_on_once_for_each_directory() {
     let mut relay = Relay::new(Tree::new(7, 2), NodeId(1));

@@ -83,7 +83,7 @@ fn there_is_one_for_a_job_and_node() {
     assert_eq!(second.code, 1);
     assert!(
         second.stderr.contains("agent of job 'cavity' on node 'n0'")
-            && second.stderr.contains("use the agent that is there"),
+            && second.stderr.contains("use the running agent"),
         "{}",
         second.stderr
     );
@@ -156,7 +156,7 @@ fn a_start_in_the_background_that_fails_says_why() {
     let second = Answer::of(agent(&scratch, "n0", &["--detach"]).output().unwrap());
     assert_eq!(second.code, 1);
     assert!(
-        second.stderr.contains("use the agent that is there"),
+        second.stderr.contains("use the running agent"),
         "{}",
         second.stderr
     );

@@ -1,31 +1,32 @@
-//! What the ranks agree on before they stage a checkpoint, in one message.
+//! Implements the agreement of the ranks before they stage a checkpoint, in one message.
 //!
 //! Invariants:
-//! 1. All ranks learn the same: whether the steps and the regions flagged SAME are equal, whether a
-//!    rank has to wait, ends, wants a loss returned, or lost its agent.
-//! 2. It is one row of numbers, so the agreement costs one reduction, whatever is agreed on.
+//! 1. All ranks learn the same: whether the steps and the regions flagged SAME are equal, and
+//!    whether any rank has to wait, wants to stop, wants a loss returned, or has lost its agent.
+//! 2. The message is one row of numbers, so the agreement costs one reduction, whatever the ranks
+//!    agree on.
 //!
 //! Not here: the reduction (`collective`), what follows from it (`take.rs`).
 
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result};
 
-/// What a rank says before a checkpoint. It travels as a row of numbers; all ranks learn the
-/// least: a number and its complement tell whether all ranks said the same, a negated flag whether
-/// any rank set it.
+/// What a rank offers before a checkpoint. It travels as a row of numbers, and all ranks learn the
+/// minimum of each. A number and its complement show whether all ranks gave the same number; a
+/// negated flag shows whether any rank set it.
 pub(crate) struct Offer {
     pub(crate) step: u64,
-    /// Checksum of the regions that have to be equal on all ranks.
+    /// Checksum of the regions that must be equal on all ranks.
     pub(crate) same: u64,
-    /// An earlier checkpoint keeps this one from being taken, see `backlog.rs`.
+    /// Whether an earlier checkpoint blocks this one; see `backlog.rs`.
     pub(crate) blocked: bool,
     pub(crate) stop: bool,
-    /// Less than 0: this rank wants a loss returned.
+    /// Negative if this rank wants a loss returned.
     pub(crate) owes: i64,
     pub(crate) agent_ended: bool,
 }
 
-/// Numbers of an [`Offer`].
+/// Number of values in an [`Offer`].
 const OFFER_LEN: usize = 8;
 
 impl Offer {
@@ -43,7 +44,7 @@ impl Offer {
     }
 }
 
-/// The least of each number over the offers of all ranks.
+/// The minimum of each number over the offers of all ranks.
 pub(crate) struct Minima(pub(crate) [i64; OFFER_LEN]);
 
 impl Minima {
@@ -51,10 +52,10 @@ impl Minima {
         self.0[7] != 0
     }
 
-    /// What the ranks agreed on.
+    /// What the ranks have agreed on.
     ///
     /// # Errors
-    /// Invalid: they offered different steps, or different contents of regions flagged SAME.
+    /// Invalid if they offered different steps, or different contents of regions flagged SAME.
     pub(crate) fn agreed(self) -> Result<Agreed> {
         let [step, not_step, same, not_same, blocked, stop, owes, _] = self.0;
         if step != !not_step && !off(Switch::SameStep) {
@@ -77,11 +78,11 @@ impl Minima {
 
 /// What all ranks know before they stage.
 pub(crate) struct Agreed {
-    /// On some rank an earlier checkpoint is in the way.
+    /// On some rank, an earlier checkpoint blocks this one.
     pub(crate) blocked: bool,
-    /// This checkpoint is the last one.
+    /// This is the last checkpoint.
     pub(crate) stop: bool,
-    /// Less than 0: some rank wants a loss returned.
+    /// Negative if some rank wants a loss returned.
     pub(crate) owes: i64,
 }
 
@@ -101,7 +102,7 @@ mod tests {
         }
     }
 
-    /// What all ranks learn from these offers.
+    /// The minima of these offers.
     fn least(offers: &[Offer]) -> Minima {
         let rows = offers.iter().map(Offer::encode);
         let least =
@@ -142,7 +143,7 @@ mod tests {
         let error = steps.err().expect("different steps were agreed on");
         assert_eq!(error.kind(), ErrorKind::Invalid);
         assert!(error.message().contains("from 5 to 9"), "{error}");
-        // The upper half of a checksum is negative in a row.
+        // The upper half of the checksums is negative in a row.
         let same = least(&[offer(5, 1), offer(5, u64::MAX)]).agreed();
         let error = same.err().expect("different contents were agreed on");
         assert!(error.message().contains("SAME"), "{error}");

@@ -1,15 +1,19 @@
-//! How many checkpoints may be on their way: room for another one in the pool, and a bound on those that are not safe yet.
+//! Bounds the checkpoints in flight: by room for another one in the pool, and by the number of
+//! those that are not safe yet.
 //!
-//! How: a checkpoint waits until fewer than `held_steps` snapshots of this rank are in the pool, and fewer than
-//! `uncommitted_steps` steps are undecided at the level that counts: the weakest configured one that survives a node. With
-//! `overrun` other than `wait` all ranks agree to leave it out, or to refuse it.
+//! How: a checkpoint waits until fewer than `held_steps` snapshots of this rank are in the pool,
+//! and fewer than `uncommitted_steps` steps are undecided at the level that counts, which is the
+//! weakest configured level that survives a node. If `overrun` is not `wait`, all ranks instead
+//! agree to skip the checkpoint, or to refuse it.
 //!
 //! Invariants:
-//! 1. When a checkpoint returns, at most `uncommitted_steps` steps are neither committed nor lost at the level that counts.
-//! 2. While flushes are quicker than the program nothing is waited for: a look is a few atomic loads.
+//! 1. When a checkpoint returns, at most `uncommitted_steps` steps are neither committed nor lost
+//!    at the level that counts.
+//! 2. While flushes are faster than the program, nothing waits: a check takes a few atomic loads.
 //! 3. Every wait ends at `timeout_s`, or when the engine of the node is gone.
 //!
-//! Survives: a flush that hangs, an engine that ends meanwhile. Not here: who decides (the engine's `protocol.rs`).
+//! Survives: a flush that hangs, an engine that ends meanwhile. Not here: who decides (the engine's
+//! `protocol.rs`).
 
 use crate::options::{AgentKind, Overrun};
 use crate::session::{Session, engine_gone};
@@ -21,7 +25,7 @@ use std::time::Duration;
 /// Longest time between two looks at a node's board.
 const SLICE: Duration = Duration::from_millis(200);
 
-/// Why another checkpoint has to wait.
+/// What another checkpoint has to wait for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Blocker {
     /// The snapshot of this step is still in the pool.
@@ -40,19 +44,20 @@ impl std::fmt::Display for Blocker {
 }
 
 impl Session {
-    /// The level whose steps `uncommitted_steps` counts: the weakest that survives a node, or else the strongest there is.
+    /// The level whose steps `uncommitted_steps` counts: the weakest that survives a node, or else
+    /// the strongest configured one.
     pub(crate) fn level_that_counts(&self) -> Option<Level> {
         let levels = self.link.places.levels();
         let survives = |level: &&Level| **level > Level::Node;
         levels.iter().find(survives).or(levels.last()).copied()
     }
 
-    /// What keeps another checkpoint from being staged now.
+    /// What prevents another checkpoint from being staged now.
     pub(crate) fn blocker(&mut self) -> Option<Blocker> {
         self.blocker_beside(None)
     }
 
-    /// The same, not counting the step that is being staged.
+    /// The same, without the step that is being staged.
     fn blocker_beside(&mut self, staging: Option<u64>) -> Option<Blocker> {
         let index = Index::new(&self.link.pool, self.link.shape);
         let local = self.local;
@@ -60,7 +65,7 @@ impl Session {
             .taken
             .retain(|&step| !index.is_done(local, step));
         let others = |&step: &u64| Some(step) != staging;
-        // The oldest that has to go.
+        // The oldest snapshot that has to leave.
         let held = self.progress.taken.iter().copied().filter(others);
         let most = self.options.held_steps as usize;
         let surplus = held.clone().count().checked_sub(most);
@@ -78,7 +83,7 @@ impl Session {
             .map(|step| Blocker::Undecided(step, level))
     }
 
-    /// Waits for room, unless checkpoints without room are left out or refused.
+    /// Waits for room, unless checkpoints without room are skipped or refused.
     pub(crate) fn wait_for_room_here(&mut self) -> Result<()> {
         let waits = self.options.overrun == Overrun::Wait || self.trigger.should_stop();
         match waits {
@@ -87,7 +92,7 @@ impl Session {
         }
     }
 
-    /// Waits for room; for one more step than that which is being staged.
+    /// Waits for room for one step in addition to the one that is being staged.
     pub(crate) fn wait_for_room(&mut self, staging: Option<u64>) -> Result<()> {
         let clock = std::sync::Arc::clone(&self.environment.clock);
         let timeout = self.timeout();
@@ -97,9 +102,10 @@ impl Session {
             let Some(what) = self.blocker_beside(staging) else {
                 return Ok(());
             };
-            // Breaks if: only the deadline ends this wait; a killed engine would be waited for in full.
+            // Breaks if: only the deadline ends this wait; a checkpoint would wait the full time
+            // for a killed engine.
             if self.link.patience.check().is_err() {
-                // With agents the others are told so, and another one is found.
+                // With agents, the other ranks are told, and another agent is found.
                 return match self.options.agent {
                     AgentKind::Off => Err(engine_gone(&self.link.shared)),
                     _ if staging.is_none() => Ok(()),
@@ -119,8 +125,8 @@ impl Session {
         }
     }
 
-    /// What to do although something is in the way of this rank or, if None, of another one; false: leave this
-    /// checkpoint out.
+    /// Handles a blocker of this rank or, if `None`, of another one; returns false if the
+    /// checkpoint is to be skipped.
     pub(crate) fn overrun(&mut self, step: u64, blocker: Option<Blocker>) -> Result<bool> {
         let what = blocker.map_or_else(
             || {

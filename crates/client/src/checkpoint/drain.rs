@@ -1,15 +1,17 @@
-//! The end of a session: drained and closed, or abandoned.
+//! Ends a session: drains and closes it, or abandons it.
 //!
 //! Invariants:
-//! 1. `close` returns an error, the same on all ranks, that names what is not safe, or the last checkpoint is committed at every
-//!    level; and it tells what became of every checkpoint that it had not told of yet.
-//! 2. With `close = "copies"` it returns an error too, the same on all ranks, when what was resumed from lacks copies and no newer
-//!    checkpoint has them.
+//! 1. `close` returns Ok only if the last checkpoint is committed at every level. Otherwise it
+//!    returns an error, the same on all ranks, that names what is not safe. In both cases it
+//!    reports the outcome of every checkpoint that was not reported before.
+//! 2. With `close = "copies"` it also returns an error, the same on all ranks, if the checkpoint
+//!    that was resumed from lacks copies and no newer checkpoint has them.
 //! 3. Afterwards no thread, socket, lock, pool page or routed file of the session is left.
-//! 4. Threads are waited for at most 10 s, all of them together. Where the session could not be drained that is what is left of
-//!    the program's timeout, or 2 s; one that hangs in a dead file system or server is left to the end of the process, and said.
+//! 4. It waits at most 10 s for all threads together. If the session could not be drained, it waits
+//!    for the rest of the program's timeout, or 2 s. A thread that hangs in a dead file system or
+//!    server is left until the process ends, and this is reported.
 //!
-//! Not here: draining itself, which continues by itself all the time.
+//! Not here: draining itself, which is always in progress.
 
 use crate::collective::{agree, agree_min};
 use crate::options::Close;
@@ -24,14 +26,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// What threads get to end in, however late it is: all of them, and each.
+/// Minimum time in which threads may end, however late it is: for all of them together, and for
+/// each.
 const GRACE: Duration = Duration::from_secs(2);
 const EACH: Duration = Duration::from_millis(500);
-/// What to do when the time of a close is over.
-const CLOSED: &str = "restart from the last committed checkpoint; give orc_close more time where a directory is only slow";
+/// Next step when the time of a close is over.
+const CLOSED: &str = "restart from the last committed checkpoint; give orc_close more time if a \
+                      directory is only slow";
 
 impl Session {
-    /// As [`Self::close_telling`], for those who do not read warnings.
+    /// As [`Self::close_telling`], for callers that do not read warnings.
     ///
     /// # Errors
     /// As there.
@@ -39,25 +43,29 @@ impl Session {
         self.close_telling(timeout).0
     }
 
-    /// Waits until something is decided of every checkpoint, and the last one is committed at every configured level, at most
-    /// `timeout`, and with `close = "copies"` until what was resumed from has its lost copies again; ends the session, and
-    /// gives all warnings back that were not taken. Collective.
+    /// Waits, at most `timeout`, until every checkpoint is decided and the last one is committed at
+    /// every configured level; with `close = "copies"`, also until the checkpoint that was resumed
+    /// from has its lost copies again. Then ends the session and returns all warnings that were not
+    /// taken. Collective.
     ///
-    /// An error, the same on all ranks, says what is not safe, and why; with `on_loss = "error"` also what of the older
-    /// ones is lost and was not returned. The session has ended all the same.
+    /// An error, the same on all ranks, says what is not safe, and why; with `on_loss = "error"`
+    /// also which older checkpoints are lost and were not returned. The session has ended all the
+    /// same.
     pub fn close_telling(mut self, timeout: Duration) -> (Result<()>, Vec<String>) {
         let clock = Arc::clone(&self.environment.clock);
         let until = clock.now() + timeout;
-        // Breaks if: copies are waited for although a checkpoint is not safe; all the time is over before another agent is sought.
+        // Breaks if: it waits for copies although a checkpoint is not safe; no time would be left
+        // to find another agent.
         let mut drained = self.drain(timeout).and_then(|()| self.copied(until));
-        // Breaks if: this comes after the agreement; the engine of a rank that was quicker has ended by then.
+        // Breaks if: this comes after the agreement; the engine of a faster rank has ended by then.
         self.poll_outcomes();
         let mut ended = [-i64::from(self.agent_ended())];
         let owed = self.progress.outcomes.owed();
-        // No rank leaves before all have come to the agreement below.
+        // No rank leaves before all have reached the agreement below.
         self.link.shared.closing.store(true, Ordering::Release);
         let mut agreed = agree_min(self.collective.as_mut(), drained.and(owed), &mut ended);
-        // Breaks if: this is done although all is safe; an agent that nobody starts would make it an error.
+        // Breaks if: this is done although all is safe; an agent that nobody starts would turn that
+        // into an error.
         if ended[0] != 0 && agreed.is_err() {
             self.agents.replaced_in_call = 0;
             drained = self
@@ -72,10 +80,12 @@ impl Session {
             "the session was closed, and after {:.1} s nothing was decided of it",
             timeout.as_secs_f64()
         ));
-        // Who could not agree may not be alone: the agent stays for the next run. What only this rank meets from here on is no
-        // status: all is committed, and the others have returned.
+        // A rank that could not agree may not be alone, so the agent stays for the next run. An
+        // error that only this rank meets from here on is not returned: everything is committed,
+        // and the other ranks have returned.
         let left = match &agreed {
-            // Breaks if: threads get longer than the program gave them; a server that stands still would hold up its end.
+            // Breaks if: threads get more time than the program gave them; a stalled server would
+            // delay the program's end.
             Err(_) if !off(Switch::EndBound) => until.saturating_sub(clock.now()).max(GRACE),
             _ => JOIN_TIMEOUT,
         };
@@ -87,7 +97,7 @@ impl Session {
         }
         let mut warnings: Vec<String> = std::iter::from_fn(|| self.take_warning()).collect();
         if let (Err(error), Some(last)) = (&agreed, self.progress.last_taken) {
-            // The error says it already.
+            // The error already contains it.
             let said = |warning: &String| {
                 let lost = warning.strip_prefix(&format!("checkpoint {last} is lost"));
                 let of = lost.and_then(|rest| rest.split(": ").next());
@@ -105,7 +115,7 @@ impl Session {
 
     /// Ends the session without waiting; what is not committed yet may be lost. Local.
     pub fn abandon(mut self) {
-        // An error path: there is nobody to tell, and `Drop` would do the same.
+        // This is an error path: there is nobody to report to, and `Drop` would do the same.
         let _ = self.end(false, JOIN_TIMEOUT);
     }
 
@@ -115,13 +125,14 @@ impl Session {
         };
         let clock = &self.environment.clock;
         let until = clock.now() + timeout;
-        // Breaks if: only the last one is waited for; what becomes of an older one would be told to nobody.
+        // Breaks if: only the last one is waited for; nobody would learn the outcome of an older
+        // one.
         for (step, level) in self.progress.outcomes.open() {
             let left = until.saturating_sub(clock.now());
-            // What became of it is on the board, and told.
+            // Its outcome is on the board, and reported.
             let _ = (self.waiter_for(step, vec![level])).wait_or(left, CLOSED);
         }
-        // A level that is lost must not end the session while another one is still being written.
+        // A lost level must not end the session while another one is still being written.
         let mut all = Ok(());
         for level in self.link.places.levels() {
             let left = until.saturating_sub(clock.now());
@@ -131,7 +142,8 @@ impl Session {
         all
     }
 
-    /// With `close = "copies"`, waits until the checkpoint that was resumed from has all its copies again, or a newer one has.
+    /// With `close = "copies"`, waits until the checkpoint that was resumed from has all its copies
+    /// again, or a newer one has.
     fn copied(&self, until: Duration) -> Result<()> {
         let mender = self
             .link
@@ -152,7 +164,8 @@ impl Session {
         peers.is_some_and(|level| self.safe_step(level).is_ok_and(|safe| safe > step))
     }
 
-    /// `in_order`: all ranks end now, and everything is decided. Threads get `limit` to end in.
+    /// Ends the session. `in_order`: all ranks are ending, and everything is decided. Threads get
+    /// `limit` to end.
     fn end(&mut self, in_order: bool, limit: Duration) -> Result<()> {
         let Some(mut threads) = self.link.threads.take() else {
             return Ok(());
@@ -167,7 +180,8 @@ impl Session {
             index.nudge(WriterId(writer));
         }
         if let Some(mender) = threads.mender.take() {
-            // It looks at the same flag, and what it did not get to is made again after the next restart.
+            // It checks the same flag, and what it did not finish is made again after the next
+            // restart.
             mender.join(&*clock, left());
         }
         if let Some(thread) = threads.flusher.take() {
@@ -189,7 +203,7 @@ impl Session {
         let mut agent = threads.agent.take().filter(|_| in_order);
         if let Some(agent) = &mut agent {
             let left = agent.take_leave();
-            // One that ended has nothing to let go of.
+            // An engine that has ended has nothing to release.
             if !index.is_gone() {
                 result = result.and(left);
             }
@@ -205,13 +219,13 @@ impl Session {
             result = result.and(route.remove());
         }
         if let Some(held) = self.link.claim.take() {
-            // Breaks if: it is dropped here; a claim on a server is given back by asking it, and one that stands still
-            // does not answer.
+            // Breaks if: it is dropped here; a claim on a server is released by a request, and a
+            // stalled server does not answer.
             let leave = spawn("orcheck-leave", move || {
                 drop(held);
                 Ok(())
             });
-            // Without a thread for it, it was dropped here.
+            // If no thread could be started, it was dropped here.
             if let Ok(thread) = leave {
                 result = result.and(join(thread, &*clock, left()));
             }
@@ -222,7 +236,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // As abandon: an error has nowhere to go.
+        // As in abandon: there is nobody to return an error to.
         let _ = self.end(false, JOIN_TIMEOUT);
     }
 }

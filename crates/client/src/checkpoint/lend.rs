@@ -1,18 +1,19 @@
-//! Memory lent to a checkpoint instead of copied, and memory of the pool itself.
+//! Lends memory to a checkpoint instead of copying it, and allocates memory of the pool.
 //!
-//! `lend` announces a region for the next checkpoint. Private memory is then copied by this rank's
-//! own CP-thread while the program continues; memory from `alloc` is written from where it lies.
-//! `lent_done` says when the program may write to it again.
+//! `lend` announces a region for the next checkpoint. This rank's own CP-thread then copies private
+//! memory while the program continues; memory from `alloc` is written in place. `lent_done` reports
+//! when the program may write to it again.
 //!
 //! Invariants:
-//! 1. Lent memory is the program's again exactly when `lent_done` says so; until then its region is
-//!    neither moved nor forgotten, nor its pool memory freed.
-//! 2. Pool memory is given back only when no region lies in it: whoever gets the chunks next is
-//!    never read or written as somebody else's state.
+//! 1. Lent memory belongs to the program again exactly when `lent_done` reports it; until then its
+//!    region is neither moved nor forgotten, nor its pool memory freed.
+//! 2. Pool memory is freed only when no region lies in it: the next user of the chunks never sees
+//!    them read or written as somebody else's state.
 //! 3. `alloc` leaves the node enough chunks for snapshots to pass through.
 //!
-//! Survives: a staging that fails (its error is returned by `lent_done`), the end of the engine
-//! (memory is the program's again). Not here: the copy (`engine::stage`), the thread (`stager.rs`).
+//! Survives: a staging that fails (`lent_done` returns its error); the end of the engine (the
+//! memory belongs to the program again). Not here: the copy (`engine::stage`), the thread
+//! (`stager.rs`).
 
 use crate::session::{Lent, Session};
 use orcheck_format::sabotage::{Switch, off};
@@ -20,14 +21,14 @@ use orcheck_format::{Error, Result};
 use orcheck_io::memory::Span;
 use std::time::Duration;
 
-/// Chunks that `alloc` leaves for snapshots: one to be filled, one to be written.
+/// Number of chunks that `alloc` leaves for snapshots: one to fill, one to write.
 const LEFT_CHUNKS: u32 = 2;
 
 impl Session {
-    /// Memory of the node's pool: lent without any copy. Local.
+    /// Allocates memory of the node's pool, which is lent without any copy. Local.
     ///
     /// # Errors
-    /// NoSpace when the pool has no such run of chunks, or too few would be left.
+    /// NoSpace if the pool has no such run of chunks, or too few would be left.
     pub fn alloc(&mut self, len_bytes: u64) -> Result<Span> {
         let shape = self.link.pool.shape();
         let chunk_bytes = u64::from(shape.chunk_bytes);
@@ -36,7 +37,8 @@ impl Session {
         })?;
         let refused = |why: &str| {
             Error::no_space(format!(
-                "the pool of {} chunks of {chunk_bytes} bytes has no {chunks} neighbouring ones for {len_bytes} bytes: {why}",
+                "the pool of {} chunks of {chunk_bytes} bytes has no {chunks} neighbouring ones \
+                 for {len_bytes} bytes: {why}",
                 shape.chunk_count
             ))
             .next("raise `pool`, or free pool memory first")
@@ -74,10 +76,10 @@ impl Session {
         self.index().unreserve(chunks);
     }
 
-    /// Gives pool memory back. Local.
+    /// Frees pool memory. Local.
     ///
     /// # Errors
-    /// Invalid for an address that `alloc` did not give, or while a region lies there; Unavailable
+    /// Invalid for an address that is not from `alloc`, or while a region lies there; Unavailable
     /// while that region is lent.
     pub fn free(&mut self, address: usize) -> Result<()> {
         let Some(&(first, chunks)) = self.memory.allocations.get(&address) else {
@@ -103,7 +105,7 @@ impl Session {
         Ok(())
     }
 
-    /// The next checkpoint takes this region by reference: no copy while the program waits. Local.
+    /// Lends this region to the next checkpoint: there is no copy while the program waits. Local.
     ///
     /// # Errors
     /// NotFound; Unsupported for anything but flat memory; Unavailable while it is still lent.
@@ -122,7 +124,7 @@ impl Session {
     /// Waits until lent memory may be written again; a timeout of 0 polls. Local.
     ///
     /// # Errors
-    /// Unavailable while it is still lent; the staging's own error when it failed.
+    /// Unavailable while it is still lent; the staging's own error if it failed.
     pub fn lent_done(&mut self, name: &str, timeout: Duration) -> Result<()> {
         self.memory.regions.get(name)?;
         if self.lent_is_back(name, timeout)? {
@@ -143,12 +145,12 @@ impl Session {
                 Some(stager) => stager.wait(*step, timeout),
                 None => Ok(true),
             },
-            // When the engine is gone nobody will read it any more.
+            // With the engine gone, nobody reads it any more.
             Some(Lent::Borrowed(step)) => {
                 let index = self.index();
                 let patience = &self.link.patience;
                 match &self.memory.stager {
-                    // Staging failed: the CP-thread reads nothing more of it.
+                    // Staging failed: the CP-thread reads no more of it.
                     Some(stager) => stager.wait(*step, Duration::ZERO),
                     None => Ok(true),
                 }

@@ -1,4 +1,5 @@
-//! Losses of checkpoints: told to the program at its next call, and returned by the next checkpoint on all ranks.
+//! Reports losses of checkpoints to the program at its next call, and returns them from the next
+//! checkpoint on all ranks.
 //!
 //! How and invariants: `session/outcomes.rs`.
 
@@ -14,17 +15,18 @@ use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Detail, Error, ErrorKind, Level, Rank, Result};
 
 impl Session {
-    /// Calls `watcher` for every step that became safe or lost at a level, inside later `due`, `checkpoint`, `close` and
-    /// [`Self::take_warning`]; `None`: nobody any more. Local.
+    /// Calls `watcher` for every step that became safe or lost at a level, during later calls of
+    /// `due`, `checkpoint`, `close` and [`Self::take_warning`]; `None` removes the watcher. Local.
     pub fn watch(&mut self, watcher: Option<Watcher>) {
         self.progress.outcomes.watcher = watcher;
     }
 
-    /// The newest step that this session made safe at `level` or at a configured level that survives more, without waiting.
-    /// Local.
+    /// The newest step that this session made safe at `level`, or at a configured level that
+    /// survives more; does not wait. Local.
     ///
     /// # Errors
-    /// Unsupported for a level that no configured one covers; NotFound when no step is safe there yet.
+    /// Unsupported for a level that no configured one covers; NotFound if no step is safe there
+    /// yet.
     pub fn safe_step(&self, level: Level) -> Result<u64> {
         let index = self.index();
         let enough = self.levels_that_cover(level)?;
@@ -36,19 +38,20 @@ impl Session {
         })
     }
 
-    /// Looks for outcomes that were decided since the last look. Local.
+    /// Takes outcomes that were decided since the last look. Local.
     pub fn poll_outcomes(&mut self) {
         if self.progress.outcomes.open.is_empty() || off(Switch::LossTold) {
             return;
         }
         let index = Index::new(&self.link.pool, self.link.shape);
-        // News first: what is published after it is found by the next look.
+        // Read the news first: the next look finds what is published after it.
         let seen = index.news();
         if self.progress.outcomes.seen == Some(seen) {
             return;
         }
         self.progress.outcomes.seen = Some(seen);
-        // Without agents nothing is decided any more once the engine ended; with them the next checkpoint finds others.
+        // Without agents, nothing is decided any more once the engine has ended; with them, the
+        // next checkpoint finds others.
         let over = self.options.agent == AgentKind::Off && index.is_gone();
         let forgotten = self.progress.history.first().copied().unwrap_or(0);
         let mut events = Vec::new();
@@ -72,7 +75,7 @@ impl Session {
         }
     }
 
-    /// At the end of the session: what nothing was decided of, and is not waited for any more.
+    /// At the end of the session, reports every undecided step that is no longer waited for.
     pub(crate) fn report_undecided(&mut self, why: &str) {
         if off(Switch::LossTold) {
             return;
@@ -121,7 +124,8 @@ impl Session {
         }
     }
 
-    /// Returns, on all ranks, the losses that some of them owe: `owed` is the minimum of `Outcomes::owes`. Collective.
+    /// Returns, on all ranks, the losses that some of them owe; `owed` is the minimum of
+    /// `Outcomes::owes`. Collective.
     pub(crate) fn return_loss(&mut self, owed: i64) -> Result<()> {
         if owed == 0 {
             return Ok(());
@@ -138,17 +142,18 @@ impl Session {
         let agreed = agree(self.collective.as_mut(), local);
         self.progress.outcomes.note_returned(losses);
         if let Err(error) = &agreed {
-            // Breaks if: it stays; the next call that succeeds would tell the same loss again.
+            // Breaks if: it stays; the next successful call would report the same loss again.
             self.warnings.drop_said(error);
         }
         agreed
     }
 
-    /// What any rank owes, the same on all of them. Collective: one reduction more than there are steps at one level, and
-    /// those are no more than a rank keeps open.
+    /// The losses that any rank owes, the same on all of them. Collective: one more reduction than
+    /// there are steps at one level, which are no more than a rank keeps open.
     fn agree_on_losses(&mut self) -> Result<Vec<Loss>> {
         let mut losses = Vec::new();
-        // By level: the newest step that was listed, plus one. Steps fit 63 bits: `prepare` refuses others.
+        // By level: the newest step listed so far, plus one. Steps fit into 63 bits: `prepare`
+        // refuses others.
         let mut listed = [0u64; 5];
         loop {
             let mut oldest = [i64::MAX; 5];
@@ -172,7 +177,7 @@ impl Session {
     }
 }
 
-/// The loss as a program reads it: step, level, cause, one next step.
+/// The loss in the words that a program reads: step, level, cause, one next step.
 fn told_loss(step: u64, level: Level, error: Error) -> Error {
     let lost = match error.is(Detail::Undecided) {
         true => "not known to be safe",

@@ -1,4 +1,4 @@
-//! Names a file that the program writes itself, and its directory.
+//! Names a file that the program writes itself, and makes its directory.
 //!
 //! Invariants: those of `regions/route.rs`.
 
@@ -9,8 +9,8 @@ use orcheck_format::Result;
 use std::path::PathBuf;
 
 impl Session {
-    /// A path at which the program writes a file that becomes region `name`: read at each
-    /// checkpoint, written back by `restart`. The directories in it are there. Local.
+    /// Returns a path at which the program writes a file that becomes region `name`. Each
+    /// checkpoint reads it, and `restart` writes it back. The directories in the path exist. Local.
     ///
     /// # Errors
     /// As [`Self::route_file`].
@@ -18,12 +18,12 @@ impl Session {
         self.route_file(name, 0)
     }
 
-    /// The same with flags. [`crate::regions::OPTIONAL`]: the file may be absent. A checkpoint then has none, and a restart from it removes
-    /// the one that is there.
+    /// The same with flags. [`crate::regions::OPTIONAL`]: the file may be absent. The checkpoint
+    /// then has no such region, and a restart from it removes an existing file.
     ///
     /// # Errors
-    /// Invalid for a name that is no relative path of plain names, or leads through another routed file, and for other
-    /// flags; what the directory says.
+    /// Invalid for a name that is not a relative path of plain names, or that leads through another
+    /// routed file, and for other flags; otherwise the error of a directory.
     pub fn route_file(&mut self, name: &str, flags: u32) -> Result<PathBuf> {
         check_routed(name, flags, &self.memory.regions)?;
         let node = self.link.layout.node_of(self.rank).index();

@@ -1,13 +1,12 @@
-//! Taking a checkpoint: make ready, agree, stage.
+//! Takes a checkpoint: prepares it, agrees on it and stages it.
 //!
 //! Invariants:
-//! 1. A checkpoint is staged by all ranks of the same step, or by none: the step, the readiness of
-//!    every rank and the wish to stop travel in one message.
-//! 2. The decision whether the pool holds all snapshots is taken from the same numbers on all
-//!    ranks of a node.
-//! 3. All ranks return the same status. What is known before the agreement is everybody's error, and nothing is staged;
-//!    what only one rank meets after it (a codec, the pool) costs the step: that rank is warned at once, its CP-thread
-//!    tells the others why, and nobody waits.
+//! 1. Either all ranks stage a checkpoint of the same step, or none does: the step, the readiness
+//!    of every rank and the wish to stop travel in one message.
+//! 2. All ranks of a node decide from the same numbers whether the pool holds all snapshots.
+//! 3. All ranks return the same status. An error known before the agreement is returned by all, and
+//!    nothing is staged. An error that only one rank meets afterwards (a codec, the pool) costs the
+//!    step: that rank is warned at once, its CP-thread tells the others why, and nobody waits.
 //!
 //! Not here: copying (`engine::stage`), lending (`lend.rs`), what happens afterwards (`engine`).
 
@@ -33,19 +32,19 @@ use orcheck_pool::{Gate, page_bytes};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What an extent takes in a rank record at most, with the name of another container.
+/// Maximum size of an extent in a rank record, with the name of another container.
 const EXTENT_BYTES: u64 = 112;
 
-/// What the agreement comes to.
+/// The result of the agreement.
 enum Verdict {
-    /// It is staged, or left out where an earlier one is in the way; the last value is what this rank
-    /// saw there.
+    /// The checkpoint is staged, or skipped if an earlier one blocks it; the last value is the
+    /// blocker that this rank saw.
     Stage(Prepared, Agreed, Option<Blocker>),
-    /// Some node's agent ended: the session is opened again first.
+    /// Some node's agent has ended: the session must first be opened again.
     AgentEnded,
 }
 
-/// A checkpoint made ready on one rank.
+/// A checkpoint that is prepared on one rank.
 struct Prepared {
     plan: Plan,
     records: Vec<RegionRecord>,
@@ -63,10 +62,10 @@ impl Prepared {
     }
 }
 
-/// What is wrong with a checkpoint of `step` after one of `last`, whatever the directories hold.
+/// Checks a checkpoint of `step` after one of `last`, without looking at the directories.
 ///
 /// # Errors
-/// Invalid: the step, or nothing is protected.
+/// Invalid: the step, or no region is protected.
 pub(crate) fn check_call(step: u64, last: Option<u64>, regions: &Regions) -> Result<()> {
     if i64::try_from(step).is_err() {
         return Err(Error::invalid(format!("step {step} is too large")));
@@ -86,12 +85,14 @@ pub(crate) fn check_call(step: u64, last: Option<u64>, regions: &Regions) -> Res
 }
 
 impl Session {
-    /// Stages a checkpoint of `step` and returns; the rest happens in the background. Collective.
+    /// Stages a checkpoint of `step` and returns; everything else happens in the background.
+    /// Collective.
     ///
     /// # Errors
-    /// The same on all ranks, and then `step` was not staged on any: Invalid order or step, a loss that is to be
-    /// returned, a flush that takes too long, an engine that ended. The state of the program is untouched. What only one
-    /// rank meets later, a codec that fails say, loses the step and is told like any loss.
+    /// The same on all ranks, and then no rank has staged `step`: an invalid order or step, a loss
+    /// that is to be returned, a flush that takes too long, an engine that has ended. The state of
+    /// the program is untouched. An error that only one rank meets later, such as a codec that
+    /// fails, costs the step and is reported like any loss.
     pub fn checkpoint(&mut self, step: u64) -> Result<()> {
         self.agents.replaced_in_call = 0;
         let taken = self.take(step);
@@ -104,7 +105,7 @@ impl Session {
     fn take(&mut self, step: u64) -> Result<()> {
         let clock = Arc::clone(&self.environment.clock);
         let begun = clock.now();
-        // Before another agent is looked for, which would be claimed for.
+        // Before looking for another agent, for which the session would claim a new epoch.
         self.require_no_failed_restart()?;
         self.replace_dead_agent()?;
         let mut settling = Duration::ZERO;
@@ -125,7 +126,7 @@ impl Session {
             return Err(error);
         }
         self.trigger.agree_stop(agreed.stop);
-        // The last checkpoint before the end is never left out.
+        // The last checkpoint before the end is never skipped.
         let last = self.trigger.should_stop();
         if agreed.blocked && !last && !self.overrun(step, blocker)? {
             self.trigger.left_out();
@@ -136,13 +137,13 @@ impl Session {
             self.warnings
                 .push(gave_up(step, error).message().to_owned());
         }
-        // Breaks if: a rank that failed is not counted; every later lent region then waits in vain.
+        // Breaks if: a rank that failed is not counted; every later lent region would wait in vain.
         self.index().note_return();
         let blocked_s = clock.now().saturating_sub(begun).as_secs_f64();
         self.progress.stats.blocked_s = blocked_s;
         let flush_cpu_ns = self.flush_cpu_ns_of_node();
         // Breaks if: settling the past counts, such as removing what killed runs left; no other
-        // checkpoint costs that, and the next ones would be put off.
+        // checkpoint has this cost, and the next ones would be delayed.
         let own_s = (blocked_s - settling.as_secs_f64()).max(0.0);
         self.trigger.taken(step, own_s, flush_cpu_ns);
         self.memory
@@ -151,7 +152,7 @@ impl Session {
         Ok(())
     }
 
-    /// Makes this rank ready, and agrees with the others whether and how the checkpoint is taken.
+    /// Prepares this rank, and agrees with the others whether and how the checkpoint is taken.
     fn agree_on_checkpoint(&mut self, step: u64, turn: u64) -> Result<Verdict> {
         // Before the agreement: a rank that waits in vain tells all others, and nothing is staged.
         let room = self.wait_for_room_here();
@@ -162,16 +163,17 @@ impl Session {
         }
         let same = self.memory.regions.same_crc();
         self.poll_halt();
-        // An engine that was killed says nothing: a rank that looks for it tells the others, here.
+        // A killed engine reports nothing: a rank that misses it tells the others here.
         let alive = self.link.patience.check();
         self.poll_outcomes();
         let has_agent = self.options.agent != AgentKind::Off;
         let prepared = match alive {
-            // Breaks if: it is left to the staging; ranks of this node alone would return an error.
+            // Breaks if: this is left to staging; only the ranks of this node would return an
+            // error.
             Err(_) if !has_agent => Err(engine_gone(&self.link.shared)),
             _ => prepared,
         };
-        // Asked once: what is reported later is what was agreed on.
+        // Read once: what is reported later is what was agreed on.
         let blocker = self.blocker();
         let offer = Offer {
             step,
@@ -258,15 +260,15 @@ impl Session {
         })
     }
 
-    /// Memory of a region whose written pages alone have to be read, where the program allows that
-    /// and the system can; other sources unchanged.
+    /// Turns memory into a source whose written pages alone are read, if the program allows it and
+    /// the system supports it; other sources are unchanged.
     fn tracked_or(&self, name: &str, flags: u32, source: Source) -> Source {
         let (Some(baseline), Source::Memory(span)) = (&self.memory.baseline, &source) else {
             return source;
         };
         let whole_pages =
             (self.link.pool.shape().chunk_bytes as usize).is_multiple_of(page_bytes());
-        // An encoded extent is referred to as a whole: runs of pages inside one cannot be.
+        // An encoded extent is referred to as a whole, not by runs of its pages.
         let tracked = flags & CPU_WRITES_ONLY != 0
             && !self.link.encoded
             && !self.memory.lent.contains_key(name)
@@ -288,7 +290,8 @@ impl Session {
         let names = prepared.records.iter().zip(&prepared.sources);
         let names = names.map(|(record, source)| {
             let tracked = matches!(source, Source::Tracked(_));
-            // What is encrypted is bound to the declaration of its region: declared otherwise it is another one.
+            // Encryption binds a region to its declaration: with another declaration it is another
+            // region.
             let name = if self.link.encoded {
                 format!("{}\0{}", record.name, hex(&record.identity()))
             } else {
@@ -329,8 +332,8 @@ impl Session {
         Some((capture, self.most_extents(prepared)))
     }
 
-    /// Most extents of each tracked region: the records of all ranks of a writer must fit one manifest,
-    /// half of which is left for the other regions.
+    /// Maximum number of extents of each tracked region: the records of all ranks of a writer must
+    /// fit into one manifest, half of which is left for the other regions.
     fn most_extents(&self, prepared: &Prepared) -> usize {
         let node = &self.link.layout.nodes[self.link.layout.node_of(self.rank).index()];
         let ranks = node.writers[self.writer.index()].len().max(1);
@@ -338,11 +341,11 @@ impl Session {
         MAX_METADATA_BYTES / 2 / EXTENT_BYTES as usize / ranks / tracked
     }
 
-    /// Longest extent: a chunk, or a stripe unit when striped.
+    /// Maximum length of an extent: a chunk, or a stripe unit in mode `traditional`.
     fn cut_bytes(&self) -> u64 {
         match self.options.mode {
             Mode::Traditional => STRIPE_BYTES,
-            // A piece that is decoded must fit into memory, whatever the size of a chunk.
+            // A decoded piece must fit into memory, whatever the size of a chunk.
             _ if self.link.encoded => {
                 u64::from(self.link.pool.shape().chunk_bytes).min(MAX_ENCODED_BYTES)
             }
@@ -350,8 +353,8 @@ impl Session {
         }
     }
 
-    /// Chunks this rank needs so that nobody has to wait: its snapshots, their records, and what
-    /// `alloc` took from the pool.
+    /// Number of chunks that this rank needs so that nobody has to wait: for its snapshots, their
+    /// records, and what `alloc` took from the pool.
     fn chunks_of(&self, prepared: &Prepared) -> u64 {
         let extents: u64 = prepared
             .plan
@@ -363,7 +366,7 @@ impl Session {
         let chunk_bytes = u64::from(self.link.pool.shape().chunk_bytes);
         let (mut page_chunks, mut page_extents) = (0, 0);
         for span in prepared.tracked() {
-            // The parts of pages at both ends take a page each.
+            // The partial pages at both ends take a page each.
             let bytes = span.len_bytes() + 2 * page_bytes();
             page_chunks += (bytes as u64).div_ceil(chunk_bytes);
             page_extents += Pages::most_extents(span.len_bytes()).min(most) as u64;
@@ -381,9 +384,9 @@ impl Session {
             + own
     }
 
-    /// Copies what was prepared into the pool, and leaves the rest to threads. The ranks have agreed:
-    /// one that fails here still begins its snapshot and gives it up, because its CP-thread and the
-    /// other ranks are at this step already.
+    /// Copies the prepared checkpoint into the pool, and leaves the rest to threads. Because the
+    /// ranks have agreed, a rank that fails here still begins its snapshot and gives it up: its
+    /// CP-thread and the other ranks are already at this step.
     fn stage(&mut self, step: u64, turn: u64, prepared: Prepared, begun: Duration) -> Result<()> {
         let clock = Arc::clone(&self.environment.clock);
         let timeout = self.timeout();
@@ -416,7 +419,7 @@ impl Session {
             Ok(stager) => (stager, refused),
             Err(error) => (None, refused.or(Some(error))),
         };
-        // With everything lent, the rank's own CP-thread begins: the program waits for nothing.
+        // If everything is lent, the rank's own CP-thread begins: the program waits for nothing.
         if refused.is_some() || staging.has_foreground() || stager.is_none() {
             if let Err((earlier, error)) = self.wait_for_stager(step, timeout) {
                 earlier.give_up(step, staging, error.clone())?;
@@ -469,10 +472,10 @@ impl Session {
         self.progress.stats.pool_used_bytes = bytes(used);
     }
 
-    /// Waits for room in the pool, and for the node's stage slot where the pool does not hold the
-    /// snapshots of all ranks at once; the latter is the second value.
+    /// Waits for room in the pool and, if the pool cannot hold the snapshots of all ranks at once,
+    /// for the node's stage slot, which is the second value.
     fn enter_pool(&mut self, step: u64, turn: u64) -> (Result<Option<Gate>>, bool) {
-        // Where checkpoints are left out instead, only the last one waits, and here.
+        // If checkpoints are skipped instead, only the last one waits, and it does so here.
         let room = self.wait_for_room(Some(step));
         self.release_kept_snapshots(self.options.held_steps as usize - 1);
         let chunk_count = u64::from(self.link.pool.shape().chunk_count);
@@ -520,8 +523,8 @@ impl Session {
         let (pool, shape) = (Arc::clone(&self.link.pool), self.link.shape);
         let clock = Arc::clone(&self.environment.clock);
         let holdup = move || {
-            // With a stage slot the others cannot return before this one is flushed; with a
-            // processor to spare nobody is kept from returning.
+            // With a stage slot, the other ranks cannot return before this one is flushed; with a
+            // spare processor, nothing keeps a rank from returning.
             if !pipelined && cpuset().len() <= shape.ranks as usize {
                 let index = Index::new(&pool, shape);
                 let _ = index.wait_returned(turn, clock.as_ref(), RETURN_WAIT);
@@ -545,8 +548,8 @@ impl Session {
         Ok(Some(stager))
     }
 
-    /// Waits until the rank's own CP-thread has sent what it was handed: snapshots of one rank follow
-    /// each other, they never mix.
+    /// Waits until the rank's own CP-thread has sent what it was handed: the snapshots of one rank
+    /// are sent one after the other and never mix.
     fn wait_for_stager(
         &mut self,
         step: u64,
@@ -555,7 +558,8 @@ impl Session {
         let (Some(stager), Some(earlier)) = (&self.memory.stager, self.memory.handed_over) else {
             return Ok(());
         };
-        // An error of that snapshot is for `lent_done`; it was given up, and nothing more of it comes.
+        // `lent_done` returns an error of that snapshot; it was given up, and no more of it
+        // follows.
         if matches!(stager.wait(earlier, timeout), Ok(false)) {
             let error = Error::unavailable(format!(
                 "it waited {:.1} s for memory lent to checkpoint {earlier} to be read",
@@ -571,7 +575,7 @@ impl Session {
     }
 }
 
-/// What a rank is told at once that gave its snapshot up.
+/// The warning for a rank that has just given up its snapshot.
 fn gave_up(step: u64, error: Error) -> Error {
     let told = error.what() != error.message();
     let error = error.at(format!(
@@ -583,7 +587,7 @@ fn gave_up(step: u64, error: Error) -> Error {
     error.next("mend that; the next checkpoint tries again")
 }
 
-/// An error of `checkpoint`: whatever it is, the program has to know that nothing was staged.
+/// An error of `checkpoint`, which tells the program that nothing was staged.
 pub(crate) fn not_staged(step: u64, error: Error) -> Error {
     error.at(format!("checkpoint {step} was not staged"))
 }

@@ -1,19 +1,20 @@
-//! Agreement: an error on one rank becomes the same error on all.
+//! Turns an error on one rank into the same error on all.
 //!
-//! One small allreduce when all is well; only when some rank failed does its text travel too.
-//! Bytes through the collective are O(1) per rank, but for tables with a row for each node.
+//! An agreement takes one small allreduce if all is well; the text of an error travels only if some
+//! rank failed. Each rank sends O(1) bytes through the collective, except for tables with a row per
+//! node.
 
 use crate::collective::operations::Collective;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result};
 
-/// Longest error text that reaches the other ranks.
+/// Length of the longest error text that reaches the other ranks.
 const TEXT_BYTES: usize = 2048;
 
-/// All ranks succeed, or all return the error of the lowest rank that failed.
+/// Succeeds if all ranks do; otherwise all ranks return the error of the lowest rank that failed.
 ///
 /// # Errors
-/// That error; on other ranks prefixed with the rank it comes from.
+/// That error; on other ranks, prefixed with the rank that it comes from.
 pub fn agree<T>(collective: &mut dyn Collective, local: Result<T>) -> Result<T> {
     agree_min(collective, local, &mut [])
 }
@@ -62,16 +63,19 @@ pub fn agree_min<T>(
     Err(Error::from_code(code, message).at(format!("rank {failed}")))
 }
 
-/// Bytes that travel in one value of [`rows`]: such a value is less than that of a rank that has nothing to say.
+/// Bytes that travel in one value of [`rows`]: such a value is smaller than that of a rank without
+/// a row.
 const ROW_UNIT: usize = 7;
 
-/// A table of `count` rows of `row_bytes` bytes, the same on all ranks: row `i` is what the one rank said that has
-/// `mine = (i, …)`, at most this many bytes, followed by zeros. A row of nobody is zeros.
+/// Builds a table of `count` rows of `row_bytes` bytes, the same on all ranks. Row `i` comes from
+/// the one rank with `mine = (i, …)`: at most this many bytes, followed by zeros. A row that no
+/// rank supplies is all zeros.
 ///
-/// One reduction of about 8/7 of the table: no rank takes in more than the others, as the root of a gather would.
+/// It takes one reduction of about 8/7 of the table: no rank receives more than the others, as the
+/// root of a gather would.
 ///
 /// # Errors
-/// What the collective says.
+/// The error of the collective.
 pub fn rows(
     collective: &mut dyn Collective,
     (count, row_bytes): (usize, usize),
@@ -108,7 +112,7 @@ pub(crate) fn number(bytes: &[u8]) -> u64 {
 /// A byte string of any length from `root` to all ranks.
 ///
 /// # Errors
-/// What the collective says.
+/// The error of the collective.
 pub fn bcast_bytes(collective: &mut dyn Collective, bytes: Vec<u8>, root: u32) -> Result<Vec<u8>> {
     let mut len = (bytes.len() as u64).to_le_bytes();
     collective.bcast(&mut len, root)?;

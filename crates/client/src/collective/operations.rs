@@ -1,4 +1,4 @@
-//! The program's own collective operations, and the one-rank case.
+//! Defines the collective operations that a program supplies, and the one-rank case.
 //!
 //! Invariant: implementations are called only on the thread that calls the session, inside
 //! collective calls, in the same order on all ranks; MPI_THREAD_FUNNELED suffices.
@@ -11,12 +11,12 @@ pub trait Collective: Send {
     fn rank(&self) -> Rank;
     /// Ranks in the job.
     fn size(&self) -> u32;
-    /// `buf` of `root` reaches all ranks; the length is the same everywhere.
+    /// `buf` of `root` reaches all ranks; its length is the same everywhere.
     ///
     /// # Errors
-    /// What the environment says; the session is unusable afterwards.
+    /// The error of the environment; the session is unusable afterwards.
     fn bcast(&mut self, buf: &mut [u8], root: u32) -> Result<()>;
-    /// `root` gets everybody's `mine` (equal lengths) in rank order, others `None`.
+    /// `root` gets the `mine` of all ranks (of equal lengths) in rank order, others `None`.
     ///
     /// # Errors
     /// As [`Self::bcast`].
@@ -28,7 +28,7 @@ pub trait Collective: Send {
     fn allreduce_min(&mut self, values: &mut [i64]) -> Result<()>;
 }
 
-/// A program of one rank.
+/// A program with one rank.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Solo;
 

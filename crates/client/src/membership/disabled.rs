@@ -1,20 +1,25 @@
-//! A session without checkpoints: `enabled = false`, or `'auto'` where no directory is configured.
+//! Implements a session without checkpoints: `enabled = false`, or `'auto'` with no directory
+//! configured.
 //!
-//! What it does: lets a program that was ported to Orcheck run as before the port. Each call checks what the program handed
-//! over, as a session with checkpoints does, and then does nothing: no checkpoint is due, found or taken, and no step is safe.
+//! What it does: it lets a program that was ported to Orcheck run as before the port. Each call
+//! checks its arguments as a session with checkpoints does, and then does nothing: no checkpoint is
+//! due, found or taken, and no step is safe.
 //!
 //! Invariants:
-//! 1. There is no pool, thread, socket, lock or signal handler, and no message between ranks once all of them have opened.
-//!    Nothing is read from regions, and no callback of the program is called.
-//! 2. What is wrong with a call whatever directories hold (a name, a shape, a step that does not grow, the order of calls) is
-//!    refused with the error that a session with checkpoints has for it, from the same code.
-//! 3. Nothing claims that a step is stored: `find` and `safe_step` find nothing, the figures are 0 and say why, and a wait
-//!    that succeeds leaves a warning.
-//! 4. Memory from `alloc` and the directory of routed files go with the session.
+//! 1. There is no pool, thread, socket, lock or signal handler, and no message between ranks once
+//!    all of them have opened. No region is read, and no callback of the program is called.
+//! 2. A call that is wrong whatever the directories hold (a name, a shape, a step that does not
+//!    grow, the order of calls) fails with the same error as in a session with checkpoints, from
+//!    the same code.
+//! 3. Nothing claims that a step is stored: `find` and `safe_step` find nothing, the figures are 0
+//!    and say why, and a wait that succeeds leaves a warning.
+//! 4. Memory from `alloc` and the directory of routed files are released with the session.
 //!
-//! Faults survived: no memory for `alloc`, no room for temporary files; both are errors of that call.
+//! Faults survived: no memory for `alloc`, no space for temporary files; both are errors of that
+//! call.
 //!
-//! Not here: when checkpoints are disabled (`options/enabled.rs`), the choice between the two (`membership.rs`).
+//! Not here: when checkpoints are disabled (`options/enabled.rs`), the choice between the two kinds
+//! (`member.rs`).
 
 use crate::checkpoint::{check_call, not_staged};
 use crate::options::Without;
@@ -30,10 +35,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Requests to a session without checkpoints: heard by nobody.
+/// Requests to a session without checkpoints; nobody reads them.
 static REQUEST: Request = Request::new();
 
-/// One rank's session without checkpoints. Its calls are those of [`crate::session::Session`], with the same errors.
+/// One rank's session without checkpoints. It has the calls of [`crate::session::Session`], with
+/// the same errors.
 pub struct Disabled {
     job: JobName,
     why: Without,
@@ -43,7 +49,7 @@ pub struct Disabled {
     allocations: BTreeMap<usize, Buffer>,
     route: Option<Route>,
     last_step: Option<u64>,
-    /// The last steps for which a checkpoint was asked.
+    /// The last steps for which a checkpoint was requested.
     history: BTreeSet<u64>,
     warnings: Warnings,
 }
@@ -112,7 +118,7 @@ impl Disabled {
         Ok(())
     }
 
-    /// Ordinary memory.
+    /// Allocates ordinary memory.
     pub(crate) fn alloc(&mut self, len_bytes: u64) -> Result<Span> {
         let len = usize::try_from(len_bytes).unwrap_or(usize::MAX);
         let mut buffer = Buffer::try_zeroed(len, page_bytes())?;
@@ -145,7 +151,7 @@ impl Disabled {
         self.regions.get(name).map(|_| ())
     }
 
-    /// A path among the temporary files; what is written there is not captured.
+    /// A path among the temporary files; files written there are not captured.
     pub(crate) fn route_file(&mut self, name: &str, flags: u32) -> Result<PathBuf> {
         check_routed(name, flags, &self.regions)?;
         let route = match self.route.take() {
@@ -183,7 +189,7 @@ impl Disabled {
         Ok(())
     }
 
-    /// Nothing to wait for; `None`.
+    /// There is nothing to wait for: always `None`.
     pub(crate) fn waiter<T>(&mut self, step: u64, level: Level) -> Result<Option<T>> {
         let forgotten = self.history.len() == HISTORY
             && self.history.first().is_some_and(|&first| step < first);
@@ -258,7 +264,8 @@ impl Disabled {
     }
 
     pub(crate) fn close_telling(mut self, _: Duration) -> (Result<()>, Vec<String>) {
-        // Breaks if: it is a status; only the rank whose files cannot be removed would return it.
+        // Breaks if: this error is returned; only the rank whose files cannot be removed would
+        // return it.
         if let Some(Err(error)) = self.route.take().map(Route::remove) {
             self.warnings.push(error.message().to_owned());
         }
@@ -269,7 +276,7 @@ impl Disabled {
 
 impl Drop for Disabled {
     fn drop(&mut self) {
-        // Abandoned: an error has nowhere to go.
+        // As in abandon: there is nobody to return an error to.
         let _ = self.route.take().map(Route::remove);
     }
 }

@@ -1,9 +1,9 @@
-//! A program's membership in a job: a session with checkpoints, or one without.
+//! Represents a program's membership in a job: a session with checkpoints, or one without.
 //!
-//! What it does: opens the one that the options ask for, and hands each call to it.
+//! What it does: it opens the kind that the options request, and forwards each call to it.
 //!
 //! Invariants:
-//! 1. All ranks of a job have the same one.
+//! 1. All ranks of a job have the same kind.
 //!
 //! Not here: what the calls do (`session.rs`, `disabled.rs`).
 
@@ -30,7 +30,7 @@ pub enum Membership {
 
 use Membership::{Disabled as Off, Enabled as On};
 
-/// The same call of either.
+/// Calls the same method of either kind.
 macro_rules! either {
     ($self:ident, $session:ident => $call:expr) => {
         match $self {
@@ -41,16 +41,17 @@ macro_rules! either {
 }
 
 impl Membership {
-    /// Opens a session of `job`; where that is empty, of the job that the variable ORCHECK_JOB names. Collective.
+    /// Opens a session of `job`; if that is empty, of the job that the variable ORCHECK_JOB names.
+    /// Collective.
     ///
     /// # Errors
-    /// Of any rank, on all ranks: options, directories, another living run, memory.
+    /// The error of any rank, on all ranks: options, directories, another living run, memory.
     pub fn open(job: &str, collective: Box<dyn Collective>, options: Option<&str>) -> Result<Self> {
         let options = Options::load(options);
         Self::open_with(job, collective, options, Environment::default())
     }
 
-    /// As [`Self::open`], with everything from outside given.
+    /// As [`Self::open`], with an explicit environment.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -118,7 +119,7 @@ impl Membership {
         either!(self, session => session.unprotect(name))
     }
 
-    /// See [`Session::alloc`]; without checkpoints, ordinary memory.
+    /// See [`Session::alloc`]; without checkpoints, this is ordinary memory.
     ///
     /// # Errors
     /// As there.
@@ -142,7 +143,7 @@ impl Membership {
         either!(self, session => session.lend(name))
     }
 
-    /// See [`Session::lent_done`]; without checkpoints, at once.
+    /// See [`Session::lent_done`]; without checkpoints, it returns at once.
     ///
     /// # Errors
     /// As there.
@@ -150,7 +151,8 @@ impl Membership {
         either!(self, session => session.lent_done(name, timeout))
     }
 
-    /// See [`Session::route`]; without checkpoints, among the temporary files, and not captured.
+    /// See [`Session::route`]; without checkpoints, the path is among the temporary files, and the
+    /// file is not captured.
     ///
     /// # Errors
     /// As there.
@@ -174,7 +176,7 @@ impl Membership {
         either!(self, session => session.due(step))
     }
 
-    /// See [`Session::requester`]; without checkpoints nobody hears it.
+    /// See [`Session::requester`]; without checkpoints, nobody reads the request.
     #[must_use]
     pub fn requester(&self) -> &'static Request {
         either!(self, session => session.requester())
@@ -186,7 +188,7 @@ impl Membership {
         either!(self, session => session.should_stop())
     }
 
-    /// See [`Session::checkpoint`]; without checkpoints nothing is stored.
+    /// See [`Session::checkpoint`]; without checkpoints, nothing is stored.
     ///
     /// # Errors
     /// As there.
@@ -194,7 +196,8 @@ impl Membership {
         either!(self, session => session.checkpoint(step))
     }
 
-    /// See [`Session::waiter`]; without checkpoints there is nothing to wait for, and a warning says so.
+    /// See [`Session::waiter`]; without checkpoints there is nothing to wait for, and a warning
+    /// reports that.
     ///
     /// # Errors
     /// As there.
@@ -212,7 +215,7 @@ impl Membership {
         }
     }
 
-    /// See [`Session::watch`]; without checkpoints nothing happens to them.
+    /// See [`Session::watch`]; without checkpoints, there are no events.
     pub fn watch(&mut self, watcher: Option<Watcher>) {
         if let On(session) = self {
             session.watch(watcher);

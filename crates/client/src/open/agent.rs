@@ -1,10 +1,13 @@
-//! The agent of this rank's node: found or started, asked to finish with older runs, and handed the node's engine.
+//! Finds or starts the agent of this rank's node, lets it finish with older runs, and hands it the
+//! node's engine.
 //!
 //! Invariants:
-//! 1. Without an agent that takes the engine over, the session does not open: nothing weaker is used instead.
-//! 2. What was handed over before an error goes with the conversation: the agent lets go of it.
-//! 3. A program that starts an agent leaves it no descriptor, and need not wait for its end.
-//! 4. Another user who holds names of the agent keeps no job from running; the user is told.
+//! 1. If no agent takes over the engine, the session does not open: nothing weaker is used instead.
+//! 2. If an error occurs after something was handed over, the end of the conversation makes the
+//!    agent release it.
+//! 3. A program that starts an agent passes it no descriptor, and need not wait for its end.
+//! 4. Another user who holds names of the agent cannot keep a job from running; a note tells the
+//!    user.
 //!
 //! Not here: what the agent does (`engine::agent`).
 
@@ -27,15 +30,15 @@ use std::time::Duration;
 
 /// Longest wait for an agent to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest wait for an agent that was started to listen.
+/// Longest wait until a started agent listens.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
-/// How often it is looked for an agent that somebody else starts.
+/// Time between two looks for an agent that somebody else starts.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-/// Longest wait for the agent to let go of a session.
+/// Longest wait until the agent has released a session.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Whether the resource manager ends the agents of this job with its ranks: an agent that a rank of a Slurm step starts
-/// belongs to the step.
+/// Whether the resource manager ends the agents of this job with its ranks: an agent that a rank of
+/// a Slurm step starts belongs to the step.
 pub(crate) fn dies_with_ranks(options: &Options) -> bool {
     ends_with(options.agent, env_var("SLURM_STEP_ID").as_deref())
 }
@@ -44,12 +47,12 @@ fn ends_with(agent: AgentKind, slurm_step: Option<&str>) -> bool {
     agent == AgentKind::Start && slurm_step.is_some()
 }
 
-/// Whether the error says that nobody is there.
+/// Whether the error means that there is no agent.
 fn is_absent(error: &Error) -> bool {
     error.kind() == ErrorKind::Unavailable
 }
 
-/// Whether an agent is there that takes callers in.
+/// Whether there is an agent that admits callers.
 fn answers(first: &Address, (failpoints, clock): (&Failpoints, &dyn Clock)) -> bool {
     let own = look(first, failpoints, clock).map(|seen| seen.own);
     let mut own = own.unwrap_or_default().into_iter();
@@ -59,15 +62,15 @@ fn answers(first: &Address, (failpoints, clock): (&Failpoints, &dyn Clock)) -> b
 /// The conversation of a node's lowest rank with the agent.
 pub(crate) struct Agent {
     conn: Conn,
-    /// Notes that there were when it was asked last.
+    /// Number of notes at the last request.
     noted: u64,
-    /// Other users that hold names of it.
+    /// Other users that hold its names.
     strangers: Option<String>,
 }
 
 impl Agent {
-    /// The agent of this node, which has finished with older runs of the job; `None` where none is wanted. `patience`: how
-    /// long it is waited for one that somebody else starts.
+    /// The agent of this node, once it has finished with older runs of the job; `None` if none is
+    /// configured. `patience`: how long to wait for one that somebody else starts.
     pub(crate) fn find(
         job: &JobName,
         node: &str,
@@ -97,7 +100,7 @@ impl Agent {
         }
         match reach() {
             Ok(found) => return Ok(Some(found)),
-            // Such as that an older run is not finished: another agent would not help.
+            // For example, an older run is not finished: another agent would not help.
             Err(error) if !is_absent(&error) || answers(&at, (failpoints, clock)) => {
                 return Err(error);
             }
@@ -117,7 +120,8 @@ impl Agent {
             "--linger",
             &linger,
         ];
-        // It listens before its starter ends. Where another one was started at the same time, that one does.
+        // It listens before its starter returns. If another one was started at the same time, that
+        // one listens.
         let started = start_detached(&options.agent_program, &arguments, START_TIMEOUT);
         let found = reach().map_err(|error| {
             let failed = match started {
@@ -134,7 +138,7 @@ impl Agent {
         found.map(Some)
     }
 
-    /// Whoever of this user listens there, once it has finished with older runs.
+    /// Reaches the agent of this user that listens there, once it has finished with older runs.
     fn reach(
         first: &Address,
         options: &Options,
@@ -171,7 +175,7 @@ impl Agent {
         Ok(agent)
     }
 
-    /// Hands the node's engine over.
+    /// Hands over the node's engine.
     pub(crate) fn hand_over(
         &mut self,
         host: &Host,
@@ -229,7 +233,7 @@ impl Agent {
         ask(&mut self.conn, message, Some(fd), ANSWER_TIMEOUT, note)
     }
 
-    /// Tells what the run resumed from.
+    /// Reports what the run resumed from.
     pub(crate) fn resumed_from(&mut self, from: (u64, u64), notes: &mut Vec<String>) -> Result<()> {
         let (step, epoch) = from;
         let message = AgentMessage::ResumedFrom { step, epoch };
@@ -238,14 +242,14 @@ impl Agent {
         })
     }
 
-    /// What the user should know since the last look; `noted`: how much there was so far.
+    /// Takes the notes for the user since the last look; `noted`: the number of notes so far.
     pub(crate) fn take_notes(&mut self, noted: u64, notes: &mut Vec<String>) {
         if noted == self.noted {
             return;
         }
         self.noted = noted;
         let note = |note| notes.push(note);
-        // The end of the conversation is noticed by whoever waits for the engine.
+        // Whoever waits for the engine notices the end of the conversation.
         let _ = ask(
             &mut self.conn,
             AgentMessage::Ask,
@@ -255,13 +259,14 @@ impl Agent {
         );
     }
 
-    /// Says that the session ends in order: before this rank hangs up, so that it is heard before nobody is left.
+    /// Says goodbye because the session ends in order. This must precede the end of the rank's
+    /// connections, so that the agent reads it while there still are ranks.
     pub(crate) fn take_leave(&mut self) -> Result<()> {
         let leave = Message::Agent(AgentMessage::Leave);
         self.conn.send(&leave, ANSWER_TIMEOUT)
     }
 
-    /// Waits until the agent has let go of the session; what it had to say last.
+    /// Waits until the agent has released the session; returns its last notes.
     pub(crate) fn wait_for_end(mut self, clock: &dyn Clock) -> Result<Vec<String>> {
         let mut notes = Vec::new();
         let until = clock.now() + LEAVE_TIMEOUT;
@@ -273,14 +278,14 @@ impl Agent {
                 Err(_) if self.conn.is_closed() => return Ok(notes),
                 Err(error) if error.kind() == ErrorKind::Unavailable && !left.is_zero() => {}
                 Err(error) => {
-                    return Err(error.at("the agent did not let go of the session"));
+                    return Err(error.at("the agent did not release the session"));
                 }
             }
         }
     }
 }
 
-/// Tries to reach an agent that somebody else starts, for `patience`.
+/// Tries for `patience` to reach an agent that somebody else starts.
 fn await_agent(
     reach: &dyn Fn() -> Result<Agent>,
     clock: &dyn Clock,
@@ -289,7 +294,7 @@ fn await_agent(
     let until = clock.now() + patience;
     loop {
         match reach() {
-            // Whoever started the one that ended starts another one, or nobody does.
+            // Whoever started the agent that has ended starts another one, or nobody does.
             Err(error) if is_absent(&error) && clock.now() < until => clock.sleep(LOOK_AGAIN),
             found => return found,
         }
@@ -300,7 +305,8 @@ fn await_agent(
 mod tests {
     use super::*;
 
-    // Breaks if: level process is promised by an agent that Slurm kills together with the ranks.
+    // Breaks if: level `process` is promised with an agent that Slurm kills together with the
+    // ranks.
     #[test]
     fn an_agent_of_a_slurm_step_ends_with_it() {
         assert!(ends_with(AgentKind::Start, Some("0")));

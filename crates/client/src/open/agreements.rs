@@ -1,6 +1,7 @@
-//! What all ranks must have in common before a session opens: job, options, keys, directories, epoch.
+//! Agrees, before a session opens, on what must be the same on all ranks: job, options, keys,
+//! directories and epoch.
 //!
-//! Invariant: an error on one rank, or a difference between two, is the same error on all of them.
+//! Invariant: an error on one rank, or a difference between two, is the same error on all ranks.
 //!
 //! Not here: the stages that call this (`stages.rs`).
 
@@ -17,17 +18,17 @@ use orcheck_io::user::{SecretSource, env_var};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Names the job of a program that gives none; `orcheck run --job` sets it.
+/// Names the job of a program that does not name one; `orcheck run --job` sets it.
 pub const JOB_VARIABLE: &str = "ORCHECK_JOB";
-/// Most looks for a run that holds the job, each but the first because another one came and went
-/// meanwhile.
+/// Maximum number of looks for a run that holds the job. Each look after the first is needed only
+/// because another run came and went in the meantime.
 const MOST_LOOKS: u32 = 64;
 
-/// The job's name and the options of this rank, once all ranks have valid ones, and either all or
-/// none of them have checkpoints. Collective; the first message of every session.
+/// The job's name and this rank's options, once all ranks have valid ones and either all or none of
+/// them have checkpoints. Collective; the first message of every session.
 ///
 /// # Errors
-/// Invalid for a name or an option; for a rank without checkpoints among others that have some.
+/// Invalid for a name or an option, or for a rank without checkpoints among others that have them.
 pub(crate) fn agree_on_options(
     collective: &mut dyn Collective,
     job: &str,
@@ -36,7 +37,7 @@ pub(crate) fn agree_on_options(
     let rank = i64::from(collective.rank());
     let local = options.and_then(|options| Ok((name_of(job)?, options)));
     let without = (local.as_ref()).is_ok_and(|(_, options)| options.without.is_some());
-    // The lowest rank of each sort, if there is one.
+    // The lowest rank of each kind, if there is one.
     let mut lowest = match without {
         true => [rank, i64::MAX],
         false => [i64::MAX, rank],
@@ -53,7 +54,7 @@ pub(crate) fn agree_on_options(
     Ok(local)
 }
 
-/// The job's name: the program's own, and only where it gives none that of the environment.
+/// The job's name: the program's own, or, if it gives none, that in the environment.
 fn name_of(job: &str) -> Result<JobName> {
     // Breaks if: the environment wins; a program with two jobs would write both into one.
     if !job.is_empty() {
@@ -66,7 +67,7 @@ fn name_of(job: &str) -> Result<JobName> {
     }
 }
 
-/// How containers are encoded, and what is believed with the user's keys, which must be the same on
+/// How to encode containers, and what to believe with the user's keys, which must be the same on
 /// all ranks. Collective.
 pub(crate) fn agree_on_recipe(
     collective: &mut dyn Collective,
@@ -76,7 +77,7 @@ pub(crate) fn agree_on_recipe(
     let read = options.encrypt_key.iter().map(SecretSource::read);
     let read: Result<Vec<_>> = read.map(|secret| secret.map(Arc::new)).collect();
     let secrets = agree(collective, read)?;
-    // The options are the same everywhere, so all ranks come here equally often.
+    // The options are the same everywhere, so all ranks get here equally often.
     for secret in &secrets {
         let mine = fingerprint(secret, job.as_str().as_bytes());
         let mut values = [0; 2];
@@ -104,7 +105,7 @@ pub(crate) fn agree_on_recipe(
     Ok((recipe, trust))
 }
 
-/// A job whose nodes remember it continues without level `global` where no rank sees any of its
+/// Continues a job that its nodes remember without level `global`, if no rank can see any of its
 /// directories. Collective.
 pub(crate) fn leave_out_global(
     collective: &mut dyn Collective,
@@ -115,7 +116,7 @@ pub(crate) fn leave_out_global(
     if options.global.is_empty() || options.node_dir.is_none() {
         return Ok(());
     }
-    // A directory that some rank sees is a mount that others lack, which is for the user to repair.
+    // If some rank sees a directory, the others lack a mount, which the user has to repair.
     let mut lost = [i64::from(places.has_lost_global())];
     let refused = match lost[0] != 0 && options.strict {
         true => Err(Error::unavailable(format!(
@@ -151,8 +152,8 @@ pub(crate) fn agree_on_counter(
     Ok(value[0].unsigned_abs() + 1)
 }
 
-/// The highest counter that was given, read before the look for a run that holds the job: a run that
-/// claims after that look collides with this one, and one that claimed before it is seen.
+/// The highest counter that was given out, read before the look for a run that holds the job. A run
+/// that claims after that look collides with this one, and one that claimed before it is seen.
 fn counter_when_free(
     dirs: &[Arc<dyn Dir>],
     options: &Options,
@@ -164,11 +165,11 @@ fn counter_when_free(
         return Ok(highest);
     }
     let until = clock.now() + Duration::from_secs_f64(options.take_over_wait_s);
-    // Breaks if: there is no end to it; runs that come and go would keep this one here for ever.
+    // Breaks if: this has no bound; runs that come and go would keep this one here forever.
     for _ in 0..MOST_LOOKS {
         wait_for_holder(dirs, until.saturating_sub(clock.now()), of, clock)?;
-        // Breaks if: the counter is read after the look for a holder only; a run that claims between the
-        // two would be fenced instead of refusing this one.
+        // Breaks if: the counter is read only after the look for a holder; a run that claims
+        // between the two would be fenced instead of refusing this one.
         let now = highest_counter(dirs)?;
         if now == highest || off(Switch::CounterFirst) {
             return Ok(now);

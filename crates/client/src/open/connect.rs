@@ -1,12 +1,14 @@
-//! The paths that need no collective: ranks to their node, nodes to the lead, beyond `fan_out` nodes through others.
+//! Makes the connections that need no collective: from ranks to their node, and from nodes to the
+//! lead, through relays if there are more than `fan_out` nodes.
 //!
 //! Invariants:
 //! 1. Every connection is authenticated with the job key before a byte of it is believed.
-//! 2. All connections come within `CONNECT_TIMEOUT`, or the session does not open.
-//! 3. What fails at one end ends the wait at the other: a part that fails in this process stops the others here, and
-//!    a door that will not be answered any more is closed, which its callers notice at once.
+//! 2. All connections are made within `CONNECT_TIMEOUT`, or the session does not open.
+//! 3. A failure at one end ends the wait at the other: a part that fails in this process stops the
+//!    other parts, and a listener that will not be answered any more is closed, which its callers
+//!    notice at once.
 //!
-//! Not here: the transport (`io::conn`), what travels afterwards (`engine::control`).
+//! Not here: the transport (`net::conn`), what travels afterwards (`engine::control`).
 
 use crate::collective::{Collective, agree};
 use crate::open::doors;
@@ -31,22 +33,22 @@ use std::time::Duration;
 
 /// Longest wait for a connection inside `open`.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
-/// Longest stay at one listener while others may be ready.
+/// Longest time at one listener while others may be ready.
 const ACCEPT_SLICE: Duration = Duration::from_millis(200);
 
 /// A node's place in the tree to the lead.
 pub(crate) struct Way {
     pub(crate) tree: Tree,
-    /// Where the nodes right below come in, on a node's lowest rank.
+    /// Where the nodes directly below connect; on a node's lowest rank.
     pub(crate) doors: Vec<Listener>,
-    /// Where the node right above is reached.
+    /// Addresses of the node directly above.
     pub(crate) above: Vec<Address>,
     /// Longest wait for all connections.
     pub(crate) patience: Duration,
 }
 
 impl Way {
-    /// Opens the doors of the nodes between others and the lead; `lead` are those of the lead. Collective.
+    /// Opens the listeners of the relays; `lead` are those of the lead. Collective.
     pub(crate) fn find(
         collective: &mut dyn Collective,
         layout: &Layout,
@@ -84,7 +86,7 @@ impl Way {
     }
 }
 
-/// What a node's lowest rank holds while the others connect.
+/// What a node's lowest rank holds while others connect.
 pub(crate) struct NodeSide {
     pub(crate) held: ClaimLock,
     pub(crate) pool: Arc<Pool>,
@@ -96,8 +98,8 @@ pub(crate) fn node_address(run: RunId, node: NodeId) -> Address {
     Address::Abstract(format!("orcheck-{run}-n{node}"))
 }
 
-/// This rank's pool, its connection to the node's control thread, and, on a node's lowest rank,
-/// the connections of that thread.
+/// Returns this rank's pool, its connection to the node's control thread and, on a node's lowest
+/// rank, the connections of that thread.
 pub(crate) fn connect(
     rank: Rank,
     layout: &Layout,
@@ -120,8 +122,7 @@ pub(crate) fn connect(
     let own_door = side.listener.take().into_iter().collect();
     let meeting = Meeting::new(&start.key, environment, patience)?;
     std::thread::scope(|scope| {
-        // Breaks if: `give_up` is called by nobody; an error here is then waited for until the
-        // deadline.
+        // Breaks if: nobody calls `give_up`; an error here is noticed only at the deadline.
         let door = || {
             let ours = |_, of| of == node;
             let accepted = meeting.accept_all(own_door, 0, ranks, &ours);
@@ -145,7 +146,7 @@ pub(crate) fn connect(
             .transpose()
             .inspect_err(|_| meeting.give_up())?;
         let own = enter_node(rank, layout, start, steps).and_then(|mut conn| {
-            // This rank has the pool already.
+            // This rank already has the pool.
             conn.receive_fd(CONNECT_TIMEOUT).map(|_| conn)
         });
         let own = own.inspect_err(|_| meeting.give_up());
@@ -159,8 +160,9 @@ pub(crate) fn connect(
         let panicked = |_| Error::internal("a connecting thread panicked");
         let ranks = accept_ranks.join().map_err(panicked)?;
         let nodes = accept_nodes.map_or(Ok(Ok(None)), |thread| thread.join().map_err(panicked))?;
-        // A part that was made to give up has nothing to say: the error is that of the part that
-        // failed by itself, and a door's comes before that of the caller it was closed to.
+        // A part that was made to give up has nothing to report. The error is that of the part that
+        // failed by itself, and an acceptor's error ranks before that of a caller whose listener it
+        // closed.
         let (ranks, nodes) = (ranks?, nodes?.unwrap_or_default());
         let own = own?;
         let links = links_of(ranks, nodes, to_lead?);
@@ -178,7 +180,7 @@ fn links_of(ranks: Vec<Accepted>, nodes: Vec<Accepted>, lead: Option<Conn>) -> L
     }
 }
 
-/// A connection to the control thread of this rank's node, which answers with the pool.
+/// Connects to the control thread of this rank's node, which answers with the pool.
 fn enter_node(rank: Rank, layout: &Layout, start: &Start, failpoints: &Failpoints) -> Result<Conn> {
     let node = layout.node_of(rank);
     let address = node_address(start.run, node);
@@ -196,12 +198,12 @@ fn enter_node(rank: Rank, layout: &Layout, start: &Start, failpoints: &Failpoint
 /// A rank, its node, and the connection to it.
 type Accepted = (Rank, NodeId, Conn);
 
-/// The parts of one process that wait for connections, so that the failure of one ends the waits of all.
+/// The parts of one process that wait for connections; the failure of one ends the waits of all.
 struct Meeting<'a> {
     key: &'a Key,
     environment: &'a Environment,
     patience: Duration,
-    /// One per part that accepts.
+    /// One for each part that accepts.
     pollers: [Poller; 2],
     given_up: AtomicBool,
 }
@@ -222,8 +224,8 @@ impl<'a> Meeting<'a> {
         self.pollers.iter().for_each(|poller| poller.waker().wake());
     }
 
-    /// Accepts `expected` authenticated connections, each with its hello, and closes the doors; `None` when another
-    /// part gave up meanwhile.
+    /// Accepts `expected` authenticated connections, each with its hello, and closes the listeners;
+    /// `None` if another part gave up meanwhile.
     fn accept_all(
         &self,
         listeners: Vec<Listener>,
@@ -249,7 +251,7 @@ impl<'a> Meeting<'a> {
             }
             let fds: Vec<_> = listeners.iter().map(AsFd::as_fd).collect();
             for ready in self.pollers[part].wait(&fds, left)? {
-                // A silent stranger at one door must not keep the others closed.
+                // A silent stranger at one listener must not keep the others waiting.
                 let patience = left.min(ACCEPT_SLICE);
                 let steps = &self.environment.failpoints;
                 if let Some(mut conn) = listeners[ready].accept(self.key, steps, patience)?
@@ -264,7 +266,7 @@ impl<'a> Meeting<'a> {
     }
 }
 
-/// Whoever is right above in the tree to the lead.
+/// Connects to the node directly above in the tree to the lead.
 fn reach(
     above: &[Address],
     (rank, node): (Rank, NodeId),

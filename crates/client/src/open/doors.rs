@@ -1,10 +1,11 @@
-//! Doors: where the threads of a node are reached from other processes.
+//! Opens doors, the listeners at which other processes reach the threads of a node.
 //!
 //! Invariants:
-//! 1. Within a host a door is an abstract Unix socket, gone with its owner; TCP only where it must be, or was asked for.
-//! 2. The addresses of a node travel through the program's collective only, and are as many as fit.
+//! 1. Within a host, a door is an abstract Unix socket, which disappears with its owner. TCP is
+//!    used only where it is necessary or requested.
+//! 2. The addresses of a node travel only through the program's collective, as many as fit.
 //!
-//! Not here: who may come in (`io::net`), what is sent there (`engine`).
+//! Not here: who is admitted (`net`), what is sent there (`engine`).
 
 use crate::collective::{Collective, agree, rows};
 use crate::options::NetKind;
@@ -15,10 +16,10 @@ use orcheck_net::{Address, Listener};
 use std::net::SocketAddr;
 use std::ops::Range;
 
-/// Bytes in which a node's addresses travel; what does not fit is left out.
+/// Size of a node's addresses in a message; what does not fit is left out.
 const ADDRESS_BYTES: usize = 192;
 
-/// Opens the door `name`; `hosts`: whether it must be reached from other hosts.
+/// Opens the door `name`; `hosts`: whether other hosts must be able to reach it.
 pub(crate) fn open(name: &str, hosts: bool, net: NetKind) -> Result<(Vec<Listener>, Vec<Address>)> {
     let (mut listeners, mut addresses) = (Vec::new(), Vec::new());
     if net == NetKind::Auto {
@@ -27,7 +28,7 @@ pub(crate) fn open(name: &str, hosts: bool, net: NetKind) -> Result<(Vec<Listene
         listeners.push(listener);
     }
     if hosts || net == NetKind::Tcp {
-        // One socket for all addresses when they are reached from elsewhere.
+        // One socket for all addresses if other hosts reach it.
         let at = if hosts { [0, 0, 0, 0] } else { [127, 0, 0, 1] };
         let listener = Listener::bind(&Address::Tcp(SocketAddr::from((at, 0))))?;
         if let Address::Tcp(bound) = listener.address() {
@@ -48,7 +49,7 @@ pub(crate) fn open(name: &str, hosts: bool, net: NetKind) -> Result<(Vec<Listene
     Ok((listeners, addresses))
 }
 
-/// The addresses of each of these nodes, from what their lowest ranks say.
+/// The addresses of each of these nodes, as their lowest ranks report them.
 pub(crate) fn exchange(
     collective: &mut dyn Collective,
     layout: &Layout,

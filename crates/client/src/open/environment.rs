@@ -1,4 +1,4 @@
-//! What a session gets from outside, so that tests can replace it.
+//! Holds what a session gets from outside, so that tests can replace it.
 
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::failpoints::Failpoints;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 /// What a session gets from outside, so that tests can replace it.
 #[derive(Clone)]
 pub struct Environment {
-    /// Numbered steps; absent in production.
+    /// Failpoints; absent in production.
     pub failpoints: Failpoints,
     /// The clock.
     pub clock: Arc<dyn Clock>,

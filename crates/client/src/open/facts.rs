@@ -1,7 +1,8 @@
-//! Who is where: ranks tell their node, host, socket and a digest of their options.
+//! Exchanges which ranks are where: ranks report their node, host, socket and a digest of their
+//! options.
 //!
-//! How: rank 0 takes in a few bytes of each rank, which tell nodes apart; everybody gets them as runs of ranks. What
-//! is longer is told once for each node, by its lowest rank.
+//! How: rank 0 receives a few bytes from each rank, which distinguish nodes, and broadcasts them as
+//! runs of ranks. Longer facts are reported once for each node, by its lowest rank.
 //!
 //! Invariant: all ranks end with the same layout, or with the same error.
 //!
@@ -15,13 +16,14 @@ use orcheck_io::machine::{cpu_socket, cpuset, host_name};
 use orcheck_io::user::SecretSource;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Longest node and host name that travels.
+/// Length of the longest node and host name that travels.
 const NAME_BYTES: usize = 64;
-/// What rank 0 takes in of each rank: a digest of its node's name, and with scheme `socket` its socket.
+/// What rank 0 receives from each rank: a digest of its node's name and, with scheme `socket`, its
+/// socket.
 const NODE_BYTES: usize = 8;
 const SOCKET_BYTES: usize = 4;
 
-/// Everybody learns who is where; ranks with other options are found out.
+/// Exchanges which ranks are where, and finds ranks with different options.
 pub(crate) fn exchange_facts(collective: &mut dyn Collective, options: &Options) -> Result<Layout> {
     let (rank, size) = (collective.rank(), collective.size());
     let host = host_name();
@@ -74,7 +76,7 @@ pub(crate) fn exchange_facts(collective: &mut dyn Collective, options: &Options)
     )
 }
 
-/// Fails on all ranks when `allowed` fails on one, or when their options are not the same.
+/// Fails on all ranks if `allowed` fails on one, or if their options differ.
 fn compare_options(
     collective: &mut dyn Collective,
     options: &Options,
@@ -83,7 +85,8 @@ fn compare_options(
     let mut common = options.clone();
     common.node_name = None;
     common.given.clear();
-    // The keys must be the same, and are compared by themselves; where they come from may differ between nodes.
+    // The keys must be the same, and are compared separately; their sources may differ between
+    // nodes.
     common
         .encrypt_key
         .fill(SecretSource::Environment(String::new()));
@@ -105,7 +108,8 @@ fn compare_options(
     Err(name_difference(collective, options, other[0] as u32)?)
 }
 
-/// Of what all ranks said: for each its node, counted in order of their lowest ranks, and its socket.
+/// From what all ranks reported: the node of each, numbered in the order of their lowest ranks, and
+/// its socket.
 fn number_nodes(table: &[u8], own: &[u8], size: u32) -> Result<Vec<(u32, u32)>> {
     if table.len() != size as usize * own.len() {
         return Err(Error::internal(format!(
@@ -125,8 +129,9 @@ fn number_nodes(table: &[u8], own: &[u8], size: u32) -> Result<Vec<(u32, u32)>> 
     Ok(facts.collect())
 }
 
-/// Runs of ranks on one node and socket: how many, how much further the node is than the one before, the socket. Ranks
-/// that are dealt to the nodes in blocks take a few bytes for each node, in turns two or three for each rank.
+/// Encodes runs of ranks on one node and socket: their number, the distance of the node from the
+/// previous one, and the socket. If ranks are assigned to nodes in blocks, this takes a few bytes
+/// per node; in turns, two or three bytes per rank.
 fn encode_runs(numbered: &[(u32, u32)]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut put = |mut value: u64| {
@@ -142,7 +147,7 @@ fn encode_runs(numbered: &[(u32, u32)]) -> Vec<u8> {
         let further = i64::from(node) - before;
         before = i64::from(node);
         put(run.len() as u64);
-        // The sign in the lowest bit.
+        // The sign is in the lowest bit.
         put(((further << 1) ^ (further >> 63)) as u64);
         put(u64::from(socket));
     }
@@ -182,15 +187,16 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..len]).into_owned()
 }
 
-/// The name of this rank's node, if it is given: alone, or in a list over which the ranks are dealt in blocks.
+/// The name of this rank's node, if it is given: alone, or in a list over which the ranks are
+/// distributed in blocks.
 fn node_of(options: &Options, rank: Rank, size: u32) -> Option<String> {
     let names: Vec<&str> = options.node_name.as_deref()?.split(',').collect();
     let at = u64::from(rank) * names.len() as u64 / u64::from(size.max(1));
     names.get(at as usize).map(|name| name.trim().to_owned())
 }
 
-/// The error, the same on all ranks, that says in what the options of rank `other` differ from
-/// those of rank 0.
+/// The error, the same on all ranks, that says how the options of rank `other` differ from those of
+/// rank 0.
 fn name_difference(
     collective: &mut dyn Collective,
     options: &Options,
@@ -258,7 +264,7 @@ fn check_name(name: &str) -> Result<()> {
 mod tests {
     use super::*;
 
-    // Breaks if: a run is taken for that of another node, or its socket is lost.
+    // Breaks if: a run is attributed to another node, or its socket is lost.
     #[test]
     fn runs_of_ranks_come_out_as_they_went_in() {
         type Place = fn(u32) -> (u32, u32);
@@ -274,7 +280,8 @@ mod tests {
         }
     }
 
-    // Breaks if: ranks are dealt in turns; neighbours would be on different nodes, and fewer nodes on others than before.
+    // Breaks if: ranks are assigned in turns; neighbours would be on different nodes, and fewer
+    // nodes on others than before.
     #[test]
     fn ranks_are_dealt_over_a_list_of_nodes_in_blocks() {
         let on = |list: &str, size: u32| -> Vec<String> {

@@ -1,5 +1,6 @@
-//! What opening gives a session: its place in the job, and its ways to the other ranks. An agent that
-//! ends takes the link with it; the session then opens again and replaces the link as a whole.
+//! Holds what opening gives a session: its place in the job, and its connections to the other
+//! ranks. When an agent ends, the link is lost with it; the session then opens again and replaces
+//! the link as a whole.
 //!
 //! Not here: how a link is made (`stages.rs`), what a program protects (`session`).
 
@@ -31,6 +32,6 @@ pub(crate) struct Link {
     /// The other nodes, at level `peers`.
     pub peers: Option<Peers>,
     pub host: Host,
-    /// How long this rank waits for the engine, and for whose end.
+    /// How long this rank waits for the engine, and what ends the wait.
     pub patience: Patience,
 }

@@ -1,16 +1,19 @@
-//! Nodes of earlier runs that have no rank of this one: remembered in the nodes' directories, and asked what they hold.
+//! Remembers the nodes of earlier runs that have no rank in this one, and asks them what they hold.
 //!
-//! How: every node that takes part in a run at level `peers` keeps the list of its members. The next run takes the newest
-//! list that any of its nodes has. Of the nodes on it that are not in this run, each is asked by one node of this run
-//! what it holds; an agent that stays after its ranks answers. What such nodes hold counts like what members hold, but is
-//! copied to members as soon as the run continues from it.
+//! How: every node of a run at level `peers` keeps the list of its members. The next run takes the
+//! newest list that any of its nodes has. Each node on it that is not in this run is asked by one
+//! node of this run what it holds; an agent that outlives its ranks answers. What such nodes hold
+//! counts like what members hold, but is copied to members as soon as the run continues from it.
 //!
 //! Invariants:
-//! 1. All ranks end with the same list of absent nodes, and know the same of what those hold.
-//! 2. A node that does not answer costs a few seconds, once for all, and is reported.
-//! 3. Keys travel through the program's collective only, and lie in files that their owner alone can read.
+//! 1. All ranks end with the same list of absent nodes, and with the same knowledge of what those
+//!    hold.
+//! 2. A node that does not answer costs a few seconds, once for all such nodes, and is reported.
+//! 3. Keys travel only through the program's collective, and are kept in files that only their
+//!    owner can read.
 //!
-//! Not here: what is read from whom (`engine::remote`), what stays behind on a node (`engine::agent`).
+//! Not here: what is read from which node (`engine::remote`), what stays behind on a node
+//! (`engine::agent`).
 
 use crate::collective::{Collective, agree, agree_min, bcast_bytes};
 use crate::open::peers::{Peers, exchange_holdings};
@@ -27,17 +30,17 @@ use orcheck_net::Key;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A node that took part in none of this many runs is forgotten.
+/// A node is forgotten if it took part in none of this many runs.
 const RUNS_KNOWN: u64 = 8;
 /// Longest wait for the answer of an absent node.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Absent nodes that one node asks at once.
+/// Maximum number of absent nodes that one node asks at once.
 const ASKED_AT_ONCE: usize = 32;
-/// Between the number of an absent node and the name of a file in what nodes tell each other.
+/// Separates the number of an absent node from the name of a file in the nodes' reports.
 const MARK: char = '/';
 
-/// What a directory remembers of the nodes of the last few runs before `epoch`: the last that is known of each. Lists that
-/// cannot be read are reported and left out.
+/// What a directory remembers of the nodes of the last few runs before `epoch`: for each node, its
+/// latest entry. Unreadable lists are reported and left out.
 pub(crate) fn remembered(
     dir: &dyn Dir,
     (job, epoch): (&JobName, u64),
@@ -47,7 +50,8 @@ pub(crate) fn remembered(
     let mut known: BTreeMap<String, Member> = BTreeMap::new();
     for entry in dir.list()? {
         let of = match FileName::parse(&entry.name) {
-            // Breaks if: older ones are read too; each that is damaged would be a warning, and all that they know is forgotten.
+            // Breaks if: older ones are read too; each damaged one would be a warning, although all
+            // that it lists is forgotten.
             Some(FileName::Members { epoch: of }) if of < epoch && epoch - of <= RUNS_KNOWN => of,
             _ => continue,
         };
@@ -71,7 +75,7 @@ pub(crate) fn remembered(
     Ok(known.into_values().filter(recent).collect())
 }
 
-/// Writes who the members of this run are, and the nodes that earlier ones had.
+/// Writes down the members of this run, and the nodes of earlier ones.
 pub(crate) fn remember(
     dir: &dyn Dir,
     (job, epoch): (&JobName, Epoch),
@@ -94,20 +98,21 @@ pub(crate) fn remember(
     let name = FileName::Members {
         epoch: epoch.counter,
     };
-    // The keys in it open the way to what nodes hold in memory: they are nobody else's, also where a group shares the rest.
+    // Its keys give access to what nodes hold in memory. They are private, even if a group shares
+    // the rest.
     write_private(dir, &name.to_string(), &trust.seal(members.encode())?)
 }
 
-/// Removes what [`remember`] wrote, as far as that can be done; older lists stay.
+/// Removes what [`remember`] wrote, as far as possible; older lists stay.
 pub(crate) fn forget(dir: &dyn Dir, epoch: Epoch) {
     let name = FileName::Members {
         epoch: epoch.counter,
     };
-    // One that stays names nodes that are there, and is no harm.
+    // A list that stays names existing nodes, and does no harm.
     let _ = dir.remove(&name.to_string());
 }
 
-/// The nodes that this run has not, from the newest list that any of its nodes has. Collective.
+/// The nodes that are not in this run, from the newest list that any of its nodes has. Collective.
 fn absent(
     collective: &mut dyn Collective,
     layout: &Layout,
@@ -163,14 +168,14 @@ fn absent(
     agree(collective, known)
 }
 
-/// Nodes that earlier runs had and this one has not.
+/// Nodes of earlier runs that are not in this one.
 #[derive(Default)]
 pub(crate) struct Absent {
     /// Those that answer.
     pub(crate) there: Vec<NodeAt>,
     /// What they hold.
     pub(crate) holdings: Holdings,
-    /// Those that do not: name, and counter of the epoch that they were in last.
+    /// Those that do not: their names, and the counters of their latest epochs.
     pub(crate) silent: Vec<(String, u64)>,
 }
 
@@ -199,7 +204,7 @@ pub(crate) fn find_absent(
     for (text, len_bytes) in told.into_iter().flatten() {
         let (at, file) = text.split_once(MARK).unwrap_or_default();
         let files = at.parse().ok().and_then(|at: usize| held.get_mut(at));
-        let files = files.ok_or_else(|| Error::internal("a file of a node that nobody asked"))?;
+        let files = files.ok_or_else(|| Error::internal("a file of a node that was not asked"))?;
         let files = files.get_or_insert_default();
         if !file.is_empty() {
             files.push((file.to_owned(), len_bytes));
@@ -222,14 +227,15 @@ pub(crate) fn find_absent(
     })
 }
 
-/// What the user should know when the newest checkpoint that was found is of this epoch: of what was committed since,
-/// this many losses leave a record on some node that was asked.
+/// The note for the case that the newest checkpoint found is of this epoch: whatever was committed
+/// since then, this many losses leave a record of it on some node that was asked.
 pub(crate) fn may_know_more(silent: &[(String, u64)], found: u64, losses: u8) -> Option<String> {
     let silent = silent.iter().filter(|(_, epoch)| *epoch >= found);
     let silent: Vec<&str> = silent.map(|(name, _)| name.as_str()).collect();
     (silent.len() > usize::from(losses)).then(|| {
         format!(
-            "{} of earlier runs, not in this one, {} not answer ({}): newer checkpoints may exist only there",
+            "{} of earlier runs, not in this one, {} not answer ({}): newer checkpoints may exist \
+             only there",
             count(silent.len() as u64, "node"),
             if silent.len() == 1 { "does" } else { "do" },
             silent.join(", ")
@@ -237,7 +243,8 @@ pub(crate) fn may_know_more(silent: &[(String, u64)], found: u64, losses: u8) ->
     })
 }
 
-/// What the nodes that answer hold, each file behind the node's number; a node that answers has an entry without a file.
+/// What the answering nodes hold, each file after the node's number; a node that answers has an
+/// entry without a file.
 fn ask(
     asked: &[(usize, &(NodeAt, u64))],
     own: (Rank, NodeId),
@@ -250,7 +257,7 @@ fn ask(
                 let list = move || node.list(own, failpoints, ANSWER_TIMEOUT);
                 Ok((at, spawn_scoped(scope, "orcheck-ask", list)?))
             });
-            // All are started before the first is waited for.
+            // All are started before the first is joined.
             let threads: Vec<_> = threads.collect::<Result<_>>()?;
             let joined = threads.into_iter().map(|(at, thread)| {
                 let answer = thread.join();

@@ -1,11 +1,13 @@
-//! The thread that makes the lost copies again of the checkpoint that a run resumed from.
+//! Runs the thread that makes lost copies of the checkpoint again that a run resumed from.
 //!
-//! How: one container after the other, as `engine::mend` planned; what is left is known at any time.
+//! How: it makes one container after the other, as planned by `engine::mend`; what is left is known
+//! at any time.
 //!
 //! Invariants:
-//! 1. What could not be made is noted, and stays in the list of what is left; also that for which there is no node.
+//! 1. A copy that could not be made is noted, and stays in the list of what is left; so does one
+//!    for which there is no node.
 //!
-//! Not here: which copies these are, and how they travel (`engine::mend`, `engine::replicas`).
+//! Not here: which copies are made, and how they travel (`engine::mend`, `engine::replicas`).
 
 use orcheck_engine::commit::ControlShared;
 use orcheck_engine::host::join;
@@ -22,23 +24,23 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Of each container with copies that are missing: why, if it was tried to the end.
+/// For each container with missing copies: why, if every attempt was made.
 type Left = Arc<Mutex<BTreeMap<String, Option<Error>>>>;
 
-/// A thread that makes copies. It ends early when the session's flush is told to stop.
+/// A thread that makes copies. It ends early if the session's flush is told to stop.
 pub(crate) struct Mender {
-    /// None where no copy can be made.
+    /// `None` if no copy can be made.
     thread: Option<JoinHandle<Result<()>>>,
     step: u64,
     /// Why no copy is made at all.
     none: Option<Error>,
-    /// Whether an agent ended meanwhile, and its engine with it.
+    /// Whether an agent has ended meanwhile, and its engine with it.
     interrupted: bool,
     left: Left,
 }
 
 impl Mender {
-    /// Copies of a step that cannot be made: of what, and why.
+    /// Copies of a step that cannot be made: which, and why.
     pub(crate) fn unable(step: u64, why: impl IntoIterator<Item = (String, Error)>) -> Self {
         let left = why.into_iter().map(|(of, why)| (of, Some(why)));
         Mender {
@@ -50,7 +52,7 @@ impl Mender {
         }
     }
 
-    /// Copies of a step, none of which is made, nobody knows of what.
+    /// Copies of a step that are not made and are not known individually.
     pub(crate) fn none(step: u64, why: Error) -> Self {
         Mender {
             none: Some(why),
@@ -58,7 +60,8 @@ impl Mender {
         }
     }
 
-    /// Begins to make these copies of the step too, until told to `stop`; `dirs` are this node's and those of others.
+    /// Starts to make these copies of the step too, until told to `stop`; `dirs` are those of this
+    /// node and of others.
     pub(crate) fn start(
         mut self,
         copies: Vec<Copy>,
@@ -84,7 +87,8 @@ impl Mender {
                     shared.note(format!(
                         "a copy of step {step} could not be made again: {error}"
                     ));
-                    // Breaks if: what a stop cuts short counts as tried; the end of a session would be blamed that continues.
+                    // Breaks if: an attempt that a stop interrupts counts as complete; the end of a
+                    // session that continues would be blamed.
                     let tried = Some(error).filter(|_| !stop.load(Ordering::Acquire));
                     open.insert(copy.file.clone(), tried);
                 }
@@ -105,7 +109,8 @@ impl Mender {
         self.step
     }
 
-    /// The agent ended whose engine makes them, and another one takes over: what is not made yet waits for a restart.
+    /// Marks that the agent whose engine makes them has ended and another one takes over: what is
+    /// not made yet waits for a restart.
     pub(crate) fn interrupted(self) -> Self {
         Mender {
             interrupted: true,
@@ -113,10 +118,10 @@ impl Mender {
         }
     }
 
-    /// Waits until all are made, or `needless`, at most until this time of the clock.
+    /// Waits until all are made or `needless` holds, at most until this time of the clock.
     ///
     /// # Errors
-    /// Unavailable: it names what was not made, and why.
+    /// Unavailable, naming what was not made and why.
     pub(crate) fn wait(
         &self,
         clock: &dyn Clock,
@@ -144,7 +149,8 @@ impl Mender {
                     self.step,
                     all.join("; ")
                 ));
-                // A restart with the same nodes would lack the same copies where one says what else has to be done.
+                // If one error names another next step, a restart with the same nodes would lack
+                // the same copies.
                 let mut whys = self.none.iter().chain(left.values().flatten());
                 let next = whys.find_map(Error::next_step);
                 return Err(error.next(next.unwrap_or(
@@ -156,9 +162,9 @@ impl Mender {
         }
     }
 
-    /// Waits for its end, after it was told to end, at most `timeout`.
+    /// Waits at most `timeout` for its end, after it was told to end.
     pub(crate) fn join(self, clock: &dyn Clock, timeout: Duration) {
-        // What it did not get to is made again after the next restart.
+        // What it did not finish is made again after the next restart.
         if let Some(thread) = self.thread {
             let _ = join(thread, clock, timeout);
         }

@@ -1,10 +1,10 @@
-//! The nodes of a job among themselves: where each is reached, which fail together, and copies that are made again after a
-//! restart.
+//! Exchanges, among the nodes of a job, their addresses, their failure domains and their files, to
+//! replicate containers and to make copies again after a restart.
 //!
 //! Invariants:
 //! 1. All ranks end with the same table, or with the same error.
-//! 2. Nothing of this is done where no replicas are asked for.
-//! 3. A copy that cannot be made again is a warning, with its file; the restart stands.
+//! 2. None of this is done if no replicas are configured.
+//! 3. A copy that cannot be made again is a warning that names the file; the restart stands.
 //!
 //! Not here: what replicas are (`engine::replicas`, `engine::keeper`).
 
@@ -28,27 +28,27 @@ use orcheck_placement::Domains;
 /// Largest topology file.
 const TOPOLOGY_LIMIT_BYTES: u64 = 64 << 20;
 
-/// Room for the name of the node that a rank read from.
+/// Space for the name of the node from which a rank read.
 const SOURCE_BYTES: usize = 64;
-/// Ranks that were told where to read from.
+/// Maximum number of ranks whose source is reported.
 const SOURCES_TOLD: usize = 16;
 
-/// What a rank knows of the other nodes.
+/// What a rank knows about the other nodes.
 pub(crate) struct Peers {
-    /// Where the keepers of the nodes are.
+    /// The addresses of the nodes' keepers.
     pub(crate) nodes: Vec<NodeAt>,
-    /// Nodes of earlier runs that this node knows of and this run has not.
+    /// Nodes of earlier runs that this node knows and that are not in this run.
     pub(crate) absent: Vec<Member>,
     pub(crate) domains: Domains,
     pub(crate) key: Key,
     /// What each node holds, as of the last look.
     pub(crate) holdings: Holdings,
-    /// On a node's lowest rank: where the others come in; taken by the keeper.
+    /// On a node's lowest rank: where the others connect; taken by the keeper.
     pub(crate) doors: Vec<Listener>,
 }
 
 impl Peers {
-    /// `None` where no replicas are asked for. Collective.
+    /// `None` if no replicas are configured. Collective.
     pub(crate) fn meet(
         collective: &mut dyn Collective,
         layout: &Layout,
@@ -99,7 +99,8 @@ impl Peers {
         }))
     }
 
-    /// Takes in what the node's directory knows of nodes of earlier runs, and writes there who is in this one.
+    /// Reads what the node's directory knows about nodes of earlier runs, and writes the members of
+    /// this run there.
     pub(crate) fn recall(
         &mut self,
         dir: &dyn Dir,
@@ -113,11 +114,11 @@ impl Peers {
         remember(dir, (job, epoch), self, trust)
     }
 
-    /// What the engine must know of it.
+    /// What the engine must know about replication.
     pub(crate) fn replication(&self, options: &Options, nodes_on_host: u32) -> Replication {
         let unset = || match options.replica_store {
             ReplicaStore::Disk => u64::MAX,
-            // As much as the pool at most; where it is not known how much there is, none.
+            // At most as much as the pool; none if the available memory is unknown.
             _ => {
                 memory().map_or(0, |facts| facts.usable_bytes() / 4)
                     / u64::from(nodes_on_host.max(1))
@@ -134,15 +135,15 @@ impl Peers {
     }
 }
 
-/// Which ranks read their part from other nodes, the lowest few, on rank 0; `None` when all had it on their own.
-/// Collective; one small reduction where all had it.
+/// The ranks, at most the lowest few, that read their part from other nodes, on rank 0; `None` if
+/// all had it on their own node. Collective; one small reduction if all had it.
 pub(crate) fn tell_sources(
     collective: &mut dyn Collective,
     layout: &Layout,
     mine: Option<&str>,
 ) -> Result<Option<String>> {
     let rank = i64::from(collective.rank());
-    // What the node's own agent has in memory is at home.
+    // What the node's own agent has in memory counts as local.
     let home = &layout.nodes[layout.node_of(collective.rank()).index()].name;
     let mine = mine.filter(|node| *node != home.as_str());
     let mut told = Vec::new();
@@ -161,7 +162,7 @@ pub(crate) fn tell_sources(
             told.push("and more".to_owned());
             break;
         }
-        // A byte is left for the end of the name.
+        // One byte is left for the end of the name.
         let mut name = [0; SOURCE_BYTES];
         if let Some(node) = mine.filter(|_| after == rank) {
             let bytes = &node.as_bytes()[..node.len().min(SOURCE_BYTES - 1)];
@@ -177,8 +178,8 @@ pub(crate) fn tell_sources(
     Ok(tells.then(|| format!("read from other nodes: {}", told.join(", "))))
 }
 
-/// What the lowest rank of each node says that its node holds. Collective; every rank takes in as much for each node as the
-/// longest list has bytes.
+/// What the lowest rank of each node reports that its node holds. Collective; for each node, every
+/// rank receives as many bytes as the longest list has.
 pub(crate) fn exchange_holdings(
     collective: &mut dyn Collective,
     layout: &Layout,

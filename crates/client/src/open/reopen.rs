@@ -1,6 +1,6 @@
-//! What goes from one session of a run to the next, when an agent ended.
+//! Carries state from one session of a run to the next, after an agent has ended.
 //!
-//! Not here: when that is (`succession.rs`).
+//! Not here: when this happens (`succession.rs`).
 
 use crate::collective::{Collective, agree, agree_min};
 use orcheck_engine::commit::undecided;
@@ -14,34 +14,35 @@ use std::time::Duration;
 /// Longest wait for the threads of an engine that is ending.
 const POOL_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What goes from one session of a run to the next.
+/// The state that one session of a run passes to the next.
 pub(crate) struct Reopen {
-    /// How long it is waited for an agent that somebody else starts.
+    /// How long to wait for an agent that somebody else starts.
     pub(crate) patience: Duration,
     pub(crate) pool: Arc<Pool>,
     pub(crate) shape: IndexShape,
     pub(crate) local: u32,
-    /// Runs of chunks that are the program's.
+    /// Runs of chunks that belong to the program.
     pub(crate) own: Vec<(u32, u32)>,
     pub(crate) kept: Arc<Kept>,
     pub(crate) levels: Vec<Level>,
-    /// Steps whose outcome can be asked for.
+    /// Steps whose outcome can be queried.
     pub(crate) history: Vec<u64>,
-    /// Of these: what is told to the successor.
+    /// Those among them that are handed to the successor.
     pub(crate) resubmitted: Vec<u64>,
-    /// Of these: what is gone.
+    /// Those among them that are lost.
     pub(crate) lost: Vec<u64>,
-    /// What some node knows to be committed.
+    /// The commits that some node knows.
     pub(crate) committed: Vec<(u64, Level)>,
     /// The newest step that was committed at any level.
     pub(crate) newest: Option<u64>,
-    /// The highest epoch that this run asked for.
+    /// The highest epoch that this run requested.
     pub(crate) counter: u64,
 }
 
 impl Reopen {
-    /// Once no engine uses the pools any more: agrees what became of the last steps, and makes the pools as new but for
-    /// the program's memory and the snapshots that are needed again. Collective.
+    /// Once no engine uses the pools any more, agrees on the outcomes of the last steps, and resets
+    /// the pools except for the program's memory and the snapshots that are needed again.
+    /// Collective.
     pub(crate) fn take_over_pool(
         &mut self,
         collective: &mut dyn Collective,
@@ -58,7 +59,7 @@ impl Reopen {
                 values.push(-i64::from(committed));
             }
         }
-        // Breaks if: a thread of an engine that is just ending still takes from the rings.
+        // Breaks if: a thread of an engine that is ending still takes from the rings.
         let free = if layout.leads_node(collective.rank()) {
             let gates = Gates::open(&self.pool);
             let gate = gates.and_then(|gates| gates.lock(POOL_IN_USE, POOL_TIMEOUT));
@@ -66,7 +67,7 @@ impl Reopen {
         } else {
             Ok(())
         };
-        let free = free.map_err(|error| error.at("an engine that does not let go of the pool"));
+        let free = free.map_err(|error| error.at("an engine that does not release the pool"));
         agree(collective, free)?;
         let same = if IndexShape::of(&layout.nodes[layout.node_of(collective.rank()).index()])
             == self.shape
@@ -99,15 +100,15 @@ impl Reopen {
         agree(collective, Ok(()))
     }
 
-    /// What became of each of the last steps; `values` is what all ranks know of them, by minimum:
-    /// whether every rank still has the snapshot, and the levels at which any knows it to be
-    /// committed.
+    /// Decides the outcome of each of the last steps. `values` is what all ranks know about them,
+    /// by minimum: whether every rank still has the snapshot, and the levels at which any rank
+    /// knows it to be committed.
     fn decide_fates(&mut self, values: &[i64]) {
         let rows = values.chunks(1 + self.levels.len());
         for (&step, row) in self.history.iter().zip(rows) {
             let (has, committed) = (row[0] != 0, &row[1..]);
-            // Breaks if: a step that was committed at one level is submitted again too; a part of it
-            // would supersede the whole of it, and what came after it.
+            // Breaks if: a step that was committed at one level is also submitted again; a part of
+            // it would supersede the whole of it, and what came after it.
             let newer = self.newest.is_none_or(|newest| step > newest);
             if newer && has && !off(Switch::ToldAgain) {
                 self.resubmitted.push(step);
@@ -124,7 +125,7 @@ impl Reopen {
         }
     }
 
-    /// What is known of `step` now, on this node's board.
+    /// Publishes the outcome of `step` on this node's board.
     fn publish(&self, index: &Index<'_>, step: u64) {
         for &level in &self.levels {
             if self.committed.contains(&(step, level)) {
@@ -136,8 +137,8 @@ impl Reopen {
                 let error = Error::unavailable(format!(
                     "an agent of the job ended before checkpoint {step} was safe at level {level}, and not all of it is left in memory"
                 ));
-                // What is newer than all that was committed is superseded; of what is older the lead may have begun to write the
-                // record.
+                // Steps newer than all committed ones are superseded; for an older one, the lead
+                // may have begun to write the record.
                 let error = match self.newest.is_none_or(|newest| step > newest) {
                     true => error,
                     false => undecided(error),

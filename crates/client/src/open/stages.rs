@@ -1,22 +1,22 @@
-//! Opening a session: from separate ranks to nodes that share a pool and reach the lead.
+//! Opens a session in stages: from separate ranks to nodes that share a pool and reach the lead.
 //!
 //! ```text
-//! Ranks    facts ─gather─▶ root ─bcast─▶ layout (same on all)    1 who is where
-//! Found    directories opened; older runs waited for             2 what is there
-//! Led      root: run id, key, addresses, placement ─bcast─▶ all  3 who leads
+//! Ranks    facts ─gather─▶ root ─bcast─▶ layout (same on all)    1 where the ranks are
+//! Found    directories opened; older runs waited for             2 what exists
+//! Led      root: run id, key, addresses, placement ─bcast─▶ all  3 the lead
 //! Owned    node leads claim the epoch, create the pool, listen   4 what a node owns
-//! Joined   ranks connect to their node, get the pool; nodes      5 the paths that need no
-//!          connect to the lead                                     collective
-//! Link     threads start, claims count
+//! Joined   ranks connect to their node, get the pool; nodes      5 connections without
+//!          connect to the lead                                     the collective
+//! Link     threads start, claims are confirmed
 //! ```
 //!
 //! Invariants:
-//! 1. Every stage ends in an agreement: an error anywhere is an error everywhere, nobody waits.
-//! 2. The job key and the addresses travel through the collective only.
-//! 3. What is created before an error is gone after it (sockets are abstract, the pool is
+//! 1. Every stage ends in an agreement: an error on any rank is an error on all, and nobody waits.
+//! 2. The job key and the addresses travel only through the collective.
+//! 3. An error leaves nothing behind that was created before it (sockets are abstract, the pool is
 //!    anonymous memory, claims are withdrawn).
 //!
-//! Not here: what the ranks must have in common (`agreements.rs`), the session afterwards
+//! Not here: what must be the same on all ranks (`agreements.rs`), the session afterwards
 //! (`session`).
 
 use crate::collective::{Collective, agree, agree_min, bcast_bytes};
@@ -54,14 +54,14 @@ const REOPEN_TIMEOUT: Duration = Duration::from_secs(10);
 /// An open session, before the program has protected anything.
 pub(crate) struct Opened {
     pub job: JobName,
-    /// Those of the program, less the directories that are gone.
+    /// The options of the program, without the directories that are gone.
     pub options: Options,
     pub link: Link,
     pub trigger: Trigger,
     pub notes: Vec<String>,
 }
 
-/// Opens a session, or opens it again where an agent ended. Collective.
+/// Opens a session, or opens it again after an agent has ended. Collective.
 pub(crate) fn open(
     agreed: (JobName, Options),
     collective: &mut dyn Collective,
@@ -76,7 +76,7 @@ pub(crate) fn open(
     start(ranks, found, led, owned, joined, collective)
 }
 
-/// Stage 1: who is where, and with what keys.
+/// Stage 1: where the ranks are, and with which keys.
 struct Ranks<'a> {
     environment: &'a Environment,
     job: JobName,
@@ -117,7 +117,7 @@ impl<'a> Ranks<'a> {
         &self.layout.nodes[self.node.index()].name
     }
 
-    /// What `work` gives on the lowest rank of each node, `None` on the others. Collective.
+    /// The result of `work` on the lowest rank of each node, `None` on the others. Collective.
     fn on_node_leads<T>(
         &self,
         collective: &mut dyn Collective,
@@ -127,7 +127,7 @@ impl<'a> Ranks<'a> {
         agree(collective, local)
     }
 
-    /// Opens the directories, or creates those of the job as well.
+    /// Opens the directories; with `create`, also creates those of the job.
     fn open_places(&self, create: bool) -> Result<Places> {
         let group = self.options.group.as_deref().map(group_id).transpose();
         let group = group.map_err(|error| error.at("option group"))?;
@@ -141,11 +141,11 @@ impl<'a> Ranks<'a> {
     }
 }
 
-/// Stage 2: what is there.
+/// Stage 2: what exists.
 struct Found {
     places: Places,
     agent: Option<Agent>,
-    /// The pool of the session before, where an agent ended.
+    /// The pool of the previous session, after an agent has ended.
     kept_pool: Option<Arc<Pool>>,
     /// Directories in which this rank claims the epoch.
     claim_dirs: Vec<Arc<dyn Dir>>,
@@ -160,21 +160,21 @@ impl Found {
         collective: &mut dyn Collective,
         mut again: Option<&mut Reopen>,
     ) -> Result<Self> {
-        // Node leads make the directories, the others open what is there.
+        // Node leads create the directories; the others open existing ones.
         let made = ranks.on_node_leads(collective, || ranks.open_places(true))?;
         let places = made.map_or_else(|| ranks.open_places(false), Ok);
         let mut places = agree(collective, places)?;
         places.trust = Arc::clone(&ranks.trust);
         let mut notes = places.notes.clone();
 
-        // A run takes nothing over from itself, and waits for its own agents.
+        // A run takes over nothing from itself, and waits for its own agents.
         let mut looking = ranks.options.clone();
         if again.is_some() {
             looking.take_over = false;
             looking.take_over_wait_s = ranks.options.timeout_s;
         }
-        // Before it is asked who holds the job: an agent may still be flushing what an older run
-        // left with it.
+        // Before looking for a holder of the job: an agent may still be flushing what an older run
+        // left.
         let patience = (again.as_ref()).map_or(Duration::ZERO, |again| again.patience);
         let agent = ranks.on_node_leads(collective, || {
             let environment = ranks.environment;
@@ -203,11 +203,11 @@ impl Found {
     }
 }
 
-/// Stage 3: who leads, and where to.
+/// Stage 3: the lead, and how to reach it.
 struct Led {
     start: Start,
     epoch: Epoch,
-    /// On rank 0: where the other nodes come in.
+    /// On rank 0: where the other nodes connect.
     listeners: Vec<Listener>,
     /// The other nodes, at level `peers`.
     peers: Option<Peers>,
@@ -236,7 +236,7 @@ impl Led {
         }
         let (options, layout) = (&ranks.options, &ranks.layout);
         let nodes = layout.node_names();
-        // A directory that one node does not see takes no containers of any.
+        // A directory that one node does not see takes no containers from any.
         let places = found.places.servers.iter();
         let mut seen: Vec<i64> = places.map(|dir| i64::from(dir.is_some())).collect();
         agree_min(collective, Ok(()), &mut seen)?;
@@ -282,9 +282,9 @@ impl Owned {
     ) -> Result<Self> {
         let shape = IndexShape::of(&ranks.layout.nodes[ranks.node.index()]);
         let claim_here = || node_side(ranks, found, &led.start, shape).map(Some);
-        // The lead first: of two runs at once one has its directories and thereby the job, and the
-        // other one has claimed nothing elsewhere. Breaks if: all nodes claim at once; each run may
-        // then lose somewhere to the other.
+        // The lead first: of two simultaneous runs, one gets its directories and thereby the job,
+        // and the other has claimed nothing elsewhere. Breaks if: all nodes claim at once; each run
+        // may lose somewhere to the other.
         let first = ranks.leads_job || ranks.leads_node && off(Switch::LeadFirst);
         let claimed = if first { claim_here() } else { Ok(None) };
         let claimed = agree(collective, claimed)?;
@@ -298,7 +298,7 @@ impl Owned {
     }
 }
 
-/// Stage 5: the paths that need no collective.
+/// Stage 5: the connections that need no collective.
 struct Joined {
     pool: Arc<Pool>,
     gates: Arc<Gates>,
@@ -327,13 +327,13 @@ impl Joined {
         let listeners = std::mem::take(&mut led.listeners);
         let mut way = Way::find(collective, layout, options, &led.start, listeners)?;
         if found.kept_pool.is_some() {
-            // All of these nodes were there: one that does not come now is cut off.
+            // All of these nodes existed before: one that does not come now is cut off.
             way.patience = REOPEN_TIMEOUT;
         }
         let side = owned.side.as_mut();
         let connected = connect(rank, layout, side, way, &led.start, ranks.environment);
         let (pool, own, links) = agree(collective, recalled.and(connected))?;
-        // It is the same memory, and the program's own lies in the mapping that it knows.
+        // It is the same memory, and the program's own part lies in the mapping that it knows.
         let pool = found.kept_pool.take().unwrap_or(pool);
         let gates = agree(collective, Gates::open(&pool).map(Arc::new))?;
         let local = layout.local_index(rank);
@@ -349,7 +349,7 @@ impl Joined {
     }
 }
 
-/// The last stage: the threads start, and the claims count.
+/// The last stage: threads are started, and the claims are confirmed.
 fn start(
     ranks: Ranks<'_>,
     mut found: Found,
@@ -411,7 +411,7 @@ fn start(
     })
 }
 
-/// The threads of this rank, or, on a node whose agent has them, what is left here.
+/// Starts the threads of this rank or, on a node whose agent has them, what remains here.
 fn start_threads(
     ranks: &Ranks<'_>,
     found: &mut Found,
@@ -437,7 +437,7 @@ fn start_threads(
     Ok(Threads::elsewhere(host, ranks.rank, own, Some(agent)))
 }
 
-/// What the threads of a node have to know, wherever they run.
+/// What the threads of a node must know, wherever they run.
 fn host_plan(ranks: &Ranks<'_>, epoch: Epoch, peers: Option<&Peers>) -> HostPlan {
     let (options, layout, node) = (&ranks.options, &ranks.layout, ranks.node);
     HostPlan {
@@ -460,7 +460,7 @@ fn host_plan(ranks: &Ranks<'_>, epoch: Epoch, peers: Option<&Peers>) -> HostPlan
     }
 }
 
-/// Makes checkpoints due; ranks that are bound compute on as many processors as all of them have
+/// Creates the triggers. Ranks that are bound to processors compute on as many as all of them have
 /// together.
 fn new_trigger(ranks: &Ranks<'_>) -> Result<Trigger> {
     let of_node = ranks.layout.nodes[ranks.node.index()].ranks.len();
@@ -482,7 +482,7 @@ fn claim_dirs(places: &Places, leads_node: bool, leads_job: bool) -> Vec<Arc<dyn
     dirs
 }
 
-/// Claims the epoch in this rank's directories, and creates the node's pool where there is none.
+/// Claims the epoch in this rank's directories, and creates the node's pool unless it exists.
 fn node_side(
     ranks: &Ranks<'_>,
     found: &Found,
@@ -516,7 +516,7 @@ fn node_side(
         &memory()?,
         layout.nodes_on_host_of(node),
     )?;
-    // Where containers are encoded or the pool is checked, pieces are announced as well as segments.
+    // If containers are encoded or the pool is checked, pieces are announced as well as segments.
     let announces_pieces = !ranks.recipe.is_plain() || options.checks_pool();
     let entries_per_chunk = if announces_pieces { 4 } else { 2 };
     let pool_shape = PoolShape {
@@ -536,7 +536,7 @@ fn node_side(
     })
 }
 
-/// What the user should know when huge pages were asked for from the machine's reserve and are not there.
+/// The note for the case that the machine's reserve does not provide the requested huge pages.
 fn missing_reserve(pool: &Pool, options: &Options) -> Option<String> {
     let page_bytes = pool.page_bytes();
     (options.huge_pages == HugePages::Reserved && page_bytes < 1 << 20).then(|| {
@@ -547,7 +547,7 @@ fn missing_reserve(pool: &Pool, options: &Options) -> Option<String> {
     })
 }
 
-/// Asks for this rank's part of the pool near its processors, and for large pages where wanted.
+/// Requests this rank's part of the pool near its processors, with large pages if configured.
 fn prepare_memory(pool: &Pool, shape: IndexShape, local: u32, options: &Options) -> Option<String> {
     pool.prefer_huge(options.huge_pages);
     let nodes = match options.numa {

@@ -1,8 +1,9 @@
-//! What rank 0 tells everybody: run id, key, addresses, and the first placement.
+//! Broadcasts from rank 0 what every rank must know: run id, key, addresses, and the first
+//! placement.
 //!
 //! Invariants:
-//! 1. Key and addresses travel through the program's collective only.
-//! 2. Directories that are gone get no lane.
+//! 1. Key and addresses travel only through the program's collective.
+//! 2. Missing directories get no lane.
 //!
 //! Not here: how placements are computed (`plan::placement`).
 
@@ -22,7 +23,7 @@ use orcheck_placement::Placement;
 /// Largest mapping file.
 const MAPPING_LIMIT_BYTES: u64 = 16 << 20;
 
-/// What the root tells everybody.
+/// The contents of the broadcast.
 pub(crate) struct Start {
     pub(crate) run: RunId,
     pub(crate) key: Key,
@@ -32,7 +33,7 @@ pub(crate) struct Start {
     pub(crate) pid: u32,
 }
 
-/// The configured targets as the engine knows them.
+/// The configured targets, as the engine knows them.
 pub(crate) fn server_roots(options: &Options) -> Vec<String> {
     let roots = options.global.iter();
     roots.map(|root| root.display().to_string()).collect()
@@ -77,8 +78,8 @@ pub(crate) fn prepare_start(
     Ok((listeners, start))
 }
 
-/// The map of this run: the user's file, or by the sizes of the newest checkpoint, or balanced;
-/// directories that are gone are left out.
+/// The placement of this run: from the user's file, by the sizes of the newest checkpoint, or
+/// balanced; without missing directories.
 fn first_placement(
     job: &JobName,
     options: &Options,

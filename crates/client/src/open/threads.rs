@@ -1,8 +1,8 @@
-//! The threads of a rank: the node's control thread and the writer's CP-thread.
+//! Owns the threads of a rank: the node's control thread and the writer's CP-thread.
 //!
 //! Invariant: threads whose owner is dropped end by themselves.
 //!
-//! Not here: how they are made (`engine::host`), waiting for them (`drain.rs`).
+//! Not here: how they are started (`engine::host`), waiting for them (`drain.rs`).
 
 use crate::open::agent::Agent;
 use crate::open::mender::Mender;
@@ -31,10 +31,10 @@ pub(crate) struct Threads {
     pub mender: Option<Mender>,
     /// Tells the CP-thread to end.
     pub flush_stop: Arc<AtomicBool>,
-    /// The connection of a rank without a writer; its end tells that the rank is gone.
+    /// The connection of a rank without a writer; its end means that the rank is gone.
     pub idle: Option<Conn>,
-    /// Where the node's threads are in its agent: tells them of a snapshot that is whole. It holds this rank's connection,
-    /// whose end tells that the rank is gone.
+    /// If the node's threads are in its agent: tells them that a snapshot is whole. It holds this
+    /// rank's connection, whose end means that the rank is gone.
     pub sealed: Option<Arc<dyn Fn(u64) + Send + Sync>>,
     /// On a node's lowest rank: the agent that has the node's threads.
     pub agent: Option<Agent>,
@@ -53,13 +53,13 @@ impl Drop for Threads {
 }
 
 impl Threads {
-    /// None in this process: those of the node are in its agent.
+    /// No threads in this process: those of the node are in its agent.
     pub(crate) fn elsewhere(host: &Host, rank: Rank, own: Conn, agent: Option<Agent>) -> Self {
         let (own, timeout) = (Mutex::new(own), host.plan.timeout);
         let sealed = move |step| {
             let message = Message::Agent(AgentMessage::Sealed { rank, step });
             let mut own = own.lock().unwrap_or_else(PoisonError::into_inner);
-            // An agent that is gone is noticed by whoever waits for it.
+            // Whoever waits for the agent notices when it is gone.
             let _ = own.send(&message, timeout);
         };
         Threads {
@@ -76,7 +76,8 @@ impl Threads {
         }
     }
 
-    /// Starts the threads of this rank: on a node's lowest one (`links`) those of the node, with `doors` for the keeper.
+    /// Starts the threads of this rank; on a node's lowest rank (`links`) also those of the node,
+    /// with `doors` for the keeper.
     pub(crate) fn start(
         host: &Host,
         rank: Rank,

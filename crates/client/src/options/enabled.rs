@@ -1,4 +1,4 @@
-//! `enabled`: whether a job has checkpoints at all.
+//! Defines `enabled`, which decides whether a job has checkpoints at all.
 //!
 //! Not here: what a session without them does (`crate::membership::disabled`).
 
@@ -25,7 +25,7 @@ pub(super) enum Name {
 pub enum Without {
     /// The option says so.
     Disabled,
-    /// It is left to whether there is a directory, and there is none.
+    /// It depends on whether there is a directory, and there is none.
     NoDirectory,
 }
 
@@ -38,14 +38,15 @@ impl fmt::Display for Without {
     }
 }
 
-/// Whether there are checkpoints; `anywhere`: whether a directory is configured; `resumes`: whether the run has to
-/// resume.
+/// Why there are no checkpoints, if there are none. `anywhere`: whether a directory is configured;
+/// `resumes`: whether the run has to resume.
 ///
 /// # Errors
-/// Invalid where there must be checkpoints, or one to resume from, and no directory for them.
+/// Invalid if checkpoints, or one to resume from, are required and there is no directory for them.
 pub(super) fn without(enabled: Enabled, anywhere: bool, resumes: bool) -> Result<Option<Without>> {
     match enabled {
-        // Breaks if: these two are accepted; without checkpoints nothing is found, and the run would start from nothing.
+        // Breaks if: these two are accepted; without checkpoints nothing is found, and the run
+        // would start from nothing.
         Enabled::Said(false) if resumes => Err(Error::invalid(
             "enabled = false and start = 'resume' contradict each other: without checkpoints a run starts from nothing",
         )

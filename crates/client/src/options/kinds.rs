@@ -1,40 +1,40 @@
-//! The choices that options offer by name.
+//! Defines the choices that options offer by name.
 //!
-//! Not here: what they are called in the text (`raw.rs`, or the lower-case name here), what they do.
+//! Not here: their names in the text (`raw.rs`, or the lower-case name here), what they do.
 
 use serde::Deserialize;
 
-/// Whether the stage slot is used although the pool would hold all snapshots.
+/// Whether to use the stage slot although the pool would hold all snapshots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Marshal {
-    /// Only when the pool does not hold all snapshots.
+    /// Only if the pool cannot hold all snapshots.
     Auto,
     /// Always: at most two snapshots in memory, as in the checkpointing-orchestration paper.
     Paper,
 }
 
-/// What happens when a checkpoint arrives while as many as allowed are being flushed.
+/// What to do with a checkpoint that arrives while as many as allowed are being flushed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Overrun {
     /// The program waits.
     Wait,
-    /// The checkpoint is left out, and counted.
+    /// The checkpoint is skipped, and counted.
     Skip,
     /// The call fails.
     Error,
 }
 
-/// What follows from a checkpoint that is lost.
+/// What to do when a checkpoint is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnLoss {
-    /// The program is told.
+    /// The program is warned.
     Warn,
     /// The next checkpoint fails, on all ranks.
     Error,
-    /// The program is told, and asked to end.
+    /// The program is warned, and asked to end.
     Stop,
 }
 
@@ -44,7 +44,7 @@ pub enum OnLoss {
 pub enum Close {
     /// The last checkpoint is safe at every level.
     Safe,
-    /// Also that what the run resumed from has its copies on other nodes again.
+    /// Also the copies on other nodes of what the run resumed from are complete again.
     Copies,
 }
 
@@ -52,23 +52,23 @@ pub enum Close {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Balance {
-    /// As many nodes on each.
+    /// The same number of nodes on each.
     Balanced,
     /// By the sizes of the newest checkpoint.
     Weighted,
 }
 
-/// Whether memory nodes are taken into account.
+/// Whether to place memory by NUMA node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Numa {
-    /// Where the machine has more than one.
+    /// If the machine has more than one.
     Auto,
-    /// Nothing is asked for and nothing is pinned.
+    /// No memory is placed and no thread is pinned.
     Off,
 }
 
-/// How nodes talk to the lead.
+/// How nodes communicate with the lead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NetKind {
@@ -78,23 +78,23 @@ pub enum NetKind {
     Tcp,
 }
 
-/// Whether a checkpoint may refer to older ones for what did not change.
+/// Whether a checkpoint may refer to older ones for unchanged data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IncrementalKind {
-    /// Every checkpoint is whole by itself.
+    /// Every checkpoint is full.
     Off,
-    /// Full or incremental, by how much changed.
+    /// Full or incremental, depending on how much changed.
     Auto,
 }
 
-/// Whether the interval between checkpoints follows from what they cost.
+/// Whether the interval between checkpoints depends on their cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IntervalKind {
     /// It does not.
     Off,
-    /// It does, and from how often something fails.
+    /// It does, and also on how often something fails.
     Auto,
 }
 
@@ -104,8 +104,8 @@ pub enum IntervalKind {
 pub enum AgentKind {
     /// It runs in the ranks, and ends with them.
     Off,
-    /// In the agent that is there, else in one that is started.
+    /// In the running agent, or else in one that is started.
     Start,
-    /// In the agent that is there; without one the session does not open.
+    /// In the running agent; without one, the session does not open.
     Join,
 }

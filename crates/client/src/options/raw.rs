@@ -1,4 +1,4 @@
-//! Options as TOML has them: names, forms and defaults.
+//! Defines the TOML form of the options: names, types and defaults.
 //!
 //! Not here: what they mean together (`options.rs`).
 
@@ -314,7 +314,7 @@ impl Size {
     }
 }
 
-/// The option whose name is closest, if it is close.
+/// The option with the closest name, if it is close.
 pub(super) fn nearest(name: &str) -> Option<&'static str> {
     NAMES
         .iter()
@@ -324,7 +324,7 @@ pub(super) fn nearest(name: &str) -> Option<&'static str> {
         .map(|(_, known)| known)
 }
 
-/// How many letters must be changed, added or left out to make one of the other.
+/// The number of letters to change, add or remove to turn one into the other.
 pub(crate) fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

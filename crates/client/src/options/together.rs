@@ -1,4 +1,4 @@
-//! Options that mean something together: what contradicts, what needs what.
+//! Checks options that depend on each other: contradictions and requirements.
 //!
 //! Not here: single values (`raw.rs`), and the options as a whole (`options.rs`).
 
@@ -10,7 +10,7 @@ use orcheck_format::disk::Compression;
 use orcheck_format::{Error, Result};
 use orcheck_io::user::SecretSource;
 
-/// `fresh = true` says the same as `start = 'fresh'`, and nothing else.
+/// `fresh = true` means the same as `start = 'fresh'`; other values of `start` contradict it.
 pub(super) fn start(raw: &Raw) -> Result<()> {
     match raw.start {
         Some(start) if raw.fresh && start != StartName::Fresh => Err(Error::invalid(format!(
@@ -25,7 +25,7 @@ pub(super) fn start(raw: &Raw) -> Result<()> {
     }
 }
 
-/// Mean times between failures: at most one of the two, and one where the interval follows from it.
+/// Mean times between failures: at most one of the two, and one if the interval depends on it.
 pub(super) fn mtbf(raw: &Raw) -> Result<()> {
     for (name, value) in [("mtbf_s", raw.mtbf_s), ("node_mtbf_s", raw.node_mtbf_s)] {
         if value != 0.0 {
@@ -47,7 +47,7 @@ pub(super) fn mtbf(raw: &Raw) -> Result<()> {
     }
 }
 
-/// How many replicas each container has; any number up to `peers` may be lost.
+/// The number of replicas of each container; any `peers` nodes may be lost.
 pub(super) fn replicas(raw: &Raw, anywhere: bool) -> Result<u32> {
     within_limits("peers", f64::from(raw.peers))?;
     let replicas = raw.replicas.unwrap_or(raw.peers);
@@ -78,7 +78,7 @@ pub(super) fn replicas(raw: &Raw, anywhere: bool) -> Result<u32> {
     Ok(replicas)
 }
 
-/// Where replicas of other nodes lie.
+/// Where to keep replicas of other nodes.
 pub(super) fn replica_store(name: StoreName, agent: AgentKind) -> Result<ReplicaStore> {
     let store = match name {
         StoreName::Disk => return Ok(ReplicaStore::Disk),
@@ -86,7 +86,8 @@ pub(super) fn replica_store(name: StoreName, agent: AgentKind) -> Result<Replica
         StoreName::Both => ReplicaStore::Both,
         StoreName::Spill => ReplicaStore::Spill,
     };
-    // Breaks if: this is left out; the replicas would end with the ranks, and a killed job have none.
+    // Breaks if: this is left out; the replicas would end with the ranks, and a killed job would
+    // have none.
     if agent == AgentKind::Off {
         return Err(Error::invalid(
             "replicas in memory (replica_store) end with the process that has them, which is a rank",
@@ -96,7 +97,7 @@ pub(super) fn replica_store(name: StoreName, agent: AgentKind) -> Result<Replica
     Ok(store)
 }
 
-/// How containers are encoded, and where the key comes from.
+/// How to encode containers, and where the key comes from.
 pub(super) fn encoding(raw: &Raw) -> Result<(Compression, bool, Vec<SecretSource>)> {
     let compression = match raw.compress {
         CompressName::None => Compression::None,
@@ -124,7 +125,7 @@ pub(super) fn encoding(raw: &Raw) -> Result<(Compression, bool, Vec<SecretSource
 /// Number of the signal that asks a process to end.
 pub(super) const SIGTERM: i32 = 15;
 
-/// The watched signal. Without one nothing can ask for a stop in this way.
+/// The watched signal. Without one, no signal can request a stop.
 pub(super) fn watched_signal(name: Option<&str>, stop: Option<bool>) -> Result<Option<i32>> {
     let name = name.filter(|name| !name.is_empty());
     if name.is_none() && stop == Some(true) {

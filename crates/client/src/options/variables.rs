@@ -1,18 +1,19 @@
-//! Environment variables that begin like options and are none.
+//! Checks environment variables that begin like options but are not options.
 //!
-//! Invariant: every variable `ORCHECK_…` in the environment is an option, is named in [`OTHERS`], begins with one of
-//! [`FAMILIES`], or is named by an option as the place of a key. Anything else is a mistyped option, and an error.
+//! Invariant: every variable `ORCHECK_…` in the environment is an option, is listed in [`OTHERS`],
+//! begins with one of [`FAMILIES`], or is named by an option as the source of a key. Any other is a
+//! mistyped option, and an error.
 //!
-//! Not here: the options and what their variables are called (`raw.rs`, `options.rs`).
+//! Not here: the options and the names of their variables (`raw.rs`, `options.rs`).
 
 use super::raw::{NAMES, nearest};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result};
 
-/// What the variable of every option begins with.
+/// Prefix of the variable of every option.
 pub(super) const PREFIX: &str = "ORCHECK_";
 
-/// Variables that are no options, and what reads them; docs/options.md has the same list.
+/// Variables that are not options, and what they are for; docs/options.md has the same list.
 pub const OTHERS: [(&str, &str); 16] = [
     ("ORCHECK_CONFIG", "a file of options"),
     ("ORCHECK_NODE", "the option `node_name`"),
@@ -35,7 +36,7 @@ pub const OTHERS: [(&str, &str); 16] = [
     ("ORCHECK_SABOTAGE_JOBS", "tests: how many at once"),
 ];
 
-/// Beginnings of further such variables.
+/// Prefixes of further such variables.
 pub const FAMILIES: [&str; 3] = ["ORCHECK_RUN_", "ORCHECK_TEST_", "ORCHECK_WRITE_"];
 
 /// The variable of an option.
@@ -46,7 +47,8 @@ pub(super) fn variable_of(name: &str) -> String {
     }
 }
 
-/// Refuses variables that look like options and are none. `places`: texts that may name variables as places of keys.
+/// Refuses variables that look like options but are not. `places`: texts that may name variables as
+/// sources of keys.
 ///
 /// # Errors
 /// Invalid, with the nearest option.
@@ -74,10 +76,11 @@ pub(super) fn check(variables: &[String], places: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Options that say where checkpoints go.
+/// Options that name the directories for checkpoints.
 const DIRECTORIES: [&str; 2] = ["global", "node_dir"];
 
-/// Refuses an empty variable where directories decide whether there are checkpoints; `empty`: options whose variables are.
+/// Refuses an empty variable if directories decide whether there are checkpoints; `empty`: the
+/// options whose variables are empty.
 ///
 /// # Errors
 /// Invalid, with the variable.
@@ -85,7 +88,8 @@ pub(super) fn check_empty(table: &toml::Table, empty: &[&str]) -> Result<()> {
     let auto = table.get("enabled").and_then(toml::Value::as_str) == Some("auto");
     let directory = empty.iter().find(|name| DIRECTORIES.contains(*name));
     match directory.filter(|_| auto) {
-        // Breaks if: it counts as not set; a job with ORCHECK_GLOBAL=$SCRATCH and no SCRATCH runs without checkpoints.
+        // Breaks if: it counts as not set; a job with ORCHECK_GLOBAL=$SCRATCH and no SCRATCH would
+        // run without checkpoints.
         Some(name) => {
             let variable = variable_of(name);
             Err(Error::invalid(format!(
@@ -99,8 +103,9 @@ pub(super) fn check_empty(table: &toml::Table, empty: &[&str]) -> Result<()> {
     }
 }
 
-/// An error about the value of an option, with the variable that it came from; `set`: options that the environment set.
-// Breaks if: it is left out; whoever looks for the value in the program does not find it.
+/// Adds to an error about an option's value the variable that it came from; `set`: the options that
+/// the environment set.
+// Breaks if: it is left out; a user who looks for the value in the program does not find it.
 pub(super) fn name_in(error: Error, set: &[&str]) -> Error {
     let of = |name: &&&str| error.message().starts_with(&format!("{name} = "));
     match set.iter().find(of) {

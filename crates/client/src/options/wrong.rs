@@ -1,12 +1,13 @@
-//! Errors about a value that an option cannot have: in words of the option, not of a programming language.
+//! Explains a value that an option cannot have, in terms of the option and not of a programming
+//! language.
 //!
-//! Not here: ranges, and what options mean together (`options.rs`).
+//! Not here: ranges, and options that depend on each other (`options.rs`).
 
 use super::LIMITS;
 use super::raw::Raw;
 use orcheck_format::Error;
 
-/// The option whose value has the wrong form, with what was expected.
+/// The error about the option whose value has the wrong form, with what was expected.
 pub(super) fn blame(table: &toml::Table, error: &toml::de::Error) -> Error {
     let wrong = table.iter().find_map(|(name, value)| {
         let alone = toml::Table::from_iter([(name.clone(), value.clone())]);
@@ -45,7 +46,8 @@ fn expectation(name: &str, said: &str) -> String {
     match expected {
         "a boolean" => return "expected true or false".to_owned(),
         "u32" | "u64" | "usize" | "i32" | "i64" => {
-            // Breaks if: each is reported to take 0; the next start would be refused as well.
+            // Breaks if: each option is reported to accept 0; the next start would be refused as
+            // well.
             let limits = LIMITS.iter().find(|(limited, ..)| *limited == name);
             return match limits {
                 Some((_, low, high)) => format!("expected a whole number, {low} to {high}"),
@@ -57,7 +59,7 @@ fn expectation(name: &str, said: &str) -> String {
         "a string" | "string" => return "expected text in quotes".to_owned(),
         _ => {}
     }
-    // An enum: "one of `off`, `auto`", "`a` or `b`"; or "string or table" where the value is no text at all.
+    // An enum: "one of `off`, `auto`", "`a` or `b`"; or "string or table" if the value is not text.
     let names = expected.trim_start_matches("one of ").replace('`', "'");
     match names.contains('\'') {
         true => format!("expected {names}"),

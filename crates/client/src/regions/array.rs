@@ -1,4 +1,4 @@
-//! Arrays in memory: a slice of a global array, contiguous or with strides.
+//! Packs and unpacks arrays in memory: slices of global arrays, contiguous or with strides.
 //!
 //! Invariants:
 //! 1. Packed order is C order of the local shape.
@@ -8,17 +8,17 @@
 use orcheck_format::{Dtype, Error, Result};
 use orcheck_io::memory::{Span, copy_into, fill_span};
 
-/// Most dimensions an array can have.
+/// Maximum number of dimensions of an array.
 pub const MAX_DIMS: usize = 8;
 
-/// Shape of a region that is an array. All lengths in elements, C order.
+/// Shape of a region that is an array. All lengths are in elements, in C order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArrayLayout {
     /// Element type.
     pub dtype: Dtype,
-    /// Shape of the global array; empty if the array is this rank's alone.
+    /// Shape of the global array; empty if the array belongs to this rank alone.
     pub global: Vec<u64>,
-    /// Where the local part begins in the global array; empty with `global`.
+    /// Where the local part begins in the global array; empty if `global` is.
     pub offset: Vec<u64>,
     /// Shape of the local part.
     pub local: Vec<u64>,
@@ -27,7 +27,7 @@ pub struct ArrayLayout {
 }
 
 impl ArrayLayout {
-    /// Checks shape against shape.
+    /// Checks the shapes against each other.
     ///
     /// # Errors
     /// Invalid, naming the dimension.

@@ -1,7 +1,7 @@
-//! Regions: the named pieces of a rank's state, and how they enter and leave a snapshot.
+//! Defines regions, the named parts of a rank's state, and how they enter and leave a snapshot.
 //!
 //! Invariants:
-//! 1. A name is unique per session; protecting it again replaces address, size and shape.
+//! 1. A name is unique in a session; protecting it again replaces address, size and shape.
 //! 2. A record describes the region as it is at the checkpoint, not as it was at `protect`.
 //!
 //! Not here: copying (`engine::stage`), reading back (`engine::restore`).
@@ -17,25 +17,25 @@ use std::sync::{Arc, Mutex};
 
 /// The region may be absent from a checkpoint at restart.
 pub const OPTIONAL: u32 = 1;
-/// The same on all ranks: stored once a node.
+/// The same on all ranks: stored once per node.
 pub const SAME: u32 = 2;
-/// Written by this process's processors only: page tracking is allowed.
+/// Written only by this process's processors, so that page tracking is allowed.
 pub const CPU_WRITES_ONLY: u32 = 4;
 const KNOWN_FLAGS: u32 = OPTIONAL | SAME | CPU_WRITES_ONLY;
 
 /// Anything that is not flat memory: containers, GPU copies, compressed state.
 pub trait Codec: Send {
-    /// Length of the packed bytes now.
+    /// Current length of the packed bytes.
     ///
     /// # Errors
     /// Ends the checkpoint.
     fn size(&mut self) -> Result<u64>;
-    /// Packed bytes from offset `at` on; called in ascending order.
+    /// Copies packed bytes from offset `at` on; called in ascending order.
     ///
     /// # Errors
     /// Ends the checkpoint.
     fn pack(&mut self, at: u64, dst: &mut [u8]) -> Result<()>;
-    /// Takes packed bytes back, in ascending order; `at == 0` may come again when a copy turned out
+    /// Takes packed bytes back, in ascending order. `at == 0` may come again if a copy proved to be
     /// damaged and another one is read.
     ///
     /// # Errors
@@ -43,7 +43,7 @@ pub trait Codec: Send {
     fn unpack(&mut self, at: u64, src: &[u8]) -> Result<()>;
 }
 
-/// A region as a checkpoint holds it.
+/// A region, as a checkpoint holds it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored {
     /// Length in bytes.
@@ -59,7 +59,7 @@ pub struct Stored {
 }
 
 impl Stored {
-    /// What a stored record says.
+    /// The region that a stored record describes.
     #[must_use]
     pub fn of(record: &RegionRecord) -> Self {
         let local = if record.local.is_empty() {
@@ -82,11 +82,11 @@ impl Stored {
 pub enum Target {
     /// Flat memory.
     Memory(Span),
-    /// An array with gaps.
+    /// An array with gaps between its elements.
     Strided(Span, ArrayLayout),
     /// Packed by the program.
     Codec(Arc<Mutex<Box<dyn Codec>>>),
-    /// A file that the program writes, of the region's name.
+    /// A file that the program writes, with the region's name.
     File,
 }
 
@@ -147,12 +147,12 @@ impl Regions {
     /// A region by name.
     ///
     /// # Errors
-    /// NotFound, listing the names there are.
+    /// NotFound, listing the existing names.
     pub fn get(&self, name: &str) -> Result<&Region> {
         self.map.get(name).ok_or_else(|| self.unknown(name))
     }
 
-    /// All of them, by name.
+    /// All regions, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&String, &Region)> {
         self.map.iter()
     }
@@ -169,7 +169,7 @@ impl Regions {
         self.map.is_empty()
     }
 
-    /// The name of a region that lies in this memory in part.
+    /// The name of a region that overlaps this memory.
     pub(crate) fn inside(&self, memory: Span) -> Option<&String> {
         let end = |span: Span| span.address() + span.len_bytes();
         let overlap = |span: Span| {
@@ -185,7 +185,7 @@ impl Regions {
         inside.map(|(name, _)| name)
     }
 
-    /// Bytes of flat memory protected now that `counts`.
+    /// Total length of the protected flat memory for which `counts` is true.
     #[must_use]
     pub fn memory_bytes(&self, counts: impl Fn(Span) -> bool) -> u64 {
         let spans = self.map.values().filter_map(|region| match &region.target {
@@ -195,7 +195,7 @@ impl Regions {
         spans.sum()
     }
 
-    /// CRC over all `SAME` regions, for comparison between ranks; 0 without any.
+    /// CRC over all `SAME` regions, for comparison between ranks; 0 if there are none.
     #[must_use]
     pub fn same_crc(&self) -> u64 {
         let mut crc = orcheck_format::Crc64::new();
@@ -223,7 +223,7 @@ impl Regions {
     }
 }
 
-/// Names become part of messages and files of other programs: no control characters.
+/// Names become part of messages and of other programs' files, so they have no control characters.
 fn check_name(name: &str) -> Result<()> {
     if name.is_empty() || name.len() > MAX_NAME_BYTES || name.chars().any(char::is_control) {
         return Err(Error::invalid(format!(
@@ -248,12 +248,13 @@ impl Region {
     /// Flat memory; `name` is for messages, as below.
     ///
     /// # Errors
-    /// Invalid for a length that is no whole number of elements.
+    /// Invalid if the length is not a whole number of elements.
     pub(crate) fn flat(name: &str, span: Span, dtype: Dtype, flags: u32) -> Result<Self> {
         let len_bytes = span.len_bytes() as u64;
         if !len_bytes.is_multiple_of(dtype.size_bytes()) {
             return Err(Error::invalid(format!(
-                "region '{name}': {len_bytes} bytes are no whole number of {} elements of {} bytes",
+                "region '{name}': {len_bytes} bytes are not a whole number of {} elements of {} \
+                 bytes",
                 dtype.name(),
                 dtype.size_bytes()
             )));
@@ -269,7 +270,7 @@ impl Region {
     /// An array; `span` covers it from its first to its last element.
     ///
     /// # Errors
-    /// Invalid for shapes that do not fit.
+    /// Invalid if the shapes do not match.
     pub(crate) fn array(name: &str, span: Span, layout: ArrayLayout, flags: u32) -> Result<Self> {
         layout
             .validate()
@@ -298,7 +299,7 @@ impl Region {
         })
     }
 
-    /// Something that packs and unpacks itself.
+    /// State that the program packs and unpacks.
     pub(crate) fn packed(codec: Box<dyn Codec>, flags: u32) -> Self {
         let target = Target::Codec(Arc::new(Mutex::new(codec)));
         Self::new(RegionKind::Codec, Dtype::Bytes, flags, target)
@@ -309,7 +310,7 @@ impl Region {
         Self::new(RegionKind::File, Dtype::Bytes, flags, Target::File)
     }
 
-    /// Whether it can be lent.
+    /// Checks that it can be lent.
     ///
     /// # Errors
     /// Unsupported for anything but flat memory of one rank.
@@ -323,12 +324,12 @@ impl Region {
         .next("leave it to be copied, or drop the flag SAME"))
     }
 
-    /// The record (without extents) and the source of this region for a checkpoint.
-    /// `stored_by` is the rank that stores a `SAME` region, `route` where routed files are. `None`: an optional file that
-    /// is absent.
+    /// The record (without extents) and the source of this region for a checkpoint. `stored_by` is
+    /// the rank that stores a `SAME` region; `route` is where routed files are. `None`: an optional
+    /// file that is absent.
     ///
     /// # Errors
-    /// What the codec or the file says.
+    /// The error of the codec or the file.
     pub(crate) fn prepare(
         &self,
         name: &str,
@@ -393,10 +394,10 @@ impl Region {
         Ok(Some((record, source)))
     }
 
-    /// Whether a stored region can be read into this one.
+    /// Checks that a stored region can be read into this one.
     ///
     /// # Errors
-    /// Invalid, naming what differs, stored and now.
+    /// Invalid, naming the difference: stored and now.
     pub fn check_fits(&self, name: &str, stored: &RegionRecord) -> Result<()> {
         let mismatch = |what: &str, stored: String, now: String| {
             Err(Error::invalid(format!(
@@ -444,19 +445,20 @@ impl Region {
         Ok(())
     }
 
-    /// Whether an array of one rank alone is stored without its shape, or the other way round: the same bytes in the same
-    /// order. Fortran's arrays had none in version 0.1.0.
+    /// Whether an array of one rank alone is stored without its shape, or the other way round: the
+    /// same bytes in the same order. Fortran's arrays had no shape in version 0.1.0.
     fn differs_by_shape_alone(&self, stored: &RegionRecord) -> bool {
         let kinds = [stored.kind, self.kind];
         let one_each = kinds.contains(&RegionKind::Bytes) && kinds.contains(&RegionKind::Array);
-        // Breaks if: parts of global arrays count too; what is stored of another cut would pass.
+        // Breaks if: parts of global arrays count too; data stored with a different decomposition
+        // would pass.
         one_each && stored.global.is_empty() && self.shape.1.is_empty()
     }
 
-    /// Takes back bytes `at ..` of a region that is not flat memory.
+    /// Takes back bytes from `at` on of a region that is not flat memory.
     ///
     /// # Errors
-    /// What the codec or the file says.
+    /// The error of the codec or the file.
     pub fn take_back(
         &self,
         at: u64,
@@ -493,7 +495,7 @@ fn lock(codec: &Mutex<Box<dyn Codec>>) -> std::sync::MutexGuard<'_, Box<dyn Code
         .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// A shape for people: the part of a larger array with its place in it.
+/// A shape for people; for a part of a larger array, with its offset.
 fn shown(local: &[u64], global: &[u64], offset: &[u64]) -> String {
     match (local, global) {
         ([], _) => "bytes without a shape".to_owned(),

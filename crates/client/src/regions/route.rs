@@ -1,22 +1,29 @@
-//! Files that the program writes itself (`route`): where they are, how they enter a checkpoint, what a restart puts there.
+//! Manages routed files, which the program writes itself: where they are, how they enter a
+//! checkpoint, and what a restart puts there.
 //!
-//! How: each rank has a directory (`engine/src/directory/routed.rs`): in `route_dir`, or else in that of the job's node, or else in
-//! memory (`/dev/shm`). The region of a file is named by its path below that. The program opens the path as it likes;
-//! everything here starts from the directory's handle and takes one name at a time.
+//! How: each rank has a directory (`engine/src/directory/routed.rs`): in `route_dir`, or else in
+//! the directory of the job's node, or else in memory (`/dev/shm`). The region of a file is named
+//! by its path below that directory. The program opens the path as it likes; everything here starts
+//! from the directory's handle and takes one name at a time.
 //!
 //! Invariants:
-//! 1. A name is a relative path of at most [`MAX_PARTS`] plain names. No link is followed below the directory.
-//! 2. The directories in a file's path are there as long as it is routed.
-//! 3. The directory goes with the session; what a killed process left goes with the next one that routes a file there.
-//! 4. A file reaches a shared file system once, in the container: it never lies in a directory of level `global`.
-//! 5. In memory the files of a job may take `route_budget` bytes of a host: a checkpoint and a restart that find or make
-//!    more are refused. Each rank looks at its own files; all of them are looked at every [`STOCKS`] checkpoints, and twice in a restart.
-//! 6. After a restart the files are those of the checkpoint: one that was absent then is absent.
+//! 1. A name is a relative path of at most [`MAX_PARTS`] plain names. No link is followed below the
+//!    directory.
+//! 2. The directories in a file's path exist as long as it is routed.
+//! 3. The directory is removed with the session. What a killed process left is removed by the next
+//!    one that routes a file there.
+//! 4. A file reaches a shared file system once, in the container: it never lies in a directory of
+//!    level `global`.
+//! 5. In memory, the files of a job may take `route_budget` bytes of a host: a checkpoint or
+//!    restart that finds or makes more is refused. Each rank measures its own files; all of them
+//!    are measured every [`STOCKS`] checkpoints, and twice in a restart.
+//! 6. After a restart, the files are those of the checkpoint: a file that was absent then is
+//!    absent.
 //!
-//! Faults survived: a link, a directory or nothing in place of a file or of a directory in its path; each is an error of the
-//! call that meets it, never a read or a write elsewhere.
+//! Faults survived: a link, a directory or nothing in place of a file or of a directory in its
+//! path. Each is an error of the call that meets it, never a read or a write elsewhere.
 //!
-//! Not here: copying what a file holds (`regions.rs`).
+//! Not here: copying the contents of a file (`regions.rs`).
 
 use crate::options::Options;
 use crate::regions::region::{OPTIONAL, Region, Regions};
@@ -36,17 +43,17 @@ use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Names in the path of a routed file.
+/// Maximum number of names in the path of a routed file.
 const MAX_PARTS: usize = 8;
-/// Length of each of them.
+/// Maximum length of each of them.
 const MAX_PART_BYTES: usize = 128;
-/// Checkpoints from one look at all files of the job on this host to the next.
+/// Number of checkpoints from one measurement of all files of the job on this host to the next.
 const STOCKS: u32 = 16;
 
 /// Where this rank's routed files are.
 pub(crate) struct Route {
     pub(crate) home: Routed,
-    /// What all files of the job may take there on this host.
+    /// Limit for all files of the job on this host.
     pub(crate) budget: Option<Budget>,
 }
 
@@ -56,23 +63,25 @@ pub(crate) struct Budget {
     /// Ranks of this node.
     ranks: Vec<Rank>,
     len_bytes: u64,
-    /// Checkpoints that took stock.
+    /// Number of checkpoints that measured the files.
     stocks: Cell<u32>,
-    /// What other nodes of the job, and earlier processes, took on this host when it was looked at last.
+    /// What other nodes of the job, and earlier processes, took on this host at the last
+    /// measurement.
     elsewhere_bytes: Cell<u64>,
 }
 
 impl Budget {
-    /// What all files of the job take on this host: a look at each of them.
+    /// Measures what all files of the job take on this host, by looking at each of them.
     fn look(&self) -> Result<u64> {
         let (of_node, elsewhere) = taken_bytes(self.place.as_ref(), &self.job, &self.ranks)?;
         self.elsewhere_bytes.set(elsewhere);
         Ok(of_node.saturating_add(elsewhere))
     }
 
-    /// What is taken, if it is within the budget.
+    /// Returns what is taken, if it is within the budget.
     fn check(&self, taken: u64, more_bytes: u64) -> Result<u64> {
-        // Breaks if: this is left out; the files would take the memory that the program computes in.
+        // Breaks if: this is left out; the files would take the memory in which the program
+        // computes.
         if taken.saturating_add(more_bytes) <= self.len_bytes || off(Switch::RouteBudget) {
             return Ok(taken);
         }
@@ -94,7 +103,7 @@ impl Route {
     /// Without checkpoints: among the temporary files.
     ///
     /// # Errors
-    /// What the directory says.
+    /// The error of the directory.
     pub(crate) fn among_temporary_files(
         (job, rank): (&JobName, Rank),
         failpoints: &Failpoints,
@@ -107,7 +116,7 @@ impl Route {
     /// In memory, or in the directory that the options name instead.
     ///
     /// # Errors
-    /// What the directory says.
+    /// The error of the directory.
     pub(crate) fn of_host(
         (job, rank, ranks): (&JobName, Rank, &[Rank]),
         options: &Options,
@@ -138,16 +147,17 @@ impl Route {
         Ok(Self { home, budget })
     }
 
-    /// Whether another process can tell that this one lives.
+    /// Whether other processes can tell that this one is alive.
     pub(crate) fn is_locked(&self) -> bool {
         self.home.is_locked()
     }
 
-    /// What the job's files take on this host at a checkpoint, where there is a budget, else 0: each rank looks at its own, and
-    /// the ranks of a node add them up. Files elsewhere on the host are looked at every [`STOCKS`] checkpoints.
+    /// Measures what the job's files take on this host at a checkpoint; 0 without a budget. Each
+    /// rank measures its own files, and the ranks of a node add them up. Files elsewhere on the
+    /// host are measured every [`STOCKS`] checkpoints.
     ///
     /// # Errors
-    /// NoSpace when that is more than the budget; what the directories say.
+    /// NoSpace if that exceeds the budget; otherwise the error of a directory.
     pub(crate) fn take_stock(&self, index: &Index<'_>, local: u32) -> Result<u64> {
         let Some(budget) = &self.budget else {
             return Ok(0);
@@ -155,7 +165,8 @@ impl Route {
         let of_node = index.add_routed(local, self.home.taken_bytes()?);
         let stocks = budget.stocks.get();
         budget.stocks.set(stocks.wrapping_add(1));
-        // Breaks if: everything is listed each time; each rank would look at the files of all ranks.
+        // Breaks if: everything is listed each time; each rank would look at the files of all
+        // ranks.
         if !stocks.is_multiple_of(STOCKS) {
             let elsewhere_bytes = budget.elsewhere_bytes.get();
             return budget.check(of_node.saturating_add(elsewhere_bytes), 0);
@@ -163,11 +174,11 @@ impl Route {
         budget.check(budget.look()?, 0)
     }
 
-    /// Removes these files, and refuses to continue where there is no room for as many bytes as each of them is to have. Without
-    /// a length it stays away.
+    /// Removes these files, and fails if there is no room for the given new lengths. A file without
+    /// a length is only removed.
     ///
     /// # Errors
-    /// NoSpace beyond the budget; what the directories say.
+    /// NoSpace beyond the budget; otherwise the error of a directory.
     pub(crate) fn make_room(&self, files: &[(&str, u64)]) -> Result<()> {
         for (name, _) in files {
             self.remove_file(name)?;
@@ -175,10 +186,10 @@ impl Route {
         self.check_room(files.iter().map(|(_, len_bytes)| len_bytes).sum())
     }
 
-    /// Refuses where all files of the job on this host, with `more_bytes`, are more than the budget.
+    /// Fails if all files of the job on this host, with `more_bytes`, exceed the budget.
     ///
     /// # Errors
-    /// NoSpace; what the directories say.
+    /// NoSpace; otherwise the error of a directory.
     pub(crate) fn check_room(&self, more_bytes: u64) -> Result<()> {
         if let Some(budget) = &self.budget {
             budget.check(budget.look()?, more_bytes)?;
@@ -186,16 +197,16 @@ impl Route {
         Ok(())
     }
 
-    /// Makes the directories of a file's path; the path itself.
+    /// Makes the directories of a file's path; returns the path.
     ///
     /// # Errors
-    /// What the directories say.
+    /// The error of a directory.
     pub(crate) fn path(&self, name: &str) -> Result<PathBuf> {
         self.walk(name, true)?;
         Ok(self.home.dir().path().join(name))
     }
 
-    /// The directory that a file lies in, and the file's own name.
+    /// The directory of a file, and the file's own name.
     fn walk<'n>(&self, name: &'n str, make: bool) -> Result<(Arc<dyn Dir>, &'n str)> {
         let mut dir = Arc::clone(self.home.dir());
         let (parents, file) = name.rsplit_once('/').unwrap_or(("", name));
@@ -208,7 +219,7 @@ impl Route {
     /// Opens a file for reading.
     ///
     /// # Errors
-    /// NotFound; whatever else is in its place.
+    /// NotFound; otherwise an error that says what is in its place.
     pub(crate) fn open(&self, name: &str) -> Result<Box<dyn File>> {
         let (dir, file) = self.walk(name, false)?;
         dir.open(file)
@@ -217,13 +228,13 @@ impl Route {
     /// Creates a file, after [`Self::make_room`].
     ///
     /// # Errors
-    /// What the directories say.
+    /// The error of a directory.
     fn create(&self, name: &str) -> Result<Box<dyn File>> {
         let (dir, file) = self.walk(name, true)?;
         dir.create(file, Create::Buffered)
     }
 
-    /// Removes a file, where there is one.
+    /// Removes a file, if it exists.
     fn remove_file(&self, name: &str) -> Result<()> {
         let removed = self
             .walk(name, false)
@@ -234,8 +245,8 @@ impl Route {
         }
     }
 
-    /// Removes the directories of a path that are empty and in no path of a routed file. What cannot be removed now goes with
-    /// the session.
+    /// Removes the directories of a path that are empty and not in the path of a routed file. What
+    /// cannot be removed now is removed with the session.
     pub(crate) fn prune(&self, name: &str, regions: &Regions) {
         let mut path = name;
         while let Some((parent, _)) = path.rsplit_once('/') {
@@ -254,13 +265,13 @@ impl Route {
     /// Removes the directory with all files in it.
     ///
     /// # Errors
-    /// What the directories say.
+    /// The error of a directory.
     pub(crate) fn remove(self) -> Result<()> {
         self.home.remove()
     }
 }
 
-/// A directory in a place of many jobs, after what killed processes left there.
+/// A directory in a place shared by many jobs, after removing what killed processes left there.
 fn among_others(
     path: &Path,
     (job, rank): (&JobName, Rank),
@@ -279,10 +290,11 @@ fn among_others(
     Ok((place, home))
 }
 
-/// Writes stored files to where the program finds them; one that is not stored goes.
+/// Writes stored files to where the program finds them, and removes those that are not stored.
 ///
 /// # Errors
-/// NoSpace or Invalid where they cannot be written: that is no damage of the checkpoint, whose errors pass as they are.
+/// NoSpace or Invalid if they cannot be written, which is not damage of the checkpoint; errors of
+/// the checkpoint pass unchanged.
 pub(crate) fn restore_files(
     route: Option<&Route>,
     files: &[(String, Region)],
@@ -312,7 +324,8 @@ pub(crate) fn restore_files(
         })?;
         file.close().map_err(ours)?;
     }
-    // Ranks that restart at the same time all found room; the last one finds what they wrote.
+    // Ranks that restart at the same time may all have found room; the last one finds what they
+    // wrote.
     route.check_room(0).map_err(ours)
 }
 
@@ -322,10 +335,10 @@ fn is_in(path: &str, dir: &str) -> bool {
     rest.is_some_and(|rest| rest.starts_with('/'))
 }
 
-/// Names of routed files are paths that mean the same everywhere.
+/// Checks that the name of a routed file is a path that means the same everywhere.
 ///
 /// # Errors
-/// Invalid, with what is allowed; with the file that is in the way.
+/// Invalid, with what is allowed, or with the file that is in the way.
 pub(crate) fn check_routed(name: &str, flags: u32, regions: &Regions) -> Result<()> {
     if flags & !OPTIONAL != 0 {
         return Err(Error::invalid(format!(

@@ -1,13 +1,15 @@
-//! Warnings that wait until the program takes them.
+//! Holds warnings until the program takes them.
 //!
-//! Invariant: at most [`MOST`] wait. Of more, the oldest are dropped and counted, and the count is told first.
+//! Invariant: at most [`MOST`] wait. Beyond that the oldest are dropped and counted, and the count
+//! is reported first.
 //!
-//! Not here: who warns, and that of losses there are figures and events as well (`outcomes.rs`).
+//! Not here: who warns; the figures and events about losses (`outcomes.rs`).
 
 use orcheck_format::{Error, printable, without_next};
 use std::collections::VecDeque;
 
-/// Warnings that wait at most: a program that never takes one does not fill its memory with them.
+/// Maximum number of waiting warnings: a program that never takes one does not fill its memory with
+/// them.
 const MOST: usize = 256;
 
 /// Warnings, oldest first.
@@ -15,13 +17,13 @@ const MOST: usize = 256;
 pub(crate) struct Warnings {
     waiting: VecDeque<String>,
     dropped: u64,
-    /// How many came since [`Self::news`].
+    /// Number of warnings since [`Self::news`].
     new: usize,
 }
 
 impl Warnings {
     pub(crate) fn push(&mut self, text: String) {
-        // Breaks if: nothing is dropped; each checkpoint that is left out is a warning.
+        // Breaks if: nothing is dropped; each skipped checkpoint is a warning.
         if self.waiting.len() == MOST {
             self.waiting.pop_front();
             self.dropped += 1;
@@ -34,7 +36,7 @@ impl Warnings {
         self.extend(texts.drain(..));
     }
 
-    /// Those that came since the last call of this and still wait.
+    /// The waiting warnings that were added since the last call.
     pub(crate) fn news(&mut self) -> impl Iterator<Item = &String> {
         let old = self
             .waiting
@@ -43,11 +45,11 @@ impl Warnings {
         self.waiting.range(old..)
     }
 
-    /// Drops those that an error has said: it is returned by the same call.
+    /// Drops the warnings that this error contains; the same call returns it.
     pub(crate) fn drop_said(&mut self, error: &Error) {
         let mut at = self.waiting.len();
         let told = at.saturating_sub(self.new);
-        // From the newest on, so that the places of older ones stay.
+        // From the newest on, so that the positions of older ones stay valid.
         while at > 0 {
             at -= 1;
             if says(error, &self.waiting[at]) {
@@ -57,7 +59,7 @@ impl Warnings {
         }
     }
 
-    /// The oldest; before it, how many were dropped.
+    /// Takes the oldest; before it, the number of dropped ones.
     pub(crate) fn take(&mut self) -> Option<String> {
         match std::mem::take(&mut self.dropped) {
             0 => self.waiting.pop_front(),
@@ -68,7 +70,7 @@ impl Warnings {
     }
 }
 
-/// Whether an error says what a warning says.
+/// Whether an error contains a warning.
 pub(crate) fn says(error: &Error, warning: &str) -> bool {
     error.message().contains(&without_next(warning))
 }

@@ -1,19 +1,21 @@
-//! A start from nothing, and what lies beside it: data that looks like this job's, under another name or in another place.
+//! Starts a job from nothing, after looking beside its directories for data that seems to be the
+//! job's, under another name or in another place.
 //!
-//! How: a job that finds no checkpoint is looked at again before it begins. A mistyped job name, another node name,
-//! files copied one level too high, a directory that was emptied, a server that came back with another disk: each looks like
-//! a new job. What is found is told with names, and is an error with `strict`; with `start = 'resume'` a start from nothing is
-//! an error in any case. Where nothing else remembers the job, a disk that has not been in use for long is all that can be told.
+//! How: before a job without a checkpoint begins, it is examined once more. A mistyped job name,
+//! another node name, files copied one level too high, a directory that was emptied, a server that
+//! returned with another disk: each looks like a new job. Findings are reported with names, and are
+//! an error with `strict`; with `start = 'resume'`, a start from nothing is always an error. If
+//! nothing else remembers the job, the only possible hint is a disk that is new.
 //!
 //! Invariants:
 //! 1. Nothing is changed on any disk, and nothing that is found here is ever used.
-//! 2. A look costs one listing of each root, and of at most [`MOST_LOOKED_AT`] directories beside the job's own. It is
-//!    made only by runs that begin from nothing. What each node remembers is one more listing of its own directory, and
-//!    travels with a message that is sent anyway.
-//! 3. What cannot be looked at says nothing: the job's own directories were read before.
+//! 2. A look costs one listing of each root, and of at most [`MOST_LOOKED_AT`] directories beside
+//!    the job's own. Only runs that begin from nothing make it. What each node remembers costs one
+//!    more listing of its own directory, and travels with a message that is sent anyway.
+//! 3. An unreadable directory is ignored: the job's own directories were read before.
 //!
-//! Not here: what the job's own directories hold (`engine::restore`); a disk that is replaced while a run is there
-//! (`Dir::check_path`).
+//! Not here: what the job's own directories hold (`engine::restore`), a disk that is replaced
+//! during a run (`Dir::check_path`).
 
 use crate::collective::agree;
 use crate::open::forget;
@@ -30,19 +32,20 @@ use orcheck_staging::open_dir;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Directories beside the job's own that are looked into.
+/// Maximum number of directories beside the job's own that are examined.
 const MOST_LOOKED_AT: usize = 64;
-/// A disk that has been in use for less is new: a job may have run before it came. Long enough for a job that waits in a
-/// queue, or is taken up again after a maintenance.
+/// A disk that has been in use for less is new: the job may have run before it was installed. The
+/// time is long enough for a job that waits in a queue, or is resumed after a maintenance.
 const NEW_DISK_MS: u64 = 30 * 24 * 3600 * 1000;
-/// Largest commit record that is read here.
+/// Size of the largest commit record that is read here.
 const RECORD_LIMIT_BYTES: u64 = 64 << 20;
 
 impl Session {
-    /// The job begins from nothing, unless that is refused. Collective.
+    /// Begins the job from nothing, unless that is refused. Collective.
     ///
     /// # Errors
-    /// Invalid with `start = 'resume'`, and with `strict` where something of the job, or beside it, is there.
+    /// Invalid with `start = 'resume'`, and with `strict` if there is data of the job, or beside
+    /// it.
     pub(crate) fn begin_afresh(&mut self) -> Result<()> {
         if self.options.start_resumes && !off(Switch::StartResumes) {
             let refused = Err(self.must_resume());
@@ -89,19 +92,21 @@ impl Session {
         .next("correct what is named, or set start = 'fresh' to begin from nothing"))
     }
 
-    /// Containers of the job itself that no commit record makes a checkpoint. Whether one was removed, or the run ended before
-    /// its first commit, nothing tells: a container is whole before its record is written. On rank 0.
+    /// Containers of the job itself that have no commit record. Nothing tells whether a record was
+    /// removed or the run ended before its first commit: a container is whole before its record is
+    /// written. On rank 0.
     fn of_the_job(&self) -> Vec<String> {
-        // Breaks if: it is left out; a job whose commit records were lost would begin from nothing and supersede them.
+        // Breaks if: it is left out; a job whose commit records were lost would begin from nothing
+        // and supersede them.
         self.resume.uncommitted.iter().cloned().collect()
     }
 
-    /// Where the start is refused, the claim goes back, and with it the right to write anything.
+    /// If the start is refused, the claim is withdrawn, and with it the right to write anything.
     fn agree_to_begin(&mut self, refused: Result<()>) -> Result<()> {
         let agreed = agree(self.collective.as_mut(), refused);
         if let Err(error) = &agreed {
             self.resume.refused = Some(error.clone());
-            // Before the claim: whoever gets its number next writes such a list too.
+            // Before the claim: the next run with this counter writes such a list too.
             if let (Some(_), Some(dir)) = (&self.link.peers, &self.link.places.node)
                 && self.link.layout.leads_node(self.rank)
             {
@@ -116,12 +121,14 @@ impl Session {
     }
 
     /// # Errors
-    /// Why the start was refused. The next run may have the same epoch by now.
+    /// Fails with the reason why the start was refused. The next run may have the same epoch by
+    /// now.
     pub(crate) fn require_no_failed_restart(&self) -> Result<()> {
         self.resume.refused.clone().map_or(Ok(()), Err)
     }
 
-    /// Directories that should remember earlier runs of the job as others do, and do not. On rank 0.
+    /// Directories that should remember earlier runs of the job as others do, but do not. On rank
+    /// 0.
     pub(crate) fn emptied(&self) -> Vec<String> {
         if self.rank != Rank(0) || self.options.fresh {
             return Vec::new();
@@ -131,7 +138,7 @@ impl Session {
         let of_servers = servers
             .iter()
             .filter_map(|dir| Some((remembered(dir)?, place(dir.path()))));
-        // Breaks if: only the node of rank 0 is asked; that one may be new itself.
+        // Breaks if: only the node of rank 0 is asked; that node may be new itself.
         let of_nodes = self.resume.remembered.map(|(epoch, node)| {
             let node = self.link.layout.nodes.get(node as usize);
             let name = node.map_or("", |node| node.name.as_str());
@@ -153,8 +160,8 @@ impl Session {
             .collect()
     }
 
-    /// The newest epoch before this one that this node's own directory remembers, as a number for all ranks; 0 for none,
-    /// and where another rank of the node says it.
+    /// The newest epoch before this one that this node's own directory remembers, as a number for
+    /// all ranks; 0 if there is none, or if another rank of the node reports it.
     pub(crate) fn remembered_here(&self) -> i64 {
         if self.options.fresh || !self.link.layout.leads_node(self.rank) {
             return 0;
@@ -166,7 +173,7 @@ impl Session {
         })
     }
 
-    /// Servers whose disks have not been in use for long. On rank 0.
+    /// Servers with new disks. On rank 0.
     fn new_disks(&self) -> Vec<String> {
         if self.rank != Rank(0) || self.options.fresh || off(Switch::NewDisk) {
             return Vec::new();
@@ -215,7 +222,7 @@ impl Session {
     }
 }
 
-/// What the look is about.
+/// What to look for.
 struct Around<'a> {
     job: &'a JobName,
     /// Nodes of this run.
@@ -224,7 +231,7 @@ struct Around<'a> {
 }
 
 impl Around<'_> {
-    /// Looks below one root; `of_nodes`: each node has a directory of its own there.
+    /// Looks below one root; `of_nodes`: whether each node has a directory of its own there.
     fn look(&self, root: &Path, of_nodes: bool, found: &mut Vec<String>) {
         let job = self.job.as_str();
         let Ok(dir) = open_dir(root, self.failpoints.clone()) else {
@@ -232,7 +239,8 @@ impl Around<'_> {
         };
         if let Some(file) = self.own_file_in(dir.as_ref()) {
             found.push(format!(
-                "{root} itself holds checkpoint files of job '{job}' (such as {file}), which belong into {root}/{job}",
+                "{root} itself holds checkpoint files of job '{job}' (such as {file}), which \
+                 belong in {root}/{job}",
                 root = place(root)
             ));
         }
@@ -258,13 +266,14 @@ impl Around<'_> {
         }
         if of_nodes && let Some(file) = self.own_file_in(own.as_ref()) {
             found.push(format!(
-                "{root}/{job} itself holds checkpoint files of this job (such as {file}), which belong into the directory of their node below it",
+                "{root}/{job} itself holds checkpoint files of this job (such as {file}), which \
+                 belong in the directory of their node below it",
                 root = place(root)
             ));
         }
     }
 
-    /// A container or commit record of this job right in a directory.
+    /// A container or commit record of this job directly in a directory.
     fn own_file_in(&self, dir: &dyn Dir) -> Option<String> {
         let entries = dir.list().ok()?;
         let files = entries.iter().filter(|entry| !entry.is_dir);
@@ -292,7 +301,7 @@ fn job_of_container(dir: &dyn Dir, name: &str) -> Result<JobName> {
     ContainerHeader::decode(&head).map(|header| header.job)
 }
 
-/// What messages call a directory.
+/// The name of a directory in messages.
 fn place(path: &Path) -> String {
     shown(&path.to_string_lossy()).to_owned()
 }
@@ -308,7 +317,7 @@ fn subdirectories(dir: &dyn Dir, wanted: impl Fn(&str) -> bool) -> Vec<String> {
     names
 }
 
-/// The newest step whose container or commit record a directory, or one right below it, holds.
+/// The newest step with a container or commit record in a directory, or in one directly below it.
 fn newest_step(parent: &dyn Dir, name: &str) -> Option<u64> {
     let dir = parent.child(name, false).ok()?;
     let own = newest_file(dir.as_ref());
@@ -347,19 +356,21 @@ fn newest_epoch(dir: &dyn Dir, before: u64) -> Option<u64> {
     epochs.filter(|epoch| *epoch < before).max()
 }
 
-/// An epoch and a node in one number, which is larger for a newer epoch, and of one epoch for the first node.
+/// An epoch and a node in one number, which is larger for a newer epoch and, within one epoch, for
+/// the first node.
 fn word_of(epoch: u64, node: NodeId) -> i64 {
     let (epoch, nodes) = (epoch.min(1 << 42), MAX_NODES as u64);
     (epoch * nodes + (nodes - 1).saturating_sub(u64::from(node))) as i64
 }
 
-/// What [`word_of`] made of them; nothing of 0.
+/// Decodes a result of [`word_of`]; `None` for 0.
 pub(crate) fn of_word(word: i64) -> Option<(u64, u32)> {
     let (word, nodes) = (u64::try_from(word).ok()?, MAX_NODES as u64);
     (word > 0).then(|| (word / nodes, (nodes - 1 - word % nodes) as u32))
 }
 
-/// Whether one name may be the other one mistyped. Names that differ in their numbers only are a series.
+/// Whether one name may be a mistyped form of the other. Names that differ only in their numbers
+/// are a series.
 fn is_near(name: &str, other: &str) -> bool {
     if name == other || JobName::new(other).is_err() {
         return false;

@@ -1,12 +1,15 @@
-//! Choosing: a checkpoint that the program found wrong is rejected, and one region is read alone.
+//! Rejects a checkpoint that the program found wrong, and reads one region alone.
 //!
 //! Invariants:
-//! 1. What `reject` returned `Ok` for is never offered again, to no run of the job: it is written down durably in every
-//!    directory of this run before.
-//! 2. A rejected step that the program had restarted from, and nothing since, leaves the session as before `find`.
-//! 3. Regions that were read one by one are of one step: when that turns out damaged, the program begins again.
+//! 1. A step for which `reject` returned `Ok` is never offered again to any run of the job: before
+//!    that, the rejection is written durably into every directory of this run.
+//! 2. Rejecting a step leaves the session as before `find`, if the program restarted from that step
+//!    and has taken none since.
+//! 3. Regions that are read one by one are of one step; if that step proves to be damaged, the
+//!    program begins again.
 //!
-//! Not here: which checkpoint is found (`resume.rs`), what a rejection is on disk (`engine::choose`).
+//! Not here: which checkpoint is found (`resume.rs`), what a rejection is on disk
+//! (`engine::choose`).
 
 use crate::collective::{agree, agree_min};
 use crate::session::{Past, Restarted, Session};
@@ -17,11 +20,12 @@ use orcheck_io::disk::Dir;
 use std::sync::Arc;
 
 impl Session {
-    /// The program found the checkpoint of `step` wrong: it is never offered again, and does not count for `keep`. Steps
-    /// that were computed from it stay. Collective; the same step on all ranks.
+    /// Rejects the checkpoint of `step`, which the program found wrong: it is never offered again,
+    /// and does not count for `keep`. Steps that were computed from it stay. Collective; the same
+    /// step on all ranks.
     ///
     /// # Errors
-    /// NotFound, with the steps that there are; what the directories say.
+    /// NotFound, listing the existing steps; otherwise the error of a directory.
     pub fn reject(&mut self, step: u64) -> Result<()> {
         self.require_no_failed_restart()?;
         let mut values = [step as i64, !(step as i64)];
@@ -56,8 +60,8 @@ impl Session {
         Ok(())
     }
 
-    /// The checkpoint that the program means: the one it has found, restarted from or taken, else the one that would be
-    /// found. Collective.
+    /// The checkpoint that the program means: the one that it found, restarted from or took, or
+    /// else the one that would be found. Collective.
     fn checkpoint_of(&mut self, step: u64) -> Result<Candidate> {
         if let Some((found, _)) = &self.resume.found
             && found.step == step
@@ -84,11 +88,13 @@ impl Session {
         })
     }
 
-    /// Fills one region from the found checkpoint; `restart` is still to come. `Again`: the found one is damaged, and an
-    /// older step is the found one now; what was read before is of another step. Collective; the same name on all ranks.
+    /// Fills one region from the found checkpoint; `restart` is still required. `Again`: the found
+    /// checkpoint is damaged, and an older step is now the found one; what was read before is of
+    /// another step. Collective; the same name on all ranks.
     ///
     /// # Errors
-    /// NotFound for a region that is not protected or not stored; otherwise as [`Session::try_restart`].
+    /// NotFound for a region that is not protected or not stored; otherwise as
+    /// [`Session::try_restart`].
     pub fn restart_region(&mut self, name: &str) -> Result<Restarted> {
         let step = self.found("restart_region").and_then(|(found, view)| {
             self.memory.regions.get(name)?;

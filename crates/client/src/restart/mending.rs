@@ -1,4 +1,4 @@
-//! Copies that are made again after a restart.
+//! Starts to make lost copies again after a restart.
 //!
 //! Invariants: those of `open/peers.rs`.
 
@@ -10,10 +10,11 @@ use orcheck_format::{Error, Result};
 use std::sync::Arc;
 
 impl Session {
-    /// On a node's lowest rank: makes copies again that were lost with their nodes, in the background. Local.
+    /// On a node's lowest rank, starts to make copies again in the background that were lost with
+    /// their nodes. Local.
     ///
     /// # Errors
-    /// When nothing of it could be started; the restart is good without it.
+    /// If nothing could be started; the restart is good without it.
     pub(crate) fn start_mending(&mut self, record: &CommitRecord) -> Result<()> {
         let (Some(peers), Some(dir), Some(threads)) = (
             &self.link.peers,
@@ -35,7 +36,8 @@ impl Session {
         }
         let errors = impossible.iter().map(|(_, error)| unmade(step, error));
         self.warnings.extend(errors);
-        // Breaks if: only what can be made is waited for; with `close = "copies"` a copy without a node would not be missed.
+        // Breaks if: only possible copies are waited for; with `close = "copies"`, nobody would
+        // miss a copy without a node.
         let mut mender = Mender::unable(step, impossible);
         if !copies.is_empty() {
             let dirs = (Arc::clone(dir), self.link.places.others.clone());
@@ -49,7 +51,8 @@ impl Session {
         Ok(())
     }
 
-    /// No copy of the step is made again, which is a warning, and an error of a close that has to wait for them.
+    /// Notes that no copy of the step is made again: a warning, and an error of a close that has to
+    /// wait for copies.
     pub(crate) fn leave_unmended(&mut self, step: u64, error: Error) {
         if let Some(threads) = &mut self.link.threads {
             threads.mender = Some(Mender::none(step, error.clone()));
@@ -62,7 +65,7 @@ fn unmade(step: u64, error: &Error) -> String {
     format!("a copy of step {step} could not be made again: {error}")
 }
 
-/// That no copy is made again, and why.
+/// The warning that no copy is made again, and why.
 fn unmended(step: u64, error: Error) -> String {
     let told = error.what() != error.message();
     let error = error.at(format!(

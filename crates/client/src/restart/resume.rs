@@ -1,18 +1,19 @@
-//! Find and restart: all ranks agree on the newest checkpoint that every rank can prove.
+//! Finds the newest checkpoint that every rank can verify, by agreement of all ranks, and restarts
+//! from it.
 //!
 //! Invariants:
-//! 1. All ranks restore the same (step, epoch); one rank that cannot sends all to the next older.
+//! 1. All ranks restore the same (step, epoch); if one rank cannot, all turn to the next older one.
 //! 2. What this run resumed from is recorded before its first checkpoint can commit.
-//! 3. "Not found" means that no checkpoint was ever completely committed; checkpoints that were but
-//!    cannot be restored are an error, never a fresh start.
-//! 4. After an error region contents are undefined.
-//! 5. A step that was asked for by its number is never replaced by another one, and that it is not there starts nothing
-//!    from nothing.
-//! 6. An older step that does not fit what is protected is no error of the program, which protected what was stored in
-//!    the newer one: it is told to ask again.
+//! 3. "Not found" means that no checkpoint was ever completely committed. Committed checkpoints
+//!    that cannot be restored are an error, never a fresh start.
+//! 4. After an error, the contents of regions are undefined.
+//! 5. A step that was requested by number is never replaced by another one, and its absence does
+//!    not start the job from nothing.
+//! 6. An older step that does not fit the protected regions is not an error of the program, which
+//!    protected what the newer one stored: the program is told to ask again.
 //!
-//! Not here: errors when nothing can be restored (`resume/unrestored.rs`); what is rejected, and one region alone
-//! (`choose.rs`); reading and proving (`engine::restore`, `engine::reader`).
+//! Not here: errors if nothing can be restored (`resume/unrestored.rs`); rejecting, and reading one
+//! region alone (`choose.rs`); reading and verifying (`engine::restore`, `engine::reader`).
 
 use crate::collective::{agree, agree_min, bcast_bytes};
 use crate::open::{exchange_holdings, find_absent, may_know_more, tell_sources};
@@ -41,16 +42,18 @@ impl Session {
     /// The newest checkpoint that all ranks can open. Collective.
     ///
     /// # Errors
-    /// NotFound: there is none, start from nothing. Corrupt (or what the files say): there are some, but
-    /// none can be restored. Unsupported: written by another number of ranks.
+    /// NotFound: there is none, start from nothing. Corrupt (or the error of the files): there are
+    /// some, but none can be restored. Unsupported: another number of ranks wrote it.
     pub fn find(&mut self) -> Result<u64> {
         self.find_step(Which::Newest)
     }
 
-    /// As [`Self::find`], but a certain step, or one older than a certain step. Collective; the same on all ranks.
+    /// As [`Self::find`], for a certain step, or for one older than a certain step. Collective; the
+    /// same on all ranks.
     ///
     /// # Errors
-    /// As [`Self::find`]; NotFound names the steps that there are, and is no fresh start where one was asked for.
+    /// As [`Self::find`]; NotFound lists the existing steps, and is not a fresh start if a certain
+    /// one was requested.
     pub fn find_step(&mut self, which: Which) -> Result<u64> {
         let found = self.look_for(which);
         self.tell_of_restart(found)
@@ -107,14 +110,14 @@ impl Session {
         Ok(())
     }
 
-    /// Rank 0 looks, everybody learns; every node then adds what only its own directory knows.
+    /// Rank 0 looks and broadcasts; every node then adds what only its own directory knows.
     pub(crate) fn share_candidates(&mut self) -> Result<(Vec<Candidate>, Vec<String>)> {
         let silent = self.learn_what_others_hold()?;
         let looked = if self.rank == Rank(0) && !self.options.fresh {
             let looked = candidates(&self.job, &self.link.places);
             let looked = looked.map_err(|error| self.link.places.blame_for(error));
             looked.and_then(|mut offer| match offer.hidden.take() {
-                // Breaks if: strict looks at the candidates only.
+                // Breaks if: strict considers only the candidates.
                 Some(error)
                     if self.options.strict
                         || matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::Invalid) =>
@@ -149,7 +152,7 @@ impl Session {
         if let Some(text) = self.known_elsewhere(&own, listed)?
             && !off(Switch::KnownElsewhere)
         {
-            // Breaks if: an empty list is believed; what other nodes hold would then be superseded.
+            // Breaks if: an empty list is believed; what other nodes hold would be superseded.
             if list.is_empty() || self.options.strict {
                 return Err(Error::corrupt(text).next(
                     "start the job on the nodes that wrote it, or set start = 'fresh' to begin from nothing",
@@ -161,8 +164,8 @@ impl Session {
         Ok((list, notes))
     }
 
-    /// What the program rejected is known to the node that wrote it down, not always to rank 0; and so are earlier epochs,
-    /// which are learned with the same message.
+    /// A rejection is known to the node that wrote it down, but not always to rank 0. So are
+    /// earlier epochs, which travel in the same message.
     fn leave_out_rejected(
         &mut self,
         list: &mut Vec<Candidate>,
@@ -179,7 +182,8 @@ impl Session {
         let mut rejected = values.into_iter().map(|flag| flag != 0);
         list.retain(|_| !rejected.next().unwrap_or(false));
         if list.is_empty() && any && !off(Switch::RejectedStands) {
-            // Breaks if: it counts as no checkpoint; the job would begin again without anybody having said so.
+            // Breaks if: it counts as no checkpoint; the job would begin again although nobody
+            // requested that.
             return Err(Error::corrupt(format!(
                 "all checkpoints of job '{}' that could be restarted from were rejected",
                 self.job.as_str()
@@ -189,7 +193,8 @@ impl Session {
         Ok(())
     }
 
-    /// At level `peers`: which node holds which files; nodes of earlier runs that do not say.
+    /// At level `peers`: learns which node holds which files; returns the nodes of earlier runs
+    /// that do not answer.
     fn learn_what_others_hold(&mut self) -> Result<Vec<(String, u64)>> {
         if self.link.peers.is_none() {
             return Ok(Vec::new());
@@ -242,10 +247,10 @@ impl Session {
         Ok(absent.silent)
     }
 
-    /// Whether some node holds a checkpoint newer than `listed` because another node, which took
-    /// part in that run, was replaced. One that was merely not committed everywhere is none.
+    /// Whether some node holds a checkpoint newer than `listed`, because another node of that run
+    /// was replaced. A checkpoint that was merely not committed everywhere does not count.
     fn known_elsewhere(&mut self, own: &NodeView, listed: Option<u64>) -> Result<Option<String>> {
-        // Steps and epochs begin at 0: one more, so that nothing is 0.
+        // Steps and epochs begin at 0; adding one keeps 0 free for "none".
         let rank_of = |step: Option<u64>| step.map_or(0, |step| (step as i64).saturating_add(1));
         let mut newest = [-rank_of(own.newest.map(|newest| newest.step))];
         agree_min(self.collective.as_mut(), Ok(()), &mut newest)?;
@@ -275,7 +280,7 @@ impl Session {
             let node = self.link.layout.node_of(Rank(rank as u32));
             self.link.layout.nodes[node.index()].name.as_str()
         };
-        // Only whoever holds the record knows who else wrote it.
+        // Only a node that holds the record knows who else wrote it.
         let known = own.nodes.iter().map(String::as_str);
         let gone: Vec<&str> = known
             .filter(|gone| self.link.layout.nodes.iter().all(|node| node.name != *gone))
@@ -297,7 +302,7 @@ impl Session {
     }
 
     /// Opens the next candidate on all ranks, skipping those that a rank cannot open. `damaged` is
-    /// what was wrong with the one before.
+    /// the error of the previous one.
     fn open_next(&mut self, mut damaged: Option<Error>) -> Result<u64> {
         self.resume.found = None;
         while !self.resume.left.is_empty() {
@@ -335,7 +340,7 @@ impl Session {
                     if self.options.strict {
                         return Err(self.refuse_strictly(candidate.step, error));
                     }
-                    // Its next step is an older one, and that is what follows.
+                    // Its next step is to use an older step, which is what happens now.
                     let text = format!("step {} skipped: {}", candidate.step, error.what());
                     self.resume.skip(text, &error);
                     damaged = Some(error);
@@ -357,17 +362,17 @@ impl Session {
         Err(self.none_left(&damaged))
     }
 
-    /// How a region was stored in the found checkpoint. Local.
+    /// How a region is stored in the found checkpoint. Local.
     ///
     /// # Errors
-    /// Invalid before `find`; NotFound, listing what there is.
+    /// Invalid before `find`; NotFound, listing the existing regions.
     pub fn stored(&self, name: &str) -> Result<Stored> {
         let (_, view) = self.found("stored")?;
         let stored = view.region(name).map(Stored::of);
         stored.ok_or_else(|| self.not_stored(name))
     }
 
-    /// That a region is not in the found checkpoint, with what is.
+    /// The error that a region is not in the found checkpoint, with those that are.
     pub(crate) fn not_stored(&self, name: &str) -> Error {
         let (step, there) = match &self.resume.found {
             Some((found, view)) => (found.step, view.region_names().join(", ")),
@@ -385,10 +390,10 @@ impl Session {
             .ok_or_else(|| nothing_found(call))
     }
 
-    /// As [`Self::try_restart`], for programs whose regions are always of the same shape.
+    /// As [`Self::try_restart`], for programs whose regions always have the same shape.
     ///
     /// # Errors
-    /// As there; Invalid for an older step that does not fit. It is the found one now.
+    /// As there; Invalid for an older step that does not fit, which is the found one from then on.
     pub fn restart(&mut self) -> Result<u64> {
         match self.try_restart()? {
             Restarted::Step(step) => Ok(step),
@@ -399,12 +404,12 @@ impl Session {
         }
     }
 
-    /// Fills all regions from the found checkpoint; tells the step really restored, an older one when the found one turned
-    /// out damaged. Collective.
+    /// Fills all regions from the found checkpoint. Returns the step that was really restored,
+    /// which is an older one if the found one proved to be damaged. Collective.
     ///
     /// # Errors
-    /// Invalid when regions do not fit what is stored in the found checkpoint; Corrupt when nothing could be restored.
-    /// Region contents are then undefined.
+    /// Invalid if regions do not fit what is stored in the found checkpoint; Corrupt if nothing
+    /// could be restored. The contents of regions are then undefined.
     pub fn try_restart(&mut self) -> Result<Restarted> {
         let ready = self.found("restart").map(|_| ());
         agree(self.collective.as_mut(), ready)?;
@@ -416,8 +421,9 @@ impl Session {
         self.tell_of_restart(restarted)
     }
 
-    /// Reads regions (`None`: all) from the found checkpoint, or from an older one where that is damaged; `Again` when
-    /// the older one does not fit, or when only some are read: others were read from the damaged one.
+    /// Reads regions (`None`: all) from the found checkpoint, or from an older one if that is
+    /// damaged. `Again` if the older one does not fit, or if only some regions are read, because
+    /// others were read from the damaged one.
     pub(crate) fn read_found(&mut self, only: Option<&str>) -> Result<Option<Restarted>> {
         let mut fell_back = false;
         let mut texts = Vec::new();
@@ -426,7 +432,8 @@ impl Session {
             let fits = agree(self.collective.as_mut(), fits);
             let step = self.found("restart").map(|(candidate, _)| candidate.step)?;
             if let Err(error) = fits {
-                // Breaks if: it is an error of the program all the same; it would fail alike at every start.
+                // Breaks if: it is an error of the program all the same; every start would fail in
+                // the same way.
                 if !fell_back || error.kind() != ErrorKind::Invalid || off(Switch::AskAgain) {
                     return Err(error);
                 }
@@ -450,7 +457,7 @@ impl Session {
             }
             if let Some((candidate, _)) = &self.resume.found {
                 self.resume.damaged.push(*candidate);
-                // Its next step is an older one, and that is what follows.
+                // Its next step is to use an older step, which is what happens now.
                 let text = format!("step {} skipped: {}", candidate.step, error.what());
                 texts.push(text.clone());
                 self.resume.skip(text, &error);
@@ -478,7 +485,8 @@ impl Session {
         };
         agree(self.collective.as_mut(), copied)?;
         if let Some(found) = view.node_record() {
-            // Breaks if: this is an error of the call; all other ranks wait for this one in the next line.
+            // Breaks if: this is an error of the call; all other ranks would wait for this one in
+            // the next line.
             if let Err(error) = self.start_mending(&found.record) {
                 self.leave_unmended(candidate.step, error);
             }
@@ -497,7 +505,7 @@ impl Session {
         Ok(candidate.step)
     }
 
-    /// Everything that does not fit, in one message.
+    /// Checks the regions, and reports everything that does not fit in one message.
     fn check_regions(&mut self, only: Option<&str>) -> Result<()> {
         let (candidate, view) = self.found("restart")?;
         let mut wrong = Vec::new();
@@ -569,7 +577,7 @@ impl Session {
         restore_files(self.memory.route.as_ref(), &files, view)
     }
 
-    /// Before the first checkpoint: what is there must have been looked for.
+    /// Before the first checkpoint, requires that the program has looked for existing ones.
     pub(crate) fn require_restart_decided(&mut self) -> Result<()> {
         match self.resume.state {
             Past::Settled => return Ok(()),
@@ -603,13 +611,14 @@ impl Session {
         self.settle()
     }
 
-    /// In the epoch that follows another one of the same run: `newest` was committed there. Collective.
+    /// In the epoch that follows another one of the same run, continues from `newest`, which was
+    /// committed there. Collective.
     pub(crate) fn continue_from(&mut self, newest: Option<(u64, Epoch)>) -> Result<()> {
         if self.resume.state != Past::Settled && self.progress.last_taken.is_none() {
             return Ok(());
         }
         let before = self.resume.from;
-        // Breaks if: what an epoch before the last one committed counts as committed in the last one.
+        // Breaks if: commits of an epoch before the last one count as commits of the last one.
         let newer = newest.filter(|(step, _)| before.is_none_or(|(older, _)| *step > older));
         self.decide(newer.or(before));
         self.settle()
@@ -693,7 +702,7 @@ fn decode(bytes: &[u8]) -> Vec<Candidate> {
         .collect()
 }
 
-/// Whether an error means that a checkpoint is damaged rather than that the call was wrong.
+/// Whether an error means that a checkpoint is damaged, not that the call was wrong.
 fn is_damage(kind: ErrorKind) -> bool {
     matches!(
         kind,

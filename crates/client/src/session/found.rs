@@ -1,4 +1,5 @@
-//! What is known of the job's past: which checkpoint was found, which were skipped, and what is decided.
+//! Holds what is known about the job's past: which checkpoint was found, which were skipped, and
+//! what is decided.
 //!
 //! Not here: looking for it (`restart/resume.rs`).
 
@@ -6,17 +7,17 @@ use orcheck_engine::restart::{Candidate, RankView};
 use orcheck_format::{Detail, Epoch, Error};
 use std::fmt;
 
-/// Next step where a directory was not given whose name was cut off on the way.
+/// Next step if a directory was not given whose name was truncated in a message.
 pub(crate) const GIVE_ALL: &str = "give all directories that the job was written to";
 
-/// Which checkpoint is looked for.
+/// Which checkpoint to look for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Which {
     /// The newest.
     Newest,
-    /// That of one step.
+    /// The one of this step.
     Exactly(u64),
-    /// The newest one of those that are older than a step.
+    /// The newest of those older than this step.
     OlderThan(u64),
 }
 
@@ -29,7 +30,7 @@ impl Which {
         }
     }
 
-    /// As numbers that are the same on all ranks.
+    /// The choice as numbers that are the same on all ranks.
     pub(crate) fn words(self) -> (i64, u64) {
         match self {
             Self::Newest => (0, 0),
@@ -49,13 +50,13 @@ impl fmt::Display for Which {
     }
 }
 
-/// What a restart came to.
+/// The outcome of a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Restarted {
     /// The regions hold this step.
     Step(u64),
-    /// Newer ones are damaged. This older step is the found one now, and does not fit what is protected: ask what is
-    /// stored in it, protect that, and restart again.
+    /// Newer checkpoints are damaged. This older step is now the found one, and does not fit the
+    /// protected regions: ask what it stores, protect that, and restart again.
     Again(u64),
 }
 
@@ -66,32 +67,36 @@ pub(crate) struct Resume {
     /// Candidates not yet tried, newest first.
     pub(crate) left: Vec<Candidate>,
     pub(crate) found: Option<(Candidate, RankView)>,
-    /// A step was asked for: that there is none decides nothing.
+    /// Whether a certain step was requested: its absence decides nothing.
     pub(crate) chosen: bool,
-    /// Why newer ones were skipped, as far as nobody was told.
+    /// Why newer ones were skipped, unless that was reported.
     pub(crate) skipped: Vec<String>,
-    /// The same since the last `find`, told or not: what the error says when none is left.
+    /// The same since the last `find`, reported or not: the error contains it if no checkpoint is
+    /// left.
     pub(crate) tried: Vec<String>,
-    /// The same of a call that came to `Again`: told once more with the call that succeeds, after which programs look.
+    /// The same of a call that returned `Again`: it is reported once more with the call that
+    /// succeeds, because programs look after that.
     pub(crate) again: Vec<String>,
-    /// What to give so that one can be restored that lies where nobody looked.
+    /// What to give so that a checkpoint in a directory that was not searched can be restored.
     pub(crate) not_given: Option<String>,
-    /// Checkpoints that turned out damaged while they were read.
+    /// Checkpoints that proved to be damaged while they were read.
     pub(crate) damaged: Vec<Candidate>,
-    /// The newest epoch before this one that a node's directory remembers, and which node; the same on all ranks.
+    /// The newest epoch before this one that a node's directory remembers, and that node; the same
+    /// on all ranks.
     pub(crate) remembered: Option<(u64, u32)>,
     /// Containers without a commit record, newer than all checkpoints. On rank 0.
     pub(crate) uncommitted: Option<String>,
-    /// Why the job may not begin from nothing: this run has given its claim back, and writes nothing any more.
+    /// Why the job must not begin from nothing: this run has withdrawn its claim, and writes
+    /// nothing any more.
     pub(crate) refused: Option<Error>,
-    /// Checkpoints that this node's own directory knows to be superseded.
+    /// Checkpoints that are superseded according to this node's own directory.
     pub(crate) fenced: Vec<Candidate>,
     /// What this run resumed from, not yet recorded.
     pub(crate) from: Option<(u64, Epoch)>,
 }
 
 impl Resume {
-    /// Why a checkpoint is not restored from.
+    /// Notes why a checkpoint is not restored.
     pub(crate) fn skip(&mut self, text: String, error: &Error) {
         if error.is(Detail::NotGiven) && self.not_given.is_none() {
             let next = error.next_step().unwrap_or(GIVE_ALL);
@@ -107,18 +112,19 @@ pub(crate) enum Past {
     #[default]
     Unknown,
     Found,
-    /// Decided, but recorded only with the first checkpoint: until then this run supersedes nothing.
+    /// Decided, but recorded only with the first checkpoint: until then, this run supersedes
+    /// nothing.
     Decided,
     Settled,
 }
 
-/// A call that comes too late.
+/// The error of a call that comes too late.
 pub(crate) fn found_too_late() -> Error {
     Error::invalid("find after restart or after the first checkpoint of this session")
         .next("close the session and open it again to restart")
 }
 
-/// A call that is about the found checkpoint, where none was found.
+/// The error of a call about the found checkpoint, if none was found.
 pub(crate) fn nothing_found(call: &str) -> Error {
     Error::invalid(format!("{call} without a found checkpoint")).next("call find first")
 }

@@ -1,14 +1,17 @@
 //! Maps the part of the pool that a rank stages into, while the program computes.
 //!
-//! Memory that a process touches for the first time costs it several times a copy of as many bytes, and a node's ranks would
-//! all pay for that within their first checkpoint. So a thread of the rank does it as soon as the rank has said what it
-//! protects; it never preempts the program, and shares a processor with it where there is none to spare.
+//! The first touch of memory costs a process several times as much as copying the same number of
+//! bytes, and all ranks of a node would pay for it in their first checkpoint. A thread of the rank
+//! therefore maps the memory as soon as the rank has declared what it protects. It never preempts
+//! the program, and shares a processor with it only if there is none to spare.
 //!
 //! Invariants:
-//! 1. It ends by itself when all is mapped, and before the first checkpoint continues; what it has not come to is mapped there.
-//! 2. Whatever it meets is left: memory that cannot be had is asked for again, with its error, when it is needed.
+//! 1. It ends by itself when everything is mapped, and before the first checkpoint continues; the
+//!    rest is mapped there.
+//! 2. It ignores errors: memory that is unavailable is requested again when it is needed, and then
+//!    reports its error.
 //!
-//! Not here: which chunks are a rank's part (`engine::index`), mapping itself (`io::pool`).
+//! Not here: which chunks are a rank's part (`engine::index`), mapping itself (`pool`).
 
 use orcheck_io::machine::thread::{never_preempt, spawn};
 use orcheck_pool::Pool;
@@ -20,7 +23,7 @@ use std::thread::JoinHandle;
 pub(crate) struct Mapper {
     pool: Arc<Pool>,
     first: u32,
-    /// Chunks mapped by threads that have ended.
+    /// Number of chunks mapped by threads that have ended.
     mapped: u32,
     wanted: Arc<AtomicU32>,
     ended: Arc<AtomicBool>,
@@ -28,7 +31,7 @@ pub(crate) struct Mapper {
 }
 
 impl Mapper {
-    /// Of the chunks from `first` on; maps nothing yet.
+    /// For the chunks from `first` on; maps nothing yet.
     pub(crate) fn new(pool: Arc<Pool>, first: u32) -> Self {
         Self {
             pool,
@@ -40,7 +43,7 @@ impl Mapper {
         }
     }
 
-    /// Has this many chunks mapped, in the background.
+    /// Maps this many chunks in the background.
     pub(crate) fn want(&mut self, chunks: u64) {
         let wanted = self.within(chunks);
         self.wanted.store(wanted, Ordering::Relaxed);
@@ -65,7 +68,7 @@ impl Mapper {
         self.thread = thread.ok();
     }
 
-    /// Ends it for good, and maps what is left of `chunks` in the foreground.
+    /// Ends the thread for good, and maps the rest of `chunks` in the foreground.
     pub(crate) fn finish(&mut self, chunks: u64) {
         self.ended.store(true, Ordering::Relaxed);
         self.join();
@@ -74,7 +77,7 @@ impl Mapper {
         self.mapped += left;
     }
 
-    /// `chunks`, or as many as there are up to the end of the pool.
+    /// `chunks`, limited by the end of the pool.
     fn within(&self, chunks: u64) -> u32 {
         let most = self.pool.shape().chunk_count.saturating_sub(self.first);
         chunks.min(u64::from(most)) as u32
@@ -120,7 +123,7 @@ mod tests {
         page_faults() - before
     }
 
-    // Breaks if: nothing is mapped ahead, other chunks are, or what was asked for later is forgotten.
+    // Breaks if: nothing or the wrong chunks are mapped ahead, or a later request is forgotten.
     #[test]
     fn what_is_wanted_is_mapped_ahead() {
         let pages = u64::from(CHUNK_BYTES / 4096);
@@ -143,7 +146,8 @@ mod tests {
         assert!(faults < pages / 4, "{faults} faults");
     }
 
-    // Breaks if: a checkpoint right after what it protects finds memory that nobody mapped; more is asked for than there is.
+    // Breaks if: a checkpoint right after `protect` finds unmapped memory, or more is requested
+    // than there is.
     #[test]
     fn the_rest_is_mapped_before_the_first_checkpoint_goes_on() {
         let mut mapper = Mapper::new(pool(), 3);

@@ -1,35 +1,41 @@
-//! What became of checkpoints, told to the program at its next call.
+//! Collects the outcomes of checkpoints and reports them to the program at its next call.
 //!
-//! How: each rank keeps the steps that it took whose outcome it has not yet seen, level by level. Every `due`, `checkpoint`
-//! and `close` looks at the node's board for them, and so does whoever takes warnings; while nothing was published since the
-//! last look, that is one comparison. A loss becomes a warning, an event for the program's watcher, and a count in the figures.
+//! How: each rank keeps, level by level, the steps that it took and whose outcomes it has not seen
+//! yet. Every `due`, `checkpoint` and `close`, and every call that takes warnings, looks for them
+//! on the node's board; if nothing was published since the last look, that is one comparison. A
+//! loss becomes a warning, an event for the program's watcher, and a count in the figures.
 //!
 //! Invariants:
-//! 1. Each step that was taken is reported once at each configured level, as safe or as lost, at the latest by `close`. Only where
-//!    an agent ended, and what was reported lost is flushed again from memory, it is taken back and reported again.
-//! 2. Statuses of collective calls are agreed: that a rank owes an error travels in the checkpoint's own message, and only
-//!    where one does so are there more, about which losses are owed, and with the text.
-//! 3. A checkpoint that returns such an error was not staged on any rank. [`ErrorKind::Fenced`] is returned by every later
-//!    checkpoint; every other loss, of a step at a level, once, by all ranks together.
-//! 4. What waits to be told is bounded: warnings by `warnings.rs`, open outcomes by the board's history.
+//! 1. Each step that was taken is reported once at each configured level, as safe or as lost, at
+//!    the latest by `close`. The only exception: after an agent has ended, a step that was reported
+//!    lost may be flushed again from memory; the report is then taken back and the step is reported
+//!    again.
+//! 2. Statuses of collective calls are agreed: that a rank owes an error travels in the
+//!    checkpoint's own message. Only if one does are there further messages, about the owed losses
+//!    and with the text.
+//! 3. A checkpoint that returns such an error was not staged on any rank. Every later checkpoint
+//!    returns [`ErrorKind::Fenced`]; any other loss, of a step at a level, is returned once, by all
+//!    ranks together.
+//! 4. Pending reports are bounded: warnings by `warnings.rs`, open outcomes by the board's history.
 //!
-//! 5. What is reported lost is not restartable at that level, but where the text says that it is not known to be safe
-//!    (`Detail::Undecided`): its commit record may be there.
+//! 5. A step that is reported lost is not restartable at that level, unless the text says that it
+//!    is not known to be safe (`Detail::Undecided`): its commit record may exist.
 //!
-//! Level `process` has no events: a snapshot there is on its way to the directories, and what becomes of it is told at their
-//! levels. `wait` and `safe_step` know it.
+//! Level `process` has no events: a snapshot there is on its way to the directories, and its
+//! outcome is reported at their levels. `wait` and `safe_step` know this level.
 //!
-//! Not here: who decides what is lost (the engine's `protocol.rs`), the board (`index.rs`), the C callback (crate `capi`).
+//! Not here: who decides what is lost (the engine's `protocol.rs`), the board (`index.rs`), the C
+//! callback (crate `capi`).
 
 use orcheck_format::{Error, ErrorKind, Level, Result};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Checkpoints whose outcome can be waited for.
+/// Number of checkpoints whose outcome can be waited for.
 pub(crate) const HISTORY: usize = 64;
-/// Losses that are known to have been returned: more than a rank can still learn of.
+/// Number of losses that are remembered as returned: more than a rank can still learn of.
 pub(crate) const MOST_RETURNED: usize = 8 * HISTORY;
 
-/// What happened to a checkpoint.
+/// The outcome of a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventKind {
     /// It is committed at this level.
@@ -38,23 +44,23 @@ pub enum EventKind {
     Lost,
 }
 
-/// What became of one step at one level.
+/// The outcome of one step at one level.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// What happened.
+    /// The outcome.
     pub kind: EventKind,
     /// The step.
     pub step: u64,
     /// The level.
     pub level: Level,
-    /// Why it is lost; its text is what a warning says. `None` for a step that is safe.
+    /// Why it is lost, in the text of the warning. `None` for a safe step.
     pub error: Option<Error>,
 }
 
 /// Called for each event, on the thread that called the session.
 pub type Watcher = Box<dyn FnMut(&Event) + Send>;
 
-/// Steps that are lost, by level and cause.
+/// Lost steps, by level and cause.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LostSteps {
     pub(crate) counts: [[u64; 9]; 5],
@@ -67,7 +73,8 @@ impl LostSteps {
         self.counts[level_number(level)][cause.map_or(0, |kind| kind.code() as usize)]
     }
 
-    /// By number of the level (1 process, 2 node, 3 peers, 4 global), then by code of the cause; 0: whatever the cause.
+    /// By number of the level (1 process, 2 node, 3 peers, 4 global), then by code of the cause; 0:
+    /// any cause.
     #[must_use]
     pub fn table(&self) -> [[u64; 9]; 5] {
         self.counts
@@ -96,13 +103,14 @@ pub(crate) fn level_number(level: Level) -> usize {
     }
 }
 
-/// What a rank has seen of the outcomes of its steps, and what it still has to say.
+/// The outcomes of its steps that a rank has seen, and what it still has to report.
 #[derive(Default)]
 pub(crate) struct Outcomes {
     /// News of the board as of the last look.
     pub(crate) seen: Option<u64>,
     pub(crate) open: BTreeSet<(u64, Level)>,
-    /// What was reported lost, with its cause: as far back as an agent that follows another one may flush it again.
+    /// Losses that were reported, with their causes: as far back as the successor of an agent may
+    /// flush a step again.
     pub(crate) reported: BTreeMap<(u64, Level), ErrorKind>,
     pub(crate) lost: LostSteps,
     pub(crate) watcher: Option<Watcher>,
@@ -118,25 +126,26 @@ pub(crate) struct Outcomes {
 pub(crate) type Loss = (u64, usize);
 
 impl Outcomes {
-    /// A checkpoint of `step` was taken.
+    /// Notes that a checkpoint of `step` was taken.
     pub(crate) fn took(&mut self, step: u64, levels: &[Level]) {
         self.open.extend(levels.iter().map(|&level| (step, level)));
         self.seen = None;
     }
 
-    /// Steps whose outcome at this level was not seen yet, oldest first.
+    /// Steps whose outcome at this level is not seen yet, oldest first.
     pub(crate) fn open_at(&self, level: Level) -> impl Iterator<Item = u64> + Clone {
         let open = self.open.iter().filter(move |(_, at)| *at == level);
         open.map(|&(step, _)| step)
     }
 
-    /// What was not seen yet, oldest first.
+    /// Outcomes that are not seen yet, oldest first.
     pub(crate) fn open(&self) -> Vec<(u64, Level)> {
         self.open.iter().copied().collect()
     }
 
-    /// A step that was reported lost is, or is being made, safe after all: it is reported again. Whether it was.
-    // Breaks if: it is left out; a step counts as lost that the next run restarts from.
+    /// Takes back the loss of a step that is, or is being made, safe after all: it is reported
+    /// again. Returns whether it was reported.
+    // Breaks if: it is left out; a step from which the next run restarts counts as lost.
     pub(crate) fn take_back(&mut self, step: u64, level: Level) -> bool {
         let Some(cause) = self.reported.remove(&(step, level)) else {
             return false;
@@ -146,7 +155,7 @@ impl Outcomes {
         self.seen = None;
         let loss = (step, level_number(level));
         self.owed.remove(&loss);
-        // Breaks if: it stays; the same step, lost again, would be a warning.
+        // Breaks if: it stays; the same step, lost again, would be only a warning.
         self.returned.remove(&loss);
         true
     }
@@ -157,7 +166,8 @@ impl Outcomes {
         (self.fence.as_ref().or(newest)).map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    /// For the checkpoint's own message, by minimum: 0, or less where this rank wants a loss returned.
+    /// For the checkpoint's own message, by minimum: 0, or negative if this rank wants a loss
+    /// returned.
     pub(crate) fn owes(&self) -> i64 {
         -i64::from(self.fence.is_some() || !self.owed.is_empty())
     }
@@ -165,14 +175,14 @@ impl Outcomes {
     pub(crate) fn owe(&mut self, step: u64, level: Level, error: &Error) {
         let loss = (step, level_number(level));
         if error.kind() == ErrorKind::Fenced {
-            // Breaks if: a later loss takes the place of the fence, after which nothing is ever safe again.
+            // Breaks if: a later loss replaces the fence, after which nothing is ever safe again.
             self.fence.get_or_insert_with(|| error.clone());
         } else if !self.returned.contains(&loss) {
             self.owed.insert(loss, error.clone());
         }
     }
 
-    /// All ranks return these losses.
+    /// Notes that all ranks return these losses.
     pub(crate) fn note_returned(&mut self, losses: Vec<Loss>) {
         for loss in losses {
             self.owed.remove(&loss);
@@ -184,7 +194,7 @@ impl Outcomes {
     }
 }
 
-/// The cause of a loss with its next step: that of whoever met it, or what its kind asks for.
+/// The cause of a loss with its next step: the one of the rank that met it, or one by its kind.
 pub(crate) fn with_next_step(error: Error) -> Error {
     if error.next_step().is_some() {
         return error;
@@ -196,7 +206,7 @@ pub(crate) fn with_next_step(error: Error) -> Error {
         ErrorKind::Fenced => "end this run; the newer one continues the job",
         ErrorKind::Corrupt => "test the memory and disk of that node",
         ErrorKind::Internal => "report this text",
-        _ => "see whether that directory or node is reachable; the next checkpoint tries again",
+        _ => "check whether that directory or node is reachable; the next checkpoint tries again",
     };
     error.next(next)
 }

@@ -1,15 +1,16 @@
-//! The rank's own CP-thread: stages lent regions while the program continues.
+//! Runs the rank's own CP-thread, which stages lent regions while the program continues.
 //!
-//! It reads as fast as memory allows, and on a node with as many ranks as cores it would take turns
-//! with ranks that are still inside the call, which then take milliseconds instead of microseconds.
-//! So there it begins a moment after the last rank of the node returned, or after [`RETURN_WAIT`], and it
-//! never preempts a thread of the program only because it was woken.
+//! It reads as fast as memory allows. On a node with as many ranks as cores, it would take turns
+//! with ranks that are still inside the call, which would then take milliseconds instead of
+//! microseconds. There it begins a moment after the last rank of the node has returned, or after
+//! [`RETURN_WAIT`], and it never preempts a thread of the program merely because it was woken.
 //!
 //! Invariants:
-//! 1. One staging at a time, in the order of the checkpoints; it counts as finished when all of it is told.
-//! 2. A staging that fails is given up (`Fail` reaches the flushing CP-thread) and its error is
+//! 1. It does one staging at a time, in the order of the checkpoints; a staging counts as finished
+//!    when all of it has been handed over.
+//! 2. A staging that fails is given up (`Fail` reaches the flushing CP-thread), and its error is
 //!    kept for `lent_done`.
-//! 3. It waits for other ranks for a bounded time: one that died in the call holds nobody up.
+//! 3. Its wait for other ranks is bounded: a rank that died in the call delays nobody for long.
 //!
 //! Not here: staging itself (`engine::stage`).
 
@@ -29,7 +30,7 @@ pub(crate) const RETURN_WAIT: Duration = Duration::from_millis(20);
 /// Waits until the snapshot may be read, for a bounded time.
 pub(crate) type Holdup = Box<dyn FnOnce() + Send>;
 
-/// Handle to the thread; dropping it lets the thread end after what it has.
+/// Handle to the thread; dropping it lets the thread end after its current work.
 pub struct Stager {
     sender: Option<Sender<Work>>,
     state: Arc<State>,
@@ -43,15 +44,15 @@ struct Work {
 }
 
 enum What {
-    /// Read once this returns.
+    /// Read it once this returns.
     Read(Holdup),
-    /// Announced and given up, for this reason.
+    /// Announce it and give it up, for this reason.
     GiveUp(Error),
 }
 
 #[derive(Default)]
 struct State {
-    /// Steps that finished, with their error if any; the last few.
+    /// The last few steps that finished, with their errors if any.
     finished: Mutex<BTreeMap<u64, Option<Error>>>,
     changed: Condvar,
 }
@@ -75,8 +76,8 @@ impl Stager {
                         holdup();
                         staging.finish().unwrap_or_else(Some)
                     }
-                    // Breaks if: `staging` is still to say its `Fail` when the step counts as finished; the next
-                    // one would begin inside it.
+                    // Breaks if: the step counts as finished before `staging` has sent its `Fail`;
+                    // the next one would begin inside it.
                     What::GiveUp(_) if off(Switch::ToldWhole) => late.insert(staging).begin().err(),
                     What::GiveUp(why) => staging.give_up(&why).err(),
                 };
@@ -99,7 +100,7 @@ impl Stager {
     /// Hands a snapshot over, to be read once `holdup` returns.
     ///
     /// # Errors
-    /// Internal when the thread is gone.
+    /// Internal if the thread is gone.
     pub fn hand_over(&self, step: u64, staging: Staging, holdup: Holdup) -> Result<()> {
         self.send(Work {
             step,
@@ -111,7 +112,7 @@ impl Stager {
     /// Has a snapshot announced and given up, for this reason, once the earlier ones are sent.
     ///
     /// # Errors
-    /// Internal when the thread is gone.
+    /// Internal if the thread is gone.
     pub fn give_up(&self, step: u64, staging: Staging, why: Error) -> Result<()> {
         self.send(Work {
             step,
@@ -139,7 +140,7 @@ impl Stager {
         let (finished, _) = self
             .state
             .changed
-            // In order: when a later step finished, this one did, even if it is forgotten.
+            // In order: if a later step has finished, this one has too, even if it is forgotten.
             .wait_timeout_while(finished, timeout, |finished| {
                 finished.range(step..).next().is_none()
             })
@@ -156,7 +157,7 @@ impl Drop for Stager {
     fn drop(&mut self) {
         self.sender = None;
         if let Some(thread) = self.thread.take() {
-            // It ends within the staging timeout; a panic there has been reported by `wait`.
+            // It ends within the staging timeout; `wait` has reported a panic there.
             let _ = thread.join();
         }
     }

@@ -1,13 +1,14 @@
-//! A session: one rank's view of one job.
+//! Defines a session, one rank's view of one job.
 //!
-//! States: open → (found → restarted) | fresh → checkpoints → closed. A wrong order is an error
-//! with a text; it changes nothing.
+//! States: open → (found → restarted) | fresh → checkpoints → closed. A call in the wrong order is
+//! an error with a text, and changes nothing.
 //!
 //! Invariants:
-//! 1. A job that has checkpoints is never begun from nothing by accident: `checkpoint` before `find` (or
-//!    before `restart` of what was found) is refused unless `fresh` is set.
+//! 1. A job that has checkpoints never begins from nothing by accident: `checkpoint` before `find`
+//!    (or before `restart` from what was found) is refused unless `fresh` is set.
 //!
-//! Not here: taking a checkpoint (`checkpoint.rs`), lending (`lend.rs`), restart (`resume.rs`), the end (`drain.rs`), opening (`open.rs`).
+//! Not here: taking a checkpoint (`checkpoint`), lending (`lend.rs`), restart (`resume.rs`), the
+//! end (`drain.rs`), opening (`open`).
 
 use crate::collective::Collective;
 use crate::open::{Environment, Link, Opened, dies_with_ranks, open};
@@ -48,14 +49,14 @@ pub struct Session {
     pub(crate) trigger: Trigger,
     pub(crate) resume: Resume,
     pub(crate) warnings: Warnings,
-    /// The program was told, if it had to be, that nothing makes a checkpoint due.
+    /// The program was told, if necessary, that nothing makes a checkpoint due.
     pub(crate) untriggered_warned: bool,
 }
 
 /// The state that the program protects, and how it reaches the pool.
 pub(crate) struct Memory {
     pub(crate) regions: Regions,
-    /// With `incremental = auto`: what of the state is stored where.
+    /// With `incremental = auto`: which of the state is stored where.
     pub(crate) baseline: Option<Arc<Baseline>>,
     pub(crate) lent: BTreeMap<String, Lent>,
     /// Chunks of `orc_alloc`: first and number, by address.
@@ -65,19 +66,19 @@ pub(crate) struct Memory {
     pub(crate) stager: Option<Arc<Stager>>,
     /// The last step that `stager` was handed, until it is known to have sent it.
     pub(crate) handed_over: Option<u64>,
-    /// Snapshots of this rank that are in the pool, for the successor of an agent.
+    /// Snapshots of this rank in the pool, for the successor of an agent.
     pub(crate) kept: Arc<Kept>,
 }
 
 /// How far the job has come in this session.
 #[derive(Default)]
 pub(crate) struct Progress {
-    /// The last step, restarted from or taken: the next one is larger.
+    /// The last step that was restarted from or taken; the next one must be larger.
     pub(crate) last_step: Option<u64>,
     pub(crate) last_taken: Option<u64>,
     /// Steps taken whose snapshots may still be in the pool.
     pub(crate) taken: BTreeSet<u64>,
-    /// The last steps taken, whatever became of them.
+    /// The last steps taken, whatever their outcome.
     pub(crate) history: BTreeSet<u64>,
     /// The sequence number of the next checkpoint.
     pub(crate) turn: u64,
@@ -85,12 +86,12 @@ pub(crate) struct Progress {
     pub(crate) outcomes: Outcomes,
 }
 
-/// Agents that ended while the session was open.
+/// What is known about agents that ended while the session was open.
 pub(crate) struct Agents {
     pub(crate) replaced_in_call: u32,
-    /// An agent ended, and the session is not yet wholly open again.
+    /// An agent has ended, and the session is not completely open again yet.
     pub(crate) being_replaced: bool,
-    /// The highest epoch that this run asked for.
+    /// The highest epoch that this run requested.
     pub(crate) newest_epoch: u64,
 }
 
@@ -115,7 +116,7 @@ impl Session {
         let local = link.layout.local_index(rank);
         let index = Index::new(&link.pool, link.shape);
         let first_chunk = index.first_chunk(local, link.pool.shape().chunk_count);
-        // An agent's pool knows what the rank of an earlier run said.
+        // An agent's pool still has what a rank of an earlier run declared.
         index.add_routed(local, 0);
         let mut warnings = Warnings::default();
         warnings.extend(notes);
@@ -166,7 +167,7 @@ impl Session {
 
     // ---- regions -----------------------------------------------------------------------------
 
-    /// Names flat memory as part of the state. Again: a new address or size. Local.
+    /// Names flat memory as part of the state; a repeated call sets a new address or size. Local.
     ///
     /// # Errors
     /// Invalid name, flags or length; Unavailable while the region is lent.
@@ -178,7 +179,7 @@ impl Session {
     /// its first to its last element. Local.
     ///
     /// # Errors
-    /// As [`Self::protect`]; Invalid for shapes that do not fit.
+    /// As [`Self::protect`]; Invalid for shapes that do not match.
     pub fn protect_array(
         &mut self,
         name: &str,
@@ -189,7 +190,7 @@ impl Session {
         self.put(name, Region::array(name, span, layout, flags)?)
     }
 
-    /// Names something that packs and unpacks itself. Local.
+    /// Names state that the program packs and unpacks. Local.
     ///
     /// # Errors
     /// Invalid name or flags (`SAME` needs flat memory).
@@ -243,7 +244,7 @@ impl Session {
     /// Whether a checkpoint is due at `step`. Collective; usually without a message.
     ///
     /// # Errors
-    /// What the collective says.
+    /// The error of the collective.
     pub fn due(&mut self, step: u64) -> Result<bool> {
         self.poll_halt();
         self.release_kept_snapshots(usize::MAX);
@@ -263,7 +264,7 @@ impl Session {
         Ok(due)
     }
 
-    /// Says once, to a program that asks when checkpoints are due, that nothing makes one due.
+    /// Warns once, if the program asks when checkpoints are due and nothing makes one due.
     fn warn_untriggered(&mut self) {
         let said = std::mem::replace(&mut self.untriggered_warned, true);
         if said
@@ -284,7 +285,7 @@ impl Session {
         self.tell_warnings();
     }
 
-    /// Processor time of all CP-threads of this node, since the session opened.
+    /// Processor time of all CP-threads of this node since the session opened.
     pub(crate) fn flush_cpu_ns_of_node(&self) -> u64 {
         let (index, node) = (
             self.index(),
@@ -315,14 +316,15 @@ impl Session {
         if outcomes.iter().all(safe) {
             self.trigger.flushed(true, flush_cpu_ns);
         } else if outcomes.iter().any(lost)
-            // Nobody says so where the engine ended: only the next checkpoint finds another one.
+            // If the engine has ended, nobody reports it: only the next checkpoint finds another
+            // one.
             || self.trigger.is_overdue() && self.link.patience.check().is_err()
         {
             self.trigger.flushed(false, flush_cpu_ns);
         }
     }
 
-    /// Tells the triggers whether the engine of this node has seen a request to halt.
+    /// Tells the triggers whether the engine of this node has seen a halt request.
     pub(crate) fn poll_halt(&mut self) {
         let asked = self.index().halt();
         self.trigger.poll_halt(asked);
@@ -334,7 +336,7 @@ impl Session {
         self.trigger.request()
     }
 
-    /// Whether all ranks agreed to end.
+    /// Whether all ranks have agreed to end.
     #[must_use]
     pub fn should_stop(&self) -> bool {
         self.trigger.should_stop()
@@ -361,11 +363,12 @@ impl Session {
         waited
     }
 
-    /// What can wait until `step` is committed at `level` or at a configured level that survives more, in another
-    /// thread too, while the program continues with the session. Local.
+    /// A waiter for `step` to be committed at `level` or at a configured level that survives more.
+    /// It may wait in another thread while the program continues with the session. Local.
     ///
     /// # Errors
-    /// Unsupported for a level that no configured one covers; NotFound for a step that this session never took.
+    /// Unsupported for a level that no configured one covers; NotFound for a step that this session
+    /// never took.
     pub fn waiter(&self, step: u64, level: Level) -> Result<Waiter> {
         let enough = self.levels_that_cover(level)?;
         self.check_taken(step, enough[0])?;
@@ -388,7 +391,7 @@ impl Session {
         Ok(enough)
     }
 
-    /// The same for one of `levels`, whatever step it is.
+    /// The same for one of `levels`, without checking the step.
     pub(crate) fn waiter_for(&self, step: u64, levels: Vec<Level>) -> Waiter {
         Waiter {
             step,
@@ -399,7 +402,7 @@ impl Session {
         }
     }
 
-    /// Whether this session took a checkpoint of `step`, as far as it still knows.
+    /// Checks that this session took a checkpoint of `step`, as far as it still knows.
     fn check_taken(&self, step: u64, level: Level) -> Result<()> {
         if self.progress.history.contains(&step) || off(Switch::NeverComes) {
             return Ok(());
@@ -419,7 +422,8 @@ impl Session {
                 .committed_step(level)
                 .map_or("none".to_owned(), |step| step.to_string());
             return Err(Error::not_found(format!(
-                "checkpoint {step} is too long ago: what became of the last {HISTORY} is known; the newest safe at level {level} is {newest}"
+                "checkpoint {step} is too long ago: only the outcomes of the last {HISTORY} are \
+                 known; the newest safe at level {level} is {newest}"
             )));
         }
         let last = self
@@ -454,14 +458,15 @@ impl Session {
         }
     }
 
-    /// Tells `orcheck run`, on rank 0, the warnings that it was not told yet: a program may never read them.
+    /// Reports to `orcheck run`, on rank 0, the warnings that were not reported yet: a program may
+    /// never read them.
     pub(crate) fn tell_warnings(&mut self) {
         for text in self.warnings.news().filter(|_| self.rank == Rank(0)) {
             report::warned(&self.job, text);
         }
     }
 
-    /// The oldest warning that was not taken yet. Local.
+    /// Takes the oldest warning. Local.
     pub fn take_warning(&mut self) -> Option<String> {
         self.poll_outcomes();
         let mut notes = self

@@ -1,4 +1,4 @@
-//! Figures of a session.
+//! Defines the figures of a session.
 
 use crate::session::outcomes::LostSteps;
 use orcheck_engine::capture::Captured;
@@ -10,36 +10,39 @@ pub struct Stats {
     pub step: u64,
     /// Time inside `checkpoint`, seconds.
     pub blocked_s: f64,
-    /// Of that: copying.
+    /// Of these: copying.
     pub stage_s: f64,
-    /// Of that: waiting for an earlier flush or the stage slot.
+    /// Of these: waiting for an earlier flush or the stage slot.
     pub wait_s: f64,
     /// Bytes of this rank's snapshot.
     pub staged_bytes: u64,
     /// Size of the node's pool.
     pub pool_bytes: u64,
-    /// Of that: in use when the checkpoint returned.
+    /// Of these: in use when the checkpoint returned.
     pub pool_used_bytes: u64,
     /// Newest step committed at level `node` in this session; 0 if none.
     pub committed_node_step: u64,
     /// Newest step committed at level `global` in this session; 0 if none.
     pub committed_global_step: u64,
-    /// Processor time of the CP-thread that flushes this rank, since the session opened, seconds. Without threads of the
-    /// kernel: a file system that cannot begin a write without waiting has it done by one of those.
+    /// Processor time of the CP-thread that flushes this rank, since the session opened, seconds.
+    /// Kernel threads do not count, although some file systems use them to begin a write without
+    /// waiting.
     pub flush_cpu_s: f64,
-    /// Checkpoints left out by `overrun = skip`.
+    /// Checkpoints that `overrun = skip` skipped.
     pub skipped: u64,
-    /// How the last snapshot that is staged completely was captured, with `incremental = auto`.
+    /// How the last completely staged snapshot was captured, with `incremental = auto`.
     pub captured: Captured,
-    /// Bytes of snapshots that this CP-thread wrote in containers, since the session opened; every level counts.
+    /// Bytes of snapshots that this CP-thread wrote into containers since the session opened; every
+    /// level counts.
     pub flushed_bytes: u64,
-    /// The bytes that they take in files; less where they are compressed.
+    /// Bytes that they take in files, which are fewer with compression.
     pub file_bytes: u64,
-    /// Computing between two checkpoints that `interval = auto` keeps, seconds; 0: none is kept yet.
+    /// Interval that `interval = auto` keeps, in seconds; 0: none yet.
     pub interval_s: f64,
-    /// Steps of this session that are lost, as far as it was seen.
+    /// Steps of this session that are known to be lost.
     pub lost: LostSteps,
-    /// What routed files of this job take of the place they lie in on this host, where they have a budget there: in memory.
+    /// What routed files of this job take on this host, if they have a budget there, that is, in
+    /// memory.
     pub routed_bytes: u64,
     /// The session has no checkpoints (`enabled`): everything else is 0.
     pub disabled: bool,

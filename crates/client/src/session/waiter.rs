@@ -1,10 +1,13 @@
-//! A wait for a checkpoint to be safe, apart from the session, with which the program continues meanwhile.
+//! Waits for a checkpoint to be safe, independently of the session, with which the program can
+//! continue meanwhile.
 //!
 //! Invariants:
-//! 1. A wait ends at its deadline, when the step is decided, or soon after the engine or the session ended.
-//! 2. It keeps the node's pool mapped and no thread, claim or directory of the session.
+//! 1. A wait ends at its deadline, when the step is decided, or soon after the engine or the
+//!    session has ended.
+//! 2. It keeps the node's pool mapped, but no thread, claim or directory of the session.
 //!
-//! Not here: who decides (the engine's `control.rs`), whether such a step was taken ([`crate::session::state::Session::waiter`]).
+//! Not here: who decides (the engine's `control.rs`), whether such a step was taken
+//! ([`crate::session::state::Session::waiter`]).
 
 use crate::session::outcomes::with_next_step;
 use orcheck_engine::commit::ControlShared;
@@ -21,7 +24,7 @@ const SLICE: Duration = Duration::from_millis(200);
 /// Waits for one step; see [`crate::session::state::Session::waiter`].
 pub struct Waiter {
     pub(crate) step: u64,
-    /// Each of them is enough.
+    /// Any one of them is enough.
     pub(crate) levels: Vec<Level>,
     pub(crate) patience: Patience,
     pub(crate) shared: Arc<ControlShared>,
@@ -32,12 +35,13 @@ impl Waiter {
     /// Waits until the step is committed at one of the levels; a timeout of 0 polls.
     ///
     /// # Errors
-    /// Why it was lost, when it is at all of them; Unavailable at the deadline, or when the engine ended.
+    /// Why the step is lost, if it is lost at all of them; Unavailable at the deadline, or if the
+    /// engine has ended.
     pub fn wait(&self, timeout: Duration) -> Result<()> {
         self.wait_or(timeout, "wait longer; it continues in the background")
     }
 
-    /// The same; `next` is what to do when the time is over.
+    /// The same; `next` is the next step at the deadline.
     pub(crate) fn wait_or(&self, timeout: Duration, next: &str) -> Result<()> {
         let step = self.step;
         let index = Index::new(&self.patience.pool, self.patience.shape);
@@ -53,17 +57,19 @@ impl Waiter {
                     Outcome::Committed => return Ok(()),
                     Outcome::Lost(error) => {
                         let what = format!("checkpoint {step} is not safe at level {level}");
-                        // Breaks if: it is left as it is; a program whose last checkpoint met a full disk is not told what to do.
+                        // Breaks if: it is left unchanged; a program whose last checkpoint met a
+                        // full disk is not told what to do.
                         lost = lost.or_else(|| Some(with_next_step(error.at(what))));
                     }
                     Outcome::Pending => pending = pending.or(Some(level)),
                 }
             }
-            // Breaks if: what is sealed is enough by itself; when no directory takes it, it goes with the engine.
+            // Breaks if: sealing alone is enough; if no directory accepts the step, it is lost with
+            // the engine.
             if sealed && pending.is_some() {
                 return Ok(());
             }
-            // What no directory takes stays in memory only until the engine gives it up.
+            // What no directory accepts stays in memory only until the engine gives it up.
             let never = pending == Some(Level::Process) && lost.is_some();
             let Some(pending) = pending.filter(|_| !never) else {
                 return Err(lost.unwrap_or_else(|| Error::internal("no level to wait for")));
@@ -90,7 +96,7 @@ impl Waiter {
     }
 }
 
-/// The engine of this node ended, and what it said last.
+/// The error that the engine of this node has ended, with its last note.
 pub(crate) fn engine_gone(shared: &ControlShared) -> Error {
     let notes = shared.notes.lock().unwrap_or_else(PoisonError::into_inner);
     let why = notes

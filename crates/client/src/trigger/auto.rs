@@ -1,31 +1,36 @@
-//! The interval that `interval = "auto"` keeps: from what checkpoints were measured to cost, and the failures that are configured.
+//! Computes the interval of `interval = "auto"` from the measured cost of checkpoints and the
+//! configured failures.
 //!
-//! How: each checkpoint gives what the program lost by it (the call, and the processor time of its flush shared by the
-//! processors of the node) and how long it took to be safe at all levels. The lower median of the last few of each, and of
-//! all ranks the largest, go into [`Single::best_s`]. While the last checkpoint is not safe the next one is not due, however
-//! short that interval: it would make the program wait. (When it is safe is seen at the next step only; so the time that took is told,
-//! and not computed with.)
+//! How: each checkpoint yields what it cost the program (the call, and the processor time of its
+//! flush divided by the processors of the node) and how long it took to be safe at all levels. The
+//! lower median of the last few of each, and the largest over all ranks, go into
+//! [`Single::best_s`]. While the last checkpoint is not safe, the next one is not due, however
+//! short that interval is, because it would make the program wait. (Only the next step sees when a
+//! checkpoint is safe; the time until then is reported, but not used in the computation.)
 //!
 //! Invariants:
-//! 1. All ranks have the same interval: it is computed from agreed numbers alone.
-//! 2. The first checkpoint is due at once, because it is measured; no other one before the last is safe or lost.
+//! 1. All ranks have the same interval, because it is computed only from agreed numbers.
+//! 2. The first checkpoint is due at once, in order to be measured; no other is due before the last
+//!    is safe or lost.
 //!
-//! Not here: when a checkpoint is due (`trigger.rs`), the rule itself (`orcheck_interval::single`).
+//! Not here: when a checkpoint is due (`triggers.rs`), the rule itself
+//! (`orcheck_interval::single`).
 
 use orcheck_interval::Single;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Checkpoints that are remembered: one that took unusually long is outvoted, and a change is followed soon.
+/// Number of checkpoints that are remembered: an unusually long one is outvoted, and a change is
+/// followed soon.
 const REMEMBERED: usize = 7;
-/// Nothing costs less than can be measured.
+/// Minimum cost; smaller ones cannot be measured.
 const LEAST_S: f64 = 1e-6;
 
-/// What the triggers of one rank know of checkpoints, and the interval that all agreed on.
+/// What the triggers of one rank know about checkpoints, and the agreed interval.
 #[derive(Debug)]
 pub struct Auto {
     mtbf_s: f64,
-    /// Processors that the ranks of this node compute on.
+    /// Processors on which the ranks of this node compute.
     processors: f64,
     blocked_s: Recent,
     flush_cpu_s: Recent,
@@ -36,14 +41,14 @@ pub struct Auto {
     complained: bool,
 }
 
-/// What all ranks agreed on.
+/// The agreed figures.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Kept {
-    /// Computing from the end of one checkpoint to the begin of the next, seconds.
+    /// Computing time from the end of one checkpoint to the beginning of the next, seconds.
     pub interval_s: f64,
     /// What a checkpoint costs the program, seconds.
     pub cost_s: f64,
-    /// From when the program continues until a checkpoint is safe at all levels, seconds.
+    /// Time from the end of the call until a checkpoint is safe at all levels, seconds.
     pub safe_after_s: f64,
 }
 
@@ -55,7 +60,8 @@ struct Flushing {
 }
 
 impl Auto {
-    /// A failure of the job every `mtbf_s` seconds in the mean; this many processors for the ranks of this node.
+    /// For a mean time between failures of the job of `mtbf_s` seconds, and this many processors
+    /// for the ranks of this node.
     #[must_use]
     pub fn new(mtbf_s: f64, processors: usize) -> Self {
         Self {
@@ -70,7 +76,8 @@ impl Auto {
         }
     }
 
-    /// A checkpoint of `step` returned after `blocked_s`; `cpu_ns`: processor time of flushes until now.
+    /// Notes that a checkpoint of `step` returned after `blocked_s`; `cpu_ns`: processor time of
+    /// flushes until now.
     pub fn taken(&mut self, step: u64, blocked_s: f64, now: Duration, cpu_ns: u64) {
         self.blocked_s.push(blocked_s);
         self.flushing = Some(Flushing {
@@ -86,7 +93,7 @@ impl Auto {
         self.flushing.map(|flushing| flushing.step)
     }
 
-    /// The awaited step is safe at all levels, or it never will be.
+    /// Notes that the awaited step is safe at all levels, or never will be.
     pub fn flushed(&mut self, safe: bool, now: Duration, cpu_ns: u64) {
         if let Some(flushing) = self.flushing.take()
             && safe
@@ -98,7 +105,8 @@ impl Auto {
         }
     }
 
-    /// What this rank brings to the agreement; the smallest is taken: negative microseconds of cost, and until safe.
+    /// This rank's contribution to the agreement, which takes the minimum: negative microseconds of
+    /// the cost, and of the time until safe.
     #[must_use]
     pub fn measured(&self) -> [i64; 2] {
         let Some(blocked_s) = self.blocked_s.median() else {
@@ -110,7 +118,7 @@ impl Auto {
         [cost_s, safe_after_s].map(|seconds| -((seconds * 1e6).ceil() as i64))
     }
 
-    /// What all agreed on.
+    /// Takes the agreed figures.
     pub fn agree(&mut self, measured: [i64; 2]) {
         let [cost_s, safe_after_s] = measured.map(|value| value.unsigned_abs() as f64 / 1e6);
         if cost_s <= 0.0 {
@@ -128,14 +136,15 @@ impl Auto {
         });
     }
 
-    /// What is to be said once, if checkpoints cost more than the time between failures.
+    /// A warning, given once, if checkpoints cost more than the time between failures.
     pub fn complaint(&mut self) -> Option<String> {
         let cost_s = self.kept?.cost_s;
         if cost_s < self.mtbf_s || std::mem::replace(&mut self.complained, true) {
             return None;
         }
         Some(format!(
-            "a checkpoint costs {cost_s:.3} s, and something fails every {} s (mtbf_s, node_mtbf_s): the job will hardly get on",
+            "a checkpoint costs {cost_s:.3} s, and something fails every {} s (mtbf_s, \
+             node_mtbf_s): the job will hardly make progress",
             self.mtbf_s
         ))
     }
@@ -146,14 +155,15 @@ impl Auto {
         self.kept
     }
 
-    /// Whether one would be due so long after the last one, were that safe: then somebody has to look whether it ever will be.
+    /// Whether a checkpoint would be due this long after the last one if the last one were safe;
+    /// somebody then has to check whether it ever will be.
     #[must_use]
     pub fn is_overdue(&self, since: Duration) -> bool {
         let over = |kept: Kept| since.as_secs_f64() >= kept.interval_s;
         self.flushing.is_some() && self.kept.is_none_or(over)
     }
 
-    /// Whether a checkpoint is due so long after the last one.
+    /// Whether a checkpoint is due this long after the last one.
     #[must_use]
     pub fn is_due(&self, since: Duration) -> bool {
         match self.kept {
@@ -175,7 +185,7 @@ impl Recent {
         }
     }
 
-    /// The lower one: the first checkpoint of a run takes longer than all others.
+    /// The lower median: the first checkpoint of a run takes longer than all others.
     fn median(&self) -> Option<f64> {
         let mut sorted: Vec<f64> = self.0.iter().copied().collect();
         sorted.sort_by(f64::total_cmp);

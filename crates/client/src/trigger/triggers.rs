@@ -1,17 +1,18 @@
-//! When a checkpoint is due.
+//! Decides when a checkpoint is due.
 //!
-//! * every n steps, once a multiple of n was reached or stepped over since the last checkpoint: every rank knows it, no message;
-//! * every t seconds, an interval from what was measured, a signal, a request from inside or outside, the job's end, an overhead budget: one rank may know
-//!   before another, so all agree, every m steps, with m such that agreeing costs less than 0.1 %
-//!   of the run time.
+//! * every n steps, once a multiple of n was reached or passed since the last checkpoint: every
+//!   rank knows this, without a message;
+//! * every t seconds, a measured interval, a signal, a request from inside or outside, the job's
+//!   end, an overhead budget: one rank may know before another, so all ranks agree every m steps,
+//!   with m such that agreeing costs less than 0.1 % of the run time.
 //!
 //! Invariants:
 //! 1. All ranks get the same answer for the same step.
-//! 2. With nothing but a step trigger configured no message is sent; requests are then agreed in
-//!    the next checkpoint's own message.
+//! 2. If only a step trigger is configured, no message is sent; requests are then agreed in the
+//!    next checkpoint's own message.
 //! 3. `Request` is async-signal-safe: atomic stores only.
 //!
-//! Not here: taking the checkpoint (`session.rs`), the interval from what was measured (`auto.rs`).
+//! Not here: taking the checkpoint (`checkpoint`), the measured interval (`auto.rs`).
 
 use crate::collective::{Collective, agree_min};
 use crate::options::Options;
@@ -27,11 +28,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Share of run time that agreeing may cost.
+/// Maximum share of the run time that agreeing may cost.
 const AGREE_SHARE: f64 = 0.001;
 /// Longest time between two agreements, unless one step takes longer.
 const MAX_LATENCY_S: f64 = 5.0;
-/// Most steps between two agreements.
+/// Maximum number of steps between two agreements.
 const MAX_STRIDE: i64 = 1_000_000;
 
 /// A request for a checkpoint, from a signal handler or another thread.
@@ -42,7 +43,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// Nobody asks for anything yet.
+    /// Nothing is requested yet.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -51,7 +52,7 @@ impl Request {
         }
     }
 
-    /// Asks for a checkpoint as soon as all ranks agree; with `stop_after` also for the end.
+    /// Requests a checkpoint as soon as all ranks agree; with `stop_after`, also the end.
     pub fn request(&self, stop_after: bool) {
         self.checkpoint.store(true, Ordering::Release);
         if stop_after {
@@ -83,7 +84,7 @@ impl SignalView {
         let watched = match all.get(&signal) {
             Some(&watched) => watched,
             None => {
-                // One small leak per signal and process: it may arrive at any later time.
+                // One small leak per signal and process: the signal may arrive at any later time.
                 let watched: &'static Watched = Box::leak(Box::default());
                 install_signal(signal, &watched.raised)?;
                 all.insert(signal, watched);
@@ -97,7 +98,7 @@ impl SignalView {
         })
     }
 
-    /// Whether the signal came since it was last heard.
+    /// Whether the signal arrived since it was last handled.
     fn is_pending(&mut self) -> bool {
         if self.watched.raised.swap(false, Ordering::AcqRel) {
             self.watched.count.fetch_add(1, Ordering::AcqRel);
@@ -108,7 +109,7 @@ impl SignalView {
         self.pending
     }
 
-    /// What came until now has been heard.
+    /// Marks everything up to now as handled.
     fn clear(&mut self) {
         self.is_pending();
         self.pending = false;
@@ -118,10 +119,10 @@ impl SignalView {
 /// A session's triggers.
 pub struct Trigger {
     every_steps: u64,
-    /// The step that multiples of `every_steps` are counted from: the last checkpoint's, the one restarted from, or where
-    /// the program began to ask.
+    /// The step from which multiples of `every_steps` are counted: that of the last checkpoint, the
+    /// one restarted from, or the one at which the program began to ask.
     counted_from: Option<u64>,
-    /// Whether somebody chose anything but requests that makes checkpoints due.
+    /// Whether somebody chose a trigger other than requests.
     chosen: bool,
     every: Option<Duration>,
     overhead_share: f64,
@@ -133,7 +134,7 @@ pub struct Trigger {
     /// The program is to stop after the checkpoint that the signal makes due.
     signal_stop: bool,
     clock: Arc<dyn Clock>,
-    /// Agreements happen every this many calls; calls since the last.
+    /// Number of calls from one agreement to the next, and number of calls since the last.
     stride: i64,
     calls: i64,
     /// The step of the last question.
@@ -146,22 +147,22 @@ pub struct Trigger {
     blocked_s: f64,
     last_blocked_s: f64,
     stop: bool,
-    /// What somebody outside asks this run for.
+    /// The halt request of somebody outside.
     halt: HaltRequest,
-    /// A checkpoint was lost, and this run is to end for that.
+    /// A checkpoint was lost, and this run is to end because of it.
     lost: bool,
-    /// Checkpoints until it ends, once it was asked to end after some.
+    /// Number of checkpoints until it ends, once it was asked to end after some.
     halt_after: Option<u64>,
     /// The last answer of `due` came from a wish, not from the step.
     answered: bool,
 }
 
 impl Trigger {
-    /// Triggers as configured, of a job on this many nodes, this one with this many processors for its ranks. Installs the signal's
-    /// handler if one is configured (it chains).
+    /// Creates the configured triggers of a job on this many nodes; this node has this many
+    /// processors for its ranks. Installs the signal's handler if one is configured (it chains).
     ///
     /// # Errors
-    /// When the handler cannot be installed.
+    /// If the handler cannot be installed.
     pub fn new(
         options: &Options,
         (nodes, processors): (usize, usize),
@@ -212,13 +213,13 @@ impl Trigger {
         })
     }
 
-    /// The handle for signal handlers; valid for ever.
+    /// The handle for signal handlers; valid forever.
     #[must_use]
     pub fn request(&self) -> &'static Request {
         self.request
     }
 
-    /// Whether all ranks agreed to end after the last checkpoint.
+    /// Whether all ranks have agreed to end after the last checkpoint.
     #[must_use]
     pub fn should_stop(&self) -> bool {
         self.stop
@@ -236,12 +237,12 @@ impl Trigger {
         signalled || self.wants_stop() || self.halt_after.is_some_and(|left| left <= 1)
     }
 
-    /// A checkpoint was lost, and `on_loss = "stop"` asks this run to end.
+    /// Notes that a checkpoint was lost and `on_loss = "stop"` asks this run to end.
     pub fn hear_loss(&mut self) {
         self.lost = true;
     }
 
-    /// What somebody outside asks this run for; it can be withdrawn until all ranks agreed.
+    /// Notes the halt request of somebody outside; it can be withdrawn until all ranks have agreed.
     pub fn poll_halt(&mut self, asked: HaltRequest) {
         if asked != self.halt {
             self.halt = asked;
@@ -252,7 +253,7 @@ impl Trigger {
         }
     }
 
-    /// Takes the agreed wish to stop in.
+    /// Takes the agreed wish to stop.
     pub fn agree_stop(&mut self, stop: bool) {
         self.stop |= stop;
         if let Some(signal) = self.signal.as_mut().filter(|_| stop) {
@@ -263,7 +264,7 @@ impl Trigger {
     /// Whether a checkpoint is due at `step`.
     ///
     /// # Errors
-    /// What the collective says.
+    /// The error of the collective.
     pub fn due(&mut self, collective: &mut dyn Collective, step: u64) -> Result<bool> {
         let by_steps = self.by_steps(step);
         self.asked_at = step;
@@ -299,20 +300,21 @@ impl Trigger {
             auto.agree([cost, safe_after]);
         }
         let cost_s = self.clock.now().saturating_sub(now).as_secs_f64();
-        // The quickest agreement seen is its cost; longer ones waited for a slower rank.
+        // The fastest agreement seen is its cost; longer ones waited for a slower rank.
         self.cost_s = if self.cost_s == 0.0 {
             cost_s
         } else {
             self.cost_s.min(cost_s)
         };
-        // Grows slowly: quick steps while a program warms up must not make it deaf afterwards.
+        // It grows slowly: fast steps while a program warms up must not make it unresponsive
+        // afterwards.
         self.stride = (-values[2]).clamp(1, MAX_STRIDE.min(2 * self.stride));
         // The wish to stop makes one checkpoint due, not one at every step until the program ends.
         let stops_now = values[1] != 0 && !self.stop;
         self.stop |= stops_now;
         let due = values[0] != 0 || stops_now;
         if due {
-            // Whoever wished has been heard.
+            // The wish has been granted.
             self.answered = true;
             self.request.checkpoint.store(false, Ordering::Release);
             if let Some(signal) = &mut self.signal {
@@ -322,7 +324,7 @@ impl Trigger {
         Ok(by_steps || due)
     }
 
-    /// Whether a multiple of `every_steps` was reached or stepped over.
+    /// Whether a multiple of `every_steps` was reached or passed.
     fn by_steps(&mut self, step: u64) -> bool {
         let every = self.every_steps;
         if every == 0 || step == 0 {
@@ -336,25 +338,27 @@ impl Trigger {
         step / every > from / every
     }
 
-    /// The program continues from this step, which needs no checkpoint; `None`: where it begins is open again.
+    /// Notes that the program continues from this step, which needs no checkpoint; `None`: where it
+    /// begins is open again.
     pub fn count_from(&mut self, step: Option<u64>) {
         self.counted_from = step;
     }
 
-    /// Whether somebody chose anything but requests that makes checkpoints due. The end of the job's time that a batch
-    /// system tells is nobody's choice: a job that is killed before would have no checkpoint.
+    /// Whether somebody chose a trigger other than requests. The end of the job's time that a batch
+    /// system reports is nobody's choice: a job that is killed before it would have no checkpoint.
     #[must_use]
     pub fn is_configured(&self) -> bool {
         self.chosen
     }
 
-    /// Calls between agreements that keep their cost below the share, from what was seen so far.
+    /// Number of calls between agreements that keeps their cost below the share, from what was seen
+    /// so far.
     fn stride_wish(&self) -> i64 {
         if self.step_time_s <= 0.0 || self.cost_s <= 0.0 {
             return 1;
         }
         let stride = (self.cost_s / (AGREE_SHARE * self.step_time_s)).ceil();
-        // A wish must not wait for long either: a batch system's grace time may be half a minute.
+        // A wish must not wait long either: a batch system's grace time may be half a minute.
         let every_s = self.every.map(|every| every.as_secs_f64());
         let kept_s = self.kept().map(|kept| kept.interval_s);
         let patience_s = (every_s.into_iter().chain(kept_s))
@@ -383,21 +387,22 @@ impl Trigger {
         (asked || by_time || by_budget, ending)
     }
 
-    /// A checkpoint that was due was left out: whoever wished for it still does.
+    /// Notes that a due checkpoint was skipped: the wish for it remains.
     pub fn left_out(&mut self) {
         // The next multiple counts, as if this one had been taken.
         self.counted_from = Some(self.asked_at);
         self.not_taken();
     }
 
-    /// A checkpoint that was due failed, and was not staged: whoever wished for it still does.
+    /// Notes that a due checkpoint failed and was not staged: the wish for it remains.
     pub fn not_taken(&mut self) {
         if self.answered {
             self.request.checkpoint.store(true, Ordering::Release);
         }
     }
 
-    /// A checkpoint of `step` was taken and blocked the program so long; `flush_cpu_ns`: processor time of flushes until now.
+    /// Notes that a checkpoint of `step` was taken and blocked the program this long;
+    /// `flush_cpu_ns`: processor time of flushes until now.
     pub fn taken(&mut self, step: u64, blocked_s: f64, flush_cpu_ns: u64) {
         self.last_checkpoint = self.clock.now();
         self.counted_from = Some(step);
@@ -416,26 +421,27 @@ impl Trigger {
         self.auto.as_ref().and_then(Auto::awaited)
     }
 
-    /// Whether a checkpoint waits for the awaited step alone.
+    /// Whether a checkpoint waits only for the awaited step.
     #[must_use]
     pub fn is_overdue(&self) -> bool {
         let since = || self.clock.now().saturating_sub(self.last_checkpoint);
         (self.auto.as_ref()).is_some_and(|auto| auto.is_overdue(since()))
     }
 
-    /// The awaited step is safe at all levels, or never will be; `flush_cpu_ns`: processor time of flushes until now.
+    /// Notes that the awaited step is safe at all levels, or never will be; `flush_cpu_ns`:
+    /// processor time of flushes until now.
     pub fn flushed(&mut self, safe: bool, flush_cpu_ns: u64) {
         if let Some(auto) = &mut self.auto {
             auto.flushed(safe, self.clock.now(), flush_cpu_ns);
         }
     }
 
-    /// What is to be said once of checkpoints that cost too much.
+    /// A warning, given once, about checkpoints that cost too much.
     pub fn complaint(&mut self) -> Option<String> {
         self.auto.as_mut().and_then(Auto::complaint)
     }
 
-    /// The interval that is kept by `interval = "auto"`, and what it follows from.
+    /// The interval that `interval = "auto"` keeps, and the figures behind it.
     #[must_use]
     pub fn kept(&self) -> Option<Kept> {
         self.auto.as_ref().and_then(Auto::kept)

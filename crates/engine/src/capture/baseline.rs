@@ -1,10 +1,11 @@
-//! Incremental capture, the rank's side: what of its state is stored where, and what of it may be
-//! referred to instead of being stored again.
+//! Decides, on the rank's side of an incremental checkpoint, which bytes to store and which to
+//! refer to, because an older step already stores them.
 //!
-//! The **baseline** of a rank is, for each piece of each region, the CRC of the bytes and their
-//! **home**: the step that stored them and where in that step's stream. A snapshot compares the CRCs
-//! that it computes anyway with it; a tracked region (`pages.rs`) is not even read where the kernel
-//! says that nobody wrote. Bytes that are as they were become references.
+//! The **baseline** of a rank holds, for each piece of each region, the CRC of its bytes and their
+//! **home**: the step that stored them and their offset in that step's stream. A snapshot compares
+//! its CRCs, which it computes anyway, with the baseline. It does not even read those parts of a
+//! tracked region (`pages.rs`) that nobody has written, according to the kernel. Unchanged bytes
+//! become references.
 //!
 //! ```text
 //! home committed at every level, bytes the same      → reference, home stays
@@ -13,20 +14,21 @@
 //! ```
 //!
 //! Invariants:
-//! 1. A reference is only to a step that was committed at every level of the session when the snapshot
-//!    was taken. Nothing is waited for.
-//! 2. Homes only move forward: those after a snapshot are some of those before it, and it. Each
-//!    snapshot names all of its older homes (`refers_to`). So whatever a later snapshot may refer to,
-//!    a committed earlier one has pinned, and pruning needs no word from ranks whose snapshot is on
-//!    its way.
-//! 3. Every `chain` + 1 checkpoints of a session all ranks capture everything: at most `chain` older
-//!    checkpoints are ever referred to, and pins end there.
-//! 4. What is not known is stored: no baseline after an error, or while the last snapshot is still
-//!    being staged, means a full capture. So does a lost step, for what was lost may be a directory;
-//!    a full disk excepted, where storing everything would make it worse.
+//! 1. A snapshot refers only to steps that were committed at every level of the session when it was
+//!    taken. It never waits for one.
+//! 2. Homes only move forward: every home after a snapshot is either one of the homes before it or
+//!    the snapshot itself. Each snapshot names all of its older homes (`refers_to`). An earlier
+//!    committed snapshot therefore pins every step that a later one may refer to, and prune need
+//!    not hear from ranks whose snapshot is still in flight.
+//! 3. In every (`chain` + 1)th checkpoint of a session, all ranks capture everything. A checkpoint
+//!    therefore refers to at most `chain` older ones, and pins end there.
+//! 4. Unknown bytes are stored: without a baseline (after an error, or while the last snapshot is
+//!    still being staged) a capture is full. A capture is also full after a lost step, because a
+//!    directory may be lost with it. A full disk is the exception: storing everything would make it
+//!    worse.
 //!
-//! Survives: a step lost at one level or all. Not here: where bytes lie in files (`ledger.rs`), the
-//! copy (`stage.rs`), what may be deleted (`prune.rs`).
+//! Survives: the loss of a step at one level or at all. Not here: where bytes lie in files
+//! (`ledger.rs`), the copy (`stage.rs`), what may be deleted (`prune.rs`).
 
 use crate::capture::pages::{Copied, Pages, Wanted};
 use crate::capture::stream::{Piece, Segment};
@@ -37,62 +39,62 @@ use orcheck_io::memory::Span;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Largest `chain`: the index remembers what became of 64 steps.
+/// Largest `chain`: the index remembers the outcome of 64 steps.
 pub const MAX_CHAIN: u32 = 32;
-/// Smaller regions are compared: reading them costs less than asking the kernel.
+/// Smaller regions are compared: it costs less to read them than to ask the kernel.
 pub const TRACK_FROM_BYTES: usize = 1 << 20;
-/// Tracked regions of a rank at most; each takes two descriptors.
+/// Maximum number of tracked regions of a rank; each takes two descriptors.
 const MAX_TRACKED: usize = 64;
-/// Checkpoints for which a region that is mostly written is compared instead of tracked.
+/// A region whose pages are mostly written is compared, not tracked, for this many checkpoints.
 const REST: u32 = 8;
-/// A reference takes about a hundred bytes of record, so smaller pieces are stored.
+/// Smaller pieces are stored: a reference takes about a hundred bytes of the record.
 const WORTH_BYTES: u64 = 1024;
-/// Notes kept for the user at most.
+/// Maximum number of notes kept for the user.
 const MAX_NOTES: usize = 16;
 
 /// Where bytes were stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Home {
-    /// By the snapshot of this step.
+    /// The step whose snapshot stored them.
     pub step: u64,
     /// Offset in its stream.
     pub stream_at_bytes: u64,
 }
 
-/// What became of a step, over all levels of the session.
+/// The outcome of a step, over all levels of the session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     /// Committed at every level.
     Committed,
-    /// Not decided at every level yet.
+    /// Not yet decided at every level.
     Pending,
-    /// Lost at one level at least.
+    /// Lost at one level or more.
     Lost,
 }
 
 /// Why a snapshot refers to nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Full {
-    /// Nothing is known of older ones: the first of a session, or the one after an error.
+    /// No older snapshot is known: this is the first of a session, or the first after an error.
     First = 1,
-    /// As many checkpoints refer to older ones as are allowed.
+    /// The chain of references has reached its maximum length.
     Chain = 2,
-    /// Most of the last one was stored anyway.
+    /// Most of the last snapshot was stored anyway.
     Share = 3,
     /// A step was lost, or the directories changed.
     Loss = 4,
 }
 
-/// What the last snapshot of a rank was.
+/// A summary of a rank's last snapshot.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Captured {
     /// Its step.
     pub step: u64,
-    /// Bytes of regions stored with it.
+    /// Bytes of regions that it stored.
     pub stored_bytes: u64,
-    /// Bytes of regions that are stored with older ones.
+    /// Bytes of regions that it refers to in older snapshots.
     pub referred_bytes: u64,
-    /// Bytes of regions whose written pages alone were read.
+    /// Bytes of regions whose written pages were the only ones read.
     pub tracked_bytes: u64,
     /// Why it refers to nothing; `None` if it may.
     pub full: Option<Full>,
@@ -121,29 +123,29 @@ pub struct Baseline {
 
 #[derive(Default)]
 struct State {
-    /// Regions by name; trackers may be armed in it although nothing is known yet.
+    /// Regions by name; trackers may already be armed in it while nothing is known.
     regions: BTreeMap<String, RegionBaseline>,
-    /// Whether `regions` are what the last snapshot found.
+    /// Whether `regions` holds the findings of the last snapshot.
     known: bool,
-    /// The step whose snapshot has the baseline now.
+    /// The step whose snapshot has the baseline at present.
     out: Option<u64>,
-    /// Steps since the last full capture whose fate is not known.
+    /// Steps since the last full capture that are not decided yet.
     undecided: BTreeSet<u64>,
     generation: Option<u64>,
     mostly_changed: bool,
-    /// Regions that are not tracked for this many checkpoints.
+    /// Regions that are not tracked, each for this many more checkpoints.
     resting: BTreeMap<String, u32>,
-    /// Regions that cannot be tracked where they are.
+    /// Regions that cannot be tracked at their present address.
     refused: BTreeMap<String, usize>,
     captured: Captured,
     notes: Vec<String>,
 }
 
-/// What the caller knows when a snapshot begins.
+/// What the caller knows at the beginning of a snapshot.
 pub struct Beginning<'a> {
     /// Its step.
     pub step: u64,
-    /// Checkpoints that the session took before: the same on all ranks.
+    /// The number of earlier checkpoints of the session; the same on all ranks.
     pub turn: u64,
     /// The configured chain.
     pub chain: u32,
@@ -151,24 +153,24 @@ pub struct Beginning<'a> {
     pub generation: u64,
     /// Its own container.
     pub container: FileName,
-    /// What became of a step, and whether a lost one speaks against its directories.
+    /// The fate of a step, and whether a loss makes its directories suspect.
     pub fate: &'a dyn Fn(u64) -> (Fate, bool),
 }
 
 impl Baseline {
-    /// What the last snapshot was.
+    /// The summary of the last snapshot.
     #[must_use]
     pub fn captured(&self) -> Captured {
         self.lock().captured
     }
 
-    /// What the user should know, once.
+    /// The notes for the user; each is returned once.
     #[must_use]
     pub fn take_notes(&self) -> Vec<String> {
         std::mem::take(&mut self.lock().notes)
     }
 
-    /// Whether the region is captured by pages: tracked already, or from now on.
+    /// Whether the region is captured by pages, whether it was tracked before or is from now on.
     #[must_use]
     pub fn track(&self, name: &str, span: Span, failpoints: &Failpoints) -> bool {
         let mut state = self.lock();
@@ -185,7 +187,7 @@ impl Baseline {
             {
                 return true;
             }
-            // The old tracker must go first: the kernel allows one.
+            // Drop the old tracker first: the kernel allows only one.
             Some(RegionBaseline::Paged(_)) => drop(regions.remove(name)),
             _ => {}
         }
@@ -214,8 +216,8 @@ impl Baseline {
         }
     }
 
-    /// Takes the baseline for one snapshot of regions (name, captured by pages); [`Capture::finish`]
-    /// brings the new one.
+    /// Takes the baseline for a snapshot of regions (name, captured by pages); [`Capture::finish`]
+    /// returns the new baseline.
     #[must_use]
     pub fn begin(
         self: &Arc<Self>,
@@ -224,7 +226,8 @@ impl Baseline {
     ) -> Capture {
         let mut state = self.lock();
         let full = state.why_full(beginning);
-        // Breaks if: only steps of a full capture are forgotten here; a lost one would then end every chain.
+        // Breaks if: only the steps of a full capture are forgotten here; a lost step would then
+        // end every chain.
         if full.is_some() {
             state.undecided.clear();
         } else {
@@ -238,8 +241,8 @@ impl Baseline {
             *left -= 1;
             *left > 0
         });
-        // Breaks if: regions that are not in this snapshot stay; a later one would refer to homes that no
-        // committed checkpoint pins.
+        // Breaks if: regions that are not in this snapshot stay; a later snapshot would refer to
+        // homes that no committed checkpoint pins.
         let mut regions = std::mem::take(&mut state.regions);
         if cfg!(debug_assertions) {
             state.check_invariants();
@@ -249,7 +252,8 @@ impl Baseline {
             .iter()
             .map(|(name, paged)| {
                 let held = regions.remove(name)?;
-                // Pages of a region that is copied this time would keep homes beyond a full capture.
+                // The pages of a region that is copied this time would keep their homes beyond a
+                // full capture.
                 (*paged == matches!(held, RegionBaseline::Paged(_))).then_some(held)
             })
             .collect();
@@ -284,7 +288,7 @@ impl Baseline {
 }
 
 impl State {
-    /// Why the snapshot that begins may refer to nothing, if it may not.
+    /// Why the snapshot that begins must not refer to any other; `None` if it may.
     fn why_full(&mut self, beginning: &Beginning<'_>) -> Option<Full> {
         let lost = self.undecided.iter().any(|&step| (beginning.fate)(step).1);
         let generation = self.generation.replace(beginning.generation);
@@ -303,9 +307,10 @@ impl State {
         }
     }
 
-    /// Panics where the state contradicts the invariants above: a defect, whatever the program does.
+    /// Panics if the state contradicts the invariants above, which is a defect no matter what the
+    /// program does.
     fn check_invariants(&self) {
-        // 4. While a snapshot has the baseline, nothing is known here.
+        // 4. While a snapshot has the baseline, this state knows nothing.
         assert!(!(self.known && self.out.is_some()));
         assert!(self.resting.values().all(|&left| left > 0));
         assert!(self.notes.len() <= MAX_NOTES);
@@ -338,12 +343,13 @@ impl RegionBaseline {
     }
 }
 
-/// One snapshot being taken against the baseline.
+/// A snapshot that is being taken against the baseline.
 pub struct Capture {
     baseline: Arc<Baseline>,
     step: u64,
     full: Option<Full>,
-    /// Steps that stored some of it before: what became of them, and this writer's container.
+    /// The steps that stored some of the bytes before: their fates, and this writer's container of
+    /// each.
     homes: BTreeMap<u64, (Fate, String)>,
     names: Vec<String>,
     held: Vec<Option<RegionBaseline>>,
@@ -369,7 +375,7 @@ impl Capture {
         }
     }
 
-    /// What must be copied of a tracked region.
+    /// Selects what to copy of a tracked region.
     pub fn want(&mut self, region: usize, most_extents: usize) -> Option<Wanted> {
         let mut held = self.held.get_mut(region)?.take();
         let Some(RegionBaseline::Paged(pages)) = &mut held else {
@@ -388,13 +394,13 @@ impl Capture {
         Some(wanted)
     }
 
-    /// Whether a page that was copied may be referred to instead.
+    /// Whether a copied page can be referred to instead.
     #[must_use]
     pub fn is_page_stored(&self, pages: &Pages, page: usize, crc: u64) -> bool {
         pages.is_stored(page, crc, &|step| self.fate(step))
     }
 
-    /// Enters the pages that were copied of a tracked region and gives its extents.
+    /// Enters the copied pages of a tracked region and returns its extents.
     pub fn enter_pages(
         &mut self,
         region: usize,
@@ -435,12 +441,13 @@ impl Capture {
         Some(&units[at]).filter(|unit| unit.len_bytes == piece.len_bytes)
     }
 
-    /// The unit of a piece if its bytes are as they were.
+    /// The unit of a piece, if its bytes are unchanged.
     fn same(&self, piece: &Piece, crc: u64) -> Option<&Unit> {
         self.unit(piece).filter(|unit| unit.crc == crc)
     }
 
-    /// Whether all of a segment may be referred to: it need not be handed over.
+    /// Whether every piece of a segment can be referred to, so that the segment need not be handed
+    /// over.
     // Breaks if: `any` instead of `all`; a piece that changed would be lost.
     #[must_use]
     pub fn is_stored(&self, segment: &Segment, crcs: &[u64]) -> bool {
@@ -454,8 +461,8 @@ impl Capture {
             })
     }
 
-    /// Enters a piece and gives its extent. `own`: where it was stored in this stream; `None` for one
-    /// of a segment that [`Self::is_stored`].
+    /// Enters a piece and returns its extent. `own` is the place in this stream that stores it;
+    /// `None` if [`Self::is_stored`] is true of its segment.
     pub fn enter(&mut self, piece: &Piece, crc: u64, own: Option<u64>) -> Extent {
         let here = Home {
             step: self.step,
@@ -465,7 +472,8 @@ impl Capture {
             self.changed_bytes += piece.len_bytes;
         }
         let home = match self.same(piece, crc) {
-            // Breaks if: a pending home is replaced; checkpoints that follow closely would never refer.
+            // Breaks if: a pending home is replaced; checkpoints in quick succession would never
+            // refer to older ones.
             Some(unit) if self.full.is_none() && self.fate(unit.home.step) != Fate::Lost => {
                 unit.home
             }
@@ -482,7 +490,7 @@ impl Capture {
         self.extent(place, piece.len_bytes, crc)
     }
 
-    /// The extent of bytes at a place: of this stream, or of an older one.
+    /// The extent of the bytes at a place in this stream or in an older one.
     fn extent(&self, place: Home, len_bytes: u64, crc: u64) -> Extent {
         let older = self.homes.get(&place.step);
         Extent {
@@ -505,7 +513,7 @@ impl Capture {
         }
     }
 
-    /// The older steps that must stay as long as this snapshot does; ascending.
+    /// The older steps that must be kept as long as this snapshot, ascending.
     #[must_use]
     pub fn refers_to(&self) -> Vec<u64> {
         let mut homes: BTreeSet<u64> = self
@@ -523,11 +531,11 @@ impl Capture {
         homes.into_iter().collect()
     }
 
-    /// The snapshot is complete: what it found is the baseline of the next one.
+    /// Completes the snapshot: its findings become the baseline of the next one.
     pub fn finish(mut self) {
         let baseline = Arc::clone(&self.baseline);
         let mut state = baseline.lock();
-        // Breaks if: a snapshot that took long puts its baseline over that of a newer one.
+        // Breaks if: a slow snapshot overwrites the baseline of a newer one.
         if state.out != Some(self.step) && !off(Switch::LateBaseline) {
             return;
         }
@@ -554,7 +562,7 @@ impl Capture {
 
 impl Drop for Capture {
     fn drop(&mut self) {
-        // What it armed ends with it, before anything is armed again.
+        // Disarm the trackers of this capture before anything is armed again.
         self.held.clear();
         let mut state = self.baseline.lock();
         if state.out == Some(self.step) {

@@ -1,21 +1,23 @@
-//! A tracked region, page by page: which pages this step stores, and what the region is made of then.
+//! Captures a tracked region page by page: selects the pages that a step stores, and lists the
+//! extents that then make up the region.
 //!
-//! How: the kernel says which pages were written ([`Tracker`]). For each page the table holds the CRC
-//! and the home of its bytes; pages nobody wrote are not read. Written pages are copied one by one
-//! into chunks, and those that turn out unchanged are left out. The CRC of a run of pages is combined
-//! from theirs, so a run of any pages can be referred to or stored; groups of pages that lie in one
-//! piece are summed up once.
+//! How: the kernel reports which pages were written ([`Tracker`]). The table holds, for each page,
+//! the CRC and the home of its bytes; unwritten pages are not read. Written pages are copied one by
+//! one into chunks, except for those that turn out to be unchanged. The CRC of a run of pages is
+//! combined from the CRCs of its pages, so any run of pages can be referred to or stored. The CRC
+//! of a group of pages that lie in one piece is computed once.
 //!
-//! A region that was written by more than a quarter, or that would fall into too many runs, is
-//! captured whole: a fresh base. When that happens several times in a row it is not tracked for a
-//! while, because the first write to each protected page costs more than its copy.
+//! A region is captured whole, as a fresh base, if more than a quarter of it was written or if it
+//! would consist of too many runs. After several whole captures in a row the region is not tracked
+//! for a while, because the first write to a protected page costs more than copying the page.
 //!
 //! Invariants:
-//! 1. The scan comes before the copy: a write between the two is copied, or found by the next scan.
-//! 2. A page whose home is not committed is stored again, written or not.
-//! 3. The parts of pages at both ends, which may be shared with other data, count as always written
+//! 1. The scan precedes the copy: a write between the two is either copied or found by the next
+//!    scan.
+//! 2. A page whose home is not committed is stored again, whether or not it was written.
+//! 3. The partial pages at both ends, which may be shared with other data, always count as written
 //!    and are compared.
-//! 4. After a failed scan nothing is known: everything is stored.
+//! 4. After a failed scan nothing is known, and everything is stored.
 //!
 //! Not here: the kernel's side (`io::track`), the chunks (`stage.rs`), what homes mean
 //! (`baseline.rs`).
@@ -28,16 +30,16 @@ use orcheck_io::memory::Span;
 use orcheck_pool::{Tracker, page_bytes};
 use std::collections::BTreeSet;
 
-/// A region is captured whole when more than one of this many pages was written.
+/// A region is captured whole if more than one in this many of its pages was written.
 const WHOLE_FROM_SHARE: usize = 4;
-/// It rests after this many whole captures in a row.
+/// Tracking of a region pauses after this many whole captures in a row.
 const REST_AFTER: u32 = 3;
-/// Pages to an extent, on average, at least.
+/// Minimum average number of pages in an extent.
 const RUNS_PER_PAGES: usize = 2;
-/// Pages that are summed up together where they lie in one piece.
+/// Number of pages whose CRCs are combined if they lie in one piece.
 const GROUP_PAGES: usize = 64;
 
-/// What is known of one page.
+/// What is known about a page.
 #[derive(Debug, Clone, Copy)]
 struct Page {
     crc: u64,
@@ -52,44 +54,44 @@ pub struct Pages {
     tracker: Tracker,
     /// Bytes before the first whole page.
     head_bytes: usize,
-    /// One entry per page, the parts at both ends included; empty while nothing is known.
+    /// One entry per page, including the partial pages at both ends; empty while nothing is known.
     table: Vec<Page>,
-    /// The CRC of this many pages each, where they are whole and lie in one piece: nothing else of a group
-    /// that nobody wrote is looked at.
+    /// The CRCs of groups of this many pages, for groups of whole pages that lie in one piece. For
+    /// a group without written pages, the capture reads nothing else.
     groups: Vec<Option<u64>>,
     count: usize,
-    /// Steps that stored some of it.
+    /// Steps that stored some of the region.
     homes: BTreeSet<u64>,
-    /// Extents of the last capture.
+    /// Number of extents in the last capture.
     extents: usize,
     whole_in_a_row: u32,
-    /// The capture that continues stores all of it.
+    /// The capture in progress stores the whole region.
     whole: bool,
     shift: CrcShift,
     shift_group: CrcShift,
 }
 
-/// What is to be copied of a region.
+/// What to copy of a region.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// Pages (first, count), ascending.
     pub runs: Vec<(usize, usize)>,
-    /// It has been captured whole too often.
+    /// The region was captured whole too often; tracking pauses.
     pub rests: bool,
 }
 
-/// One page as it was copied.
+/// A page, as copied.
 #[derive(Debug, Clone, Copy)]
 pub struct Copied {
     /// Its number.
     pub page: usize,
-    /// CRC of the bytes that were copied.
+    /// CRC of the copied bytes.
     pub crc: u64,
-    /// Where it was stored in this stream; `None` if it is referred to.
+    /// Its place in this stream; `None` if it is referred to.
     pub stream_at_bytes: Option<u64>,
 }
 
-/// A part of the region that lies in one piece somewhere.
+/// A contiguous part of the region that lies in one piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Run {
     /// Where.
@@ -100,12 +102,12 @@ pub struct Run {
     pub crc: u64,
 }
 
-/// What a region is made of.
+/// The result of entering a capture.
 #[derive(Debug)]
 pub struct Entered {
     /// Its parts, in order.
     pub runs: Vec<Run>,
-    /// Bytes that were found to be others than before.
+    /// Bytes that changed.
     pub changed_bytes: u64,
 }
 
@@ -113,7 +115,7 @@ impl Pages {
     /// Begins to track a region.
     ///
     /// # Errors
-    /// What [`Tracker::arm`] says.
+    /// The error of [`Tracker::arm`].
     pub fn arm(span: Span, failpoints: &Failpoints) -> Result<Self> {
         let tracker = Tracker::arm(span, failpoints)?;
         let size = page_bytes();
@@ -142,19 +144,19 @@ impl Pages {
         self.span
     }
 
-    /// Pages, the parts at both ends included.
+    /// Number of pages, including the partial pages at both ends.
     #[must_use]
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Most extents that a region of this many bytes is cut into.
+    /// Maximum number of extents of a region of this many bytes.
     #[must_use]
     pub fn most_extents(len_bytes: usize) -> usize {
         (len_bytes / page_bytes() / RUNS_PER_PAGES).max(1024)
     }
 
-    /// Steps that stored some of it.
+    /// Steps that stored some of the region.
     #[must_use]
     pub fn homes(&self) -> &BTreeSet<u64> {
         &self.homes
@@ -179,10 +181,10 @@ impl Pages {
         self.span.sub(at, len)
     }
 
-    /// Asks the kernel what was written and protects it again; says what must be copied.
+    /// Asks the kernel which pages were written, protects them again, and selects what to copy.
     ///
     /// # Errors
-    /// What the scan says; everything is wanted then.
+    /// The error of the scan; the next capture then stores everything.
     pub fn want(
         &mut self,
         full: bool,
@@ -219,8 +221,8 @@ impl Pages {
             runs.add(self.count - 1, 1);
         }
         let heavy = runs.pages * WHOLE_FROM_SHARE > self.count;
-        // Breaks if: homes that are pending or lost are not looked at; their pages would be in no
-        // committed checkpoint.
+        // Breaks if: pending or lost homes are ignored; their pages would be in no committed
+        // checkpoint.
         if self.homes.iter().any(|&step| fate(step) != Fate::Committed) {
             runs = self.with_uncommitted(&runs, fate);
         }
@@ -237,7 +239,7 @@ impl Pages {
         })
     }
 
-    /// `runs` and all pages whose home is not committed.
+    /// `runs`, and all pages whose home is not committed.
     fn with_uncommitted(&self, runs: &Runs, fate: &dyn Fn(u64) -> Fate) -> Runs {
         let mut all = Runs::default();
         let mut written = runs.runs.iter().peekable();
@@ -258,10 +260,10 @@ impl Pages {
         all
     }
 
-    /// Whether a page that was copied is as it was, and may be referred to.
+    /// Whether a copied page is unchanged and can be referred to.
     #[must_use]
     pub fn is_stored(&self, page: usize, crc: u64, fate: &dyn Fn(u64) -> Fate) -> bool {
-        // Breaks if: a whole capture leaves unchanged pages out; it would be no fresh base.
+        // Breaks if: a whole capture leaves out unchanged pages; it would not be a fresh base.
         !self.whole
             && self
                 .table
@@ -269,8 +271,8 @@ impl Pages {
                 .is_some_and(|known| known.crc == crc && fate(known.home.step) == Fate::Committed)
     }
 
-    /// Enters what was copied (ascending; all pages if nothing was known) and gives the parts the
-    /// region is made of, each of at most `cut_bytes`.
+    /// Enters the copied pages (ascending; all pages if nothing was known) and returns the parts of
+    /// which the region consists, each of at most `cut_bytes`.
     pub fn enter(
         &mut self,
         step: u64,
@@ -328,7 +330,7 @@ impl Pages {
             let group = (number.is_multiple_of(GROUP_PAGES))
                 .then(|| self.groups[number / GROUP_PAGES])
                 .flatten()
-                // Breaks if: pages that were stored now are taken from the home that they had.
+                // Breaks if: pages that this snapshot stores are read from their previous home.
                 .filter(|_| {
                     stored
                         .peek()
@@ -367,7 +369,7 @@ impl Pages {
         runs
     }
 
-    /// Sums up again the groups that were copied in part.
+    /// Recomputes the CRCs of groups with copied pages.
     // Breaks if: this is done only once.
     fn sum_up(&mut self, copied: &[Copied]) {
         let size = self.size as u64;
@@ -407,7 +409,7 @@ impl Pages {
     }
 }
 
-/// Ascending runs of pages that do not touch.
+/// Ascending runs of pages that do not touch each other.
 #[derive(Default)]
 struct Runs {
     runs: Vec<(usize, usize)>,

@@ -1,27 +1,28 @@
-//! Stage: one rank's snapshot goes into the pool, copied and checksummed in one pass.
+//! Stages a rank's snapshot: copies it into the pool and computes its checksums in one pass.
 //!
-//! The program waits for the foreground segments only; lent regions follow on the rank's own
-//! CP-thread ([`Staging`] moves there). Every segment is handed to the flushing CP-thread as soon
-//! as it is complete, so the device is busy from the first chunk.
+//! The program waits only for the foreground segments. The rank's own CP-thread stages the lent
+//! regions afterwards ([`Staging`] moves there). Each segment is handed to the flushing CP-thread
+//! as soon as it is complete, so that the device is busy from the first chunk.
 //!
-//! When the pool does not hold the snapshots of all ranks, a rank first takes the node's **stage
-//! slot** and gives it back once its own flush has its turn at the lane: the two interleaved locks
-//! of Algorithm 1 (checkpointing orchestration), so at most two snapshots are in memory and a pool
-//! of a few chunks suffices.
+//! If the pool cannot hold the snapshots of all ranks, a rank first takes the node's **stage slot**
+//! and returns it when the flush of its snapshot has its turn at the lane. These are the two
+//! interleaved locks of Algorithm 1 (checkpointing orchestration): at most two snapshots are in
+//! memory, and a pool of a few chunks suffices.
 //!
-//! With incremental capture (`baseline.rs`) a segment whose bytes are stored already is not handed over:
-//! its chunk goes back, and its pieces become references. Of a tracked region (`pages.rs`) only written
-//! pages are copied, packed into chunks of their own. So what is handed over is known only as it goes;
-//! the stream's length is announced as the most it can be.
+//! In an incremental capture (`baseline.rs`), a segment whose bytes are already stored is not
+//! handed over: its chunk is returned, and its pieces become references. Of a tracked region
+//! (`pages.rs`), only the written pages are copied; they are packed into chunks of their own. The
+//! length of the stream is therefore known only at the end, and `Begin` announces its maximum.
 //!
 //! Invariants:
-//! 1. `Begin` is always followed by `Seal` or `Fail`: the CP-thread never waits for ever.
-//! 2. The CRC in the record is that of the program's memory at the moment it was read.
+//! 1. `Begin` is always followed by `Seal` or `Fail`, so the CP-thread never waits forever.
+//! 2. A CRC in the record is that of the program's memory at the moment it was read.
 //! 3. Chunks are taken in stream order, so a pool of any size makes progress.
-//! 4. Segments are handed over in stream order, and an extent's place is where its segment came to lie.
+//! 4. Segments are handed over in stream order, and an extent's offset is that of its segment in
+//!    the stream.
 //!
-//! Survives: a full pool (waits, with a deadline), a codec that fails (`Fail`, the step is lost,
-//! the error returned). Not here: what follows in the CP-thread (`flush.rs`).
+//! Survives: a full pool (waits, with a deadline); a codec that fails (sends `Fail`; the step is
+//! lost and the error returned). Not here: what the CP-thread does next (`flush.rs`).
 
 mod context;
 mod told;
@@ -44,22 +45,22 @@ use std::sync::{Arc, Mutex};
 pub(crate) use told::Kind;
 use told::{push_pages, push_pieces};
 
-/// Reads `dst.len()` bytes of a region from offset `at_bytes` on.
+/// Reads `dst.len()` bytes of a region, starting at offset `at_bytes`.
 pub type ReadFn = Box<dyn FnMut(u64, &mut [u8]) -> Result<()> + Send>;
 
 /// Where the bytes of a region come from.
 pub enum Source {
     /// The program's memory.
     Memory(Span),
-    /// The program's memory; only written pages are read.
+    /// The program's memory; only its written pages are read.
     Tracked(Span),
-    /// Something that is read piece by piece on the staging thread: codec, file, strided array.
+    /// A source read piece by piece on the staging thread: a codec, a file or a strided array.
     Read(ReadFn),
-    /// Nothing: another rank stores it.
+    /// Nothing: another rank stores this region.
     Elsewhere,
 }
 
-/// One snapshot on its way into the pool.
+/// A snapshot on its way into the pool.
 pub struct Staging {
     context: StageContext,
     step: u64,
@@ -68,35 +69,35 @@ pub struct Staging {
     sources: Vec<Source>,
     slot: Option<Gate>,
     done: usize,
-    /// Where the next segment comes to lie in the stream.
+    /// Offset of the next segment in the stream.
     stream_at_bytes: u64,
     cut_bytes: u32,
     pipelined: bool,
     open: bool,
     capture: Option<Capture>,
     most_extents: usize,
-    /// What the CP-thread is told of each region; empty unless it encodes.
+    /// The kind of each region, for the CP-thread; empty unless it encodes or checks.
     kinds: Vec<Kind>,
 }
 
-/// What fills at most one chunk.
+/// The content of at most one chunk.
 enum Job {
-    /// A segment of the plan, by its number.
+    /// A segment of the plan, by number.
     Segment(usize),
     /// Pages (first, count) of a tracked region.
     Pages(usize, Vec<(usize, usize)>),
 }
 
-/// What a job came to.
+/// The result of a job.
 enum Filled {
-    /// The CRCs of a segment's pieces, and whether it is stored already.
+    /// The CRCs of a segment's pieces, and whether the segment is already stored.
     Segment(Vec<u64>, bool),
-    /// Copied pages, by their place in the chunk, and how many bytes of it they fill.
+    /// The copied pages, in their order in the chunk, and how many bytes of the chunk they fill.
     Pages(Vec<Copied>, u64),
 }
 
 impl Filled {
-    /// Bytes to hand over; 0 when all of it may be referred to.
+    /// Bytes to hand over; 0 if all of them can be referred to.
     fn len_bytes(&self, segment: impl FnOnce() -> u64) -> u64 {
         match self {
             Filled::Segment(_, true) => 0,
@@ -107,10 +108,10 @@ impl Filled {
 }
 
 impl Staging {
-    /// A snapshot of `regions` (extents still empty) read from `sources`, laid out by `plan`.
-    /// `pipelined`: the pool does not hold all snapshots; the rank then holds `slot`, the node's
-    /// stage slot, unless it was refused and only says so. `incremental`: against this baseline, and
-    /// with at most this many extents for each tracked region.
+    /// Prepares a snapshot of `regions` (extents still empty), read from `sources` and laid out by
+    /// `plan`. `pipelined`: the pool cannot hold all snapshots; the rank then holds `slot`, the
+    /// node's stage slot, unless it gave up waiting and only reports that. `incremental`: the
+    /// baseline, and the maximum number of extents per tracked region.
     #[must_use]
     pub fn new(
         context: StageContext,
@@ -146,10 +147,10 @@ impl Staging {
         }
     }
 
-    /// The most bytes that the stream can have.
+    /// The maximum length of the stream, in bytes.
     fn most_bytes(&self) -> u64 {
         let tracked = self.sources.iter().filter_map(|source| match source {
-            // Whole pages, and one more block for the part at each end.
+            // Whole pages, and one more block for the partial page at each end.
             Source::Tracked(span) => Some(span.len_bytes().next_multiple_of(BLOCK_BYTES) as u64),
             _ => None,
         });
@@ -160,14 +161,15 @@ impl Staging {
     /// Announces the snapshot to the CP-thread.
     ///
     /// # Errors
-    /// Unavailable when the CP-thread takes nothing.
+    /// Unavailable if the CP-thread accepts nothing.
     pub fn begin(&mut self) -> Result<()> {
         let begun = self.announce();
         begun.inspect_err(|error| self.tell_why(error))
     }
 
     fn announce(&mut self) -> Result<()> {
-        // Announced even if the step fails: the CP-thread then learns at once that nothing comes.
+        // Announced even if the step fails, so that the CP-thread learns at once that nothing will
+        // follow.
         let allowed = self.context.failpoints.at("stage.begin", "");
         self.push(Descriptor::Begin {
             step: self.step,
@@ -181,7 +183,8 @@ impl Staging {
         allowed.map(|_| ())
     }
 
-    /// Announces the snapshot, unless it is, and says that nothing of it comes, and why.
+    /// Announces the snapshot, unless that has been done, and reports that it will not follow and
+    /// why.
     ///
     /// # Errors
     /// As [`Self::begin`].
@@ -190,16 +193,16 @@ impl Staging {
         if self.open { Ok(()) } else { self.begin() }
     }
 
-    /// Before the `Fail` that follows: the others are told the cause, and not only that there is one.
+    /// Publishes the cause before the `Fail` that follows, so that the other ranks report it.
     fn tell_why(&self, error: &Error) {
         let StageContext { local, .. } = self.context;
         self.context.index().set_reason(local, self.step, error);
     }
 
-    /// Stages the segments that the program waits for, with `threads` threads.
+    /// Stages the segments that the program waits for, using `threads` threads.
     ///
     /// # Errors
-    /// What a source or the pool says; the snapshot is then given up (`Fail`).
+    /// The error of a source or of the pool; the snapshot is then given up (`Fail`).
     pub fn foreground(&mut self, threads: usize) -> Result<()> {
         let staged = self.stage_foreground(threads);
         staged.inspect_err(|error| self.tell_why(error))
@@ -226,7 +229,7 @@ impl Staging {
         Ok(())
     }
 
-    /// Asks for the written pages of the tracked regions, and cuts what must be copied into jobs.
+    /// Finds the written pages of the tracked regions, and cuts what must be copied into jobs.
     fn want_pages(&mut self, jobs: &mut Vec<Job>) -> Vec<(usize, Wanted)> {
         let mut all = Vec::new();
         let Some(capture) = &mut self.capture else {
@@ -260,23 +263,24 @@ impl Staging {
         all
     }
 
-    /// Whether the program waits for any segment or for pages. Without, the snapshot need not begin
-    /// before the CP-thread of this rank gets it.
+    /// Whether the program waits for any segment or page. If not, the snapshot need not begin until
+    /// this rank's CP-thread receives it.
     #[must_use]
     pub fn has_foreground(&self) -> bool {
         let tracked = |source: &Source| matches!(source, Source::Tracked(_));
         self.plan.foreground > 0 || self.sources.iter().any(tracked)
     }
 
-    /// Whether segments are for the CP-thread of this rank, which the program does not wait for.
+    /// Whether any segments are left to this rank's CP-thread, without the program waiting for
+    /// them.
     #[must_use]
     pub fn has_background(&self) -> bool {
         self.plan.foreground < self.plan.segments.len()
     }
 
-    /// Stages what is left, writes the rank record and seals the snapshot; begins it first if nobody
-    /// has. With a stage slot: then waits for its turn at the lane; why that did not come is given back, and loses
-    /// nothing.
+    /// Stages the rest, writes the rank record and seals the snapshot; begins it first if nobody
+    /// has. A rank with a stage slot then waits for its turn at the lane. The returned error says
+    /// why that turn did not come; nothing is lost by it.
     ///
     /// # Errors
     /// As [`Self::foreground`].
@@ -318,7 +322,8 @@ impl Staging {
             })?;
         }
         self.context.failpoints.at("stage.seal", "")?;
-        // Before the seal: whoever waited for this step takes the next one at once. Should it still fail, it is a home lost.
+        // Before the seal: a thread that waited for this step takes the next one at once. If
+        // sealing fails after all, that is a lost home.
         if let Some(capture) = self.capture.take() {
             capture.finish();
         }
@@ -363,7 +368,7 @@ impl Staging {
             .first_chunk(self.context.local, chunk_count)
     }
 
-    /// Does jobs in order; gives the pages that were copied, with their regions.
+    /// Does the jobs in order; returns the copied pages with their regions.
     fn run(&mut self, jobs: &[Job], threads: usize) -> Result<Vec<(usize, Vec<Copied>)>> {
         let memory_only = self
             .sources
@@ -383,7 +388,8 @@ impl Staging {
         Ok(pages)
     }
 
-    /// Enters the extents of a segment that came to lie at `stream_at_bytes`; gives copied pages back.
+    /// Enters the extents of a segment at offset `stream_at_bytes` of the stream; returns the
+    /// copied pages.
     fn enter(
         &mut self,
         job: &Job,
@@ -435,7 +441,7 @@ impl Staging {
         }
         let pool = Arc::clone(&self.context.pool);
         let chunk = self.context.take(self.near())?;
-        // Breaks if: the chunk is given back on errors only; a codec that panics would take it along.
+        // Breaks if: the chunk is returned only on errors; a codec that panics would leak it.
         let mut filling = Filling {
             pool: &pool,
             index: Some(chunk.index()),
@@ -469,7 +475,7 @@ impl Staging {
         Ok((filled, at))
     }
 
-    /// Fills with several threads; chunks are taken and handed over in stream order.
+    /// Fills chunks on several threads, which take them and hand them over in stream order.
     fn fill_parallel(&mut self, jobs: &[Job], threads: usize) -> Result<Vec<(Filled, u64)>> {
         let spans: Vec<Option<Span>> = self
             .sources
@@ -505,7 +511,8 @@ impl Staging {
                 })
             };
             let helpers: Vec<_> = (1..threads.min(jobs.len()))
-                // Fewer threads than asked for are slower, not wrong: this one continues alone if it must.
+                // Fewer threads than requested are slower, not wrong: this thread continues alone
+                // if it must.
                 .map_while(|which| help(which).ok())
                 .collect();
             let mut result = work();
@@ -530,7 +537,7 @@ impl Staging {
     }
 }
 
-/// Bytes that lie in the stream itself, as they are.
+/// The extent of bytes that this stream itself holds, unencoded.
 pub(crate) fn own_extent(stream_at_bytes: u64, len_bytes: u64, crc: u64) -> Extent {
     Extent {
         container: None,
@@ -548,7 +555,8 @@ fn no_pieces() -> Error {
     Error::internal("a region stored elsewhere has no pieces")
 }
 
-/// A chunk being filled: given back when that ends early, by an error or by a panic of the program's code.
+/// A chunk that is being filled; returned to the pool if filling ends early, whether by an error or
+/// by a panic of the program's code.
 struct Filling<'a> {
     pool: &'a Pool,
     index: Option<u32>,
@@ -568,7 +576,7 @@ fn give_back(pool: &Pool, index: u32) {
     }
 }
 
-/// What the copying threads of one snapshot share.
+/// The state shared by the threads that copy a snapshot.
 struct Copying<'a> {
     context: &'a StageContext,
     plan: &'a Plan,
@@ -578,7 +586,7 @@ struct Copying<'a> {
 }
 
 impl Copying<'_> {
-    /// Fills a chunk; `read` puts one piece into it and gives its CRC.
+    /// Fills a chunk; `read` copies one piece into it and returns the CRC.
     fn fill(
         &self,
         job: &Job,
@@ -618,7 +626,7 @@ impl Copying<'_> {
                         crc,
                         stream_at_bytes: (!stored).then_some(u64::from(at)),
                     });
-                    // The next page takes the place of one that need not be stored.
+                    // The next page replaces one that need not be stored.
                     if stored {
                         fill = pool.fill(chunk);
                     } else {
@@ -632,8 +640,8 @@ impl Copying<'_> {
         }
     }
 
-    /// Hands a chunk over, or gives it back when nothing of it need be stored; returns the bytes that
-    /// the stream grew by.
+    /// Hands a chunk over, or returns it to the pool if nothing in it need be stored; returns by
+    /// how many bytes the stream grew.
     fn hand_over(&self, job: &Job, filled: &Filled, chunk: u32) -> Result<u64> {
         let pool = &self.context.pool;
         let len_bytes = filled.len_bytes(|| match job {
@@ -653,7 +661,7 @@ impl Copying<'_> {
             (Job::Segment(number), Filled::Segment(crcs, _)) => {
                 push_pieces(self.context, &self.plan.segments[*number], crcs, self.kinds)
             }
-            // Where pieces are encoded no pages are tracked.
+            // Regions whose pieces are encoded are not tracked.
             _ if self.context.encoded => Err(Error::internal("pages cannot be encoded")),
             (Job::Pages(region, _), Filled::Pages(copied, _)) => {
                 match self.capture.and_then(|capture| capture.pages(*region)) {
@@ -727,7 +735,7 @@ struct Shared {
 
 struct Order {
     ready: BTreeMap<usize, (u32, Filled)>,
-    /// In the order of the jobs, with their place in the stream.
+    /// In the order of the jobs, with their offsets in the stream.
     finished: Vec<(Filled, u64)>,
     stream_at_bytes: u64,
 }
@@ -735,8 +743,8 @@ struct Order {
 impl Drop for Staging {
     fn drop(&mut self) {
         if self.open && !off(Switch::BeginThenFail) {
-            // The CP-thread must learn that no seal will come. If even that cannot be said, it
-            // takes nothing any more and the step is lost with it.
+            // The CP-thread must learn that no seal will follow. If even this message fails, the
+            // CP-thread accepts nothing any more, and the step is lost anyway.
             let _ = self.context.failpoints.at("stage.fail", "");
             let _ = self.push(Descriptor::Fail);
         }

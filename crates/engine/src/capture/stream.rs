@@ -1,8 +1,8 @@
-//! Where every byte of a snapshot lies: regions cut into pieces, pieces packed into segments.
+//! Lays out a snapshot: cuts regions into pieces and packs pieces into segments.
 //!
-//! A rank's snapshot is one **stream**: segments one after the other, each a multiple of a block.
-//! A packed segment fills at most one pool chunk with pieces of regions; a borrowed segment is a
-//! piece of lent pool memory that is written from where it lies.
+//! A rank's snapshot is one **stream**: a sequence of segments, each a multiple of a block long. A
+//! packed segment fills at most one pool chunk with pieces of regions. A borrowed segment is a
+//! piece of lent pool memory and is written in place.
 //!
 //! ```text
 //! stream  |  packed (≤ chunk)         |  packed          |  borrowed (lent pool memory)   | …
@@ -10,17 +10,18 @@
 //! ```
 //!
 //! Invariants:
-//! 1. Pieces of a region, in order, cover it without gap or overlap.
-//! 2. No piece crosses a multiple of `cut_bytes` in the stream (a stripe unit when striped).
-//! 3. Segment lengths are multiples of `BLOCK_BYTES`; what no piece covers is zero.
+//! 1. The pieces of a region, in order, cover it without gap or overlap.
+//! 2. No piece crosses a multiple of `cut_bytes` in the stream (a stripe unit in mode
+//!    `traditional`).
+//! 3. Segment lengths are multiples of `BLOCK_BYTES`; bytes outside all pieces are zero.
 //! 4. Regions of at least `ALIGN_FROM_BYTES` start on a block boundary.
 //!
 //! Pure. Not here: copying (`stage.rs`) and checksums.
 
 use orcheck_format::disk::BLOCK_BYTES;
 
-/// Regions at least this long start on a block boundary, so that they can be read back with
-/// direct I/O and mapped.
+/// Regions of at least this length start on a block boundary, so that they can be read with direct
+/// I/O and mapped.
 pub const ALIGN_FROM_BYTES: u64 = 64 * 1024;
 /// Alignment of smaller regions inside a segment.
 const SMALL_ALIGN_BYTES: u64 = 64;
@@ -60,7 +61,7 @@ pub struct Piece {
     pub len_bytes: u64,
 }
 
-/// Unit of transfer between rank and CP-thread.
+/// The unit of transfer from a rank to its CP-thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Segment {
     /// Where it begins in the stream.
@@ -80,7 +81,7 @@ pub struct Plan {
     pub segments: Vec<Segment>,
     /// Length of the stream.
     pub stream_len_bytes: u64,
-    /// This many segments, the first ones, are copied while the program waits.
+    /// Number of leading segments that are copied while the program waits.
     pub foreground: usize,
 }
 
@@ -88,14 +89,14 @@ struct Packer {
     plan: Plan,
     chunk_bytes: u64,
     cut_bytes: u64,
-    /// The next piece begins a segment of its own.
+    /// The next piece begins a new segment.
     fresh: bool,
 }
 
 impl Plan {
-    /// Lays out `entries`: first the copied ones, then the streamed, then the borrowed ones, each
-    /// kind in the given order and beginning a segment of its own.
-    /// `chunk_bytes` and `cut_bytes` must be multiples of a block.
+    /// Lays out `entries`: the copied ones first, then the streamed, then the borrowed ones. Each
+    /// kind keeps the given order and begins a new segment. `chunk_bytes` and `cut_bytes` must be
+    /// multiples of a block.
     #[must_use]
     pub fn new(entries: &[Entry], chunk_bytes: u64, cut_bytes: u64) -> Self {
         let mut packer = Packer {
@@ -135,7 +136,7 @@ impl Plan {
         packer.plan
     }
 
-    /// Pool chunks that the packed segments take.
+    /// Number of pool chunks that the packed segments take.
     #[must_use]
     pub fn packed_chunks(&self) -> u64 {
         self.segments
@@ -223,8 +224,8 @@ impl Packer {
             });
             at += take;
         }
-        // The tail is less than a block: bytes behind it may be other data of the program, so it
-        // goes through the pool where its padding is known to be zero.
+        // The tail is shorter than a block. The bytes behind it may be other data of the program,
+        // so the tail goes through the pool, where its padding is known to be zero.
         self.pack(region, whole, len_bytes - whole, false);
     }
 }
@@ -297,7 +298,7 @@ mod tests {
                     _ => Entry::Borrowed { len_bytes, pool_at_bytes: i as u64 * 1_048_576 },
                 }
             }).collect();
-            // Breaks if: pieces rely on a chunk being a multiple of the longest piece.
+            // Breaks if: pieces rely on the chunk being a multiple of the longest piece.
             check(&entries, cut);
         }
     }

@@ -1,18 +1,20 @@
-//! The control thread of a node: carries the commit protocol's messages and actions.
+//! Runs the control thread of a node, which carries the messages and actions of the commit
+//! protocol.
 //!
-//! One thread on the node's lowest rank. It hears the node's writers over Unix sockets, and the nodes
-//! above and below it in the tree to the lead over one authenticated connection each; it runs the pure
-//! state machines of `protocol.rs` and `relay.rs`, and does what they ask for: commit records, the board
-//! that the ranks wait on, lanes, prune.
+//! Each node has one control thread, on its lowest rank. It receives messages from the node's
+//! writers over Unix sockets, and from the nodes directly above and below it in the tree over one
+//! authenticated connection each. It runs the pure state machines of `protocol.rs` and `relay.rs`
+//! and performs their actions: it writes commit records, updates the board that the ranks wait on,
+//! changes lanes, and prunes.
 //!
 //! Invariants:
-//! 1. All decisions are in `protocol.rs`, all passing on in `relay.rs`; nothing here depends on the order in which sockets become
-//!    readable.
+//! 1. `protocol.rs` makes all decisions and `relay.rs` does all forwarding; nothing here depends on
+//!    the order in which sockets become readable.
 //! 2. A peer that hangs up, sends rubbish or stalls costs at most the steps in flight; it never
 //!    blocks this thread longer than `SEND_TIMEOUT`.
-//! 3. When this thread ends for whatever reason, waiting ranks are told (`set_gone`).
+//! 3. However this thread ends, it tells the waiting ranks (`set_gone`).
 //!
-//! Not here: how connections come about (crate `client`), the disk (`commit.rs`, `prune.rs`).
+//! Not here: how connections are made (crate `client`), the disk (`record.rs`, `prune.rs`).
 
 use crate::commit::protocol::{
     JobFacts, LeadAction, LeadEvent, LeadState, NodeAction, NodeEvent, NodeState,
@@ -40,45 +42,47 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Longest time one message may take to leave.
+/// Longest time that sending one message may take.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest sleep before the stop flag is looked at.
+/// Longest sleep between two looks at the stop flag.
 const SLICE: Duration = Duration::from_millis(500);
 
-/// What a CP-thread of the same process tells the control thread.
+/// What a CP-thread of the same process reports to the control thread.
 pub enum Reported {
-    /// What it would send from another process.
+    /// The message that it would send from another process.
     Message(Message),
-    /// This writer has no ranks any more, and reports nothing.
+    /// This writer has no ranks left and will report nothing more.
     Done(WriterId),
 }
 
-/// What the session and the control thread of a node share.
+/// State that a node's session and its control thread share.
 #[derive(Default)]
 pub struct ControlShared {
-    /// The session ends.
+    /// The session is ending.
     pub stop: AtomicBool,
-    /// All ranks close the session, and have said what they had to: who hangs up from now on has only closed.
+    /// All ranks are closing the session and have sent everything; a peer that hangs up from now on
+    /// has merely closed.
     pub closing: AtomicBool,
     /// The checkpoint this run resumed from (step, epoch counter), once known.
     pub resumed: Mutex<Option<(u64, u64)>>,
-    /// What the user should know, oldest first; bounded.
+    /// Notes for the user, oldest first; bounded.
     pub notes: Mutex<Vec<String>>,
-    /// How many there were so far.
+    /// Number of notes so far.
     pub noted: AtomicU64,
-    /// What CP-threads of this process report, where they have no connection to the control thread: at most a few for
-    /// each snapshot in the pool.
+    /// Reports of CP-threads in this process, which have no connection to the control thread; at
+    /// most a few for each snapshot in the pool.
     pub reports: Mutex<VecDeque<Reported>>,
-    /// Containers of other nodes of this run in the node's directory, as of its last commit there: counted in agents, which are asked.
+    /// Number of containers of this run's other nodes in the node's directory, as of its last
+    /// commit there. Counted only in agents, which report it.
     pub replicas: AtomicU64,
-    /// See `replicas`.
+    /// Their bytes.
     pub replica_bytes: AtomicU64,
-    /// CP-threads of this process that may still leave reports there.
+    /// Number of CP-threads in this process that may still add to `reports`.
     pub reporters: AtomicU32,
 }
 
 impl ControlShared {
-    /// Adds a note; beyond 64 the newest are dropped.
+    /// Adds a note; once there are 64, further notes are dropped.
     pub fn note(&self, text: String) {
         let mut notes = self
             .notes
@@ -109,34 +113,34 @@ pub struct ControlContext {
     pub writers: u32,
     /// The job's directories.
     pub places: Places,
-    /// Checkpoints to keep.
+    /// Number of checkpoints to keep.
     pub keep: usize,
     /// Where the lanes lead at first; `None` without placed directories.
     pub placement: Option<Placement>,
-    /// The way to the lead, which is node 0.
+    /// The tree of nodes; its top is the lead, node 0.
     pub tree: Tree,
-    /// Whether this thread outlives the ranks: it then ends by itself, when none is left and all that they handed over
-    /// is decided.
+    /// Whether this thread outlives the ranks. It then ends by itself once no rank is left and
+    /// everything that they handed over is decided.
     pub outlives: bool,
     /// Clock for records.
     pub clock: Arc<dyn Clock>,
-    /// Numbered steps, for tests.
+    /// Failpoints, for tests.
     pub failpoints: Failpoints,
     /// Shared with the session.
     pub shared: Arc<ControlShared>,
-    /// Held for as long as this thread lives: whoever can lock it knows that the thread is gone,
-    /// however it ended.
-    #[allow(dead_code)] // what counts is that it is there
+    /// Locked as long as this thread lives. A thread that can lock it knows that the control thread
+    /// is gone, however it ended.
+    #[allow(dead_code)] // it only has to exist
     pub alive: Gate,
 }
 
 /// The connections of a control thread.
 pub struct Links {
-    /// One per rank of this node.
+    /// One for each rank of this node.
     pub ranks: Vec<(Rank, Conn)>,
-    /// To the lead, or to the node between; `None` on the lead.
+    /// To the lead, or to the relay in between; `None` on the lead.
     pub lead: Option<Conn>,
-    /// One per node right below this one in the tree.
+    /// One for each node directly below this one in the tree.
     pub nodes: Vec<(NodeId, Conn)>,
 }
 
@@ -153,20 +157,20 @@ pub struct Control {
     poller: Poller,
     node: NodeState,
     lead: Option<LeadState>,
-    /// On a node between others and the lead.
+    /// Present on a relay.
     relay: Option<Relay>,
     work: VecDeque<Work>,
-    /// Steps of this run committed at each level, the newest few.
+    /// The newest steps of this run that are committed at each level.
     committed: BTreeMap<Level, BTreeSet<u64>>,
     referred: BTreeMap<Level, Referred>,
     inactive: BTreeSet<TargetId>,
     halt: Watch,
-    /// The lead knows that no rank is left here.
+    /// The lead knows that this node has no ranks left.
     left: bool,
 }
 
 impl Control {
-    /// Prepares the control thread; `poller` is the one whose waker the session holds.
+    /// Prepares the control thread; the session holds the waker of `poller`.
     #[must_use]
     pub fn new(context: ControlContext, links: Links, poller: Poller) -> Self {
         let levels = context.places.levels();
@@ -213,10 +217,10 @@ impl Control {
         this
     }
 
-    /// Runs until the session ends. Ranks that wait are told when it ends early.
+    /// Runs until the session ends. If it ends early, waiting ranks are told.
     ///
     /// # Errors
-    /// A defect, or a test's injected failure; the node then commits nothing any more.
+    /// A defect, or a failure that a test injects; the node then commits nothing more.
     pub fn run(mut self) -> Result<()> {
         let result = self.serve();
         Index::new(&self.context.pool, self.context.shape).set_gone();
@@ -286,18 +290,18 @@ impl Control {
         });
     }
 
-    /// Whether everything that the ranks, all gone, handed over is decided.
+    /// Whether all ranks are gone and everything that they handed over is decided.
     fn is_over(&self) -> bool {
-        // Breaks if: only the lead waits for others; what is decided for the nodes below would not reach them.
+        // Breaks if: only the lead waits for others; decisions would not reach the nodes below.
         let others = !self.links.nodes.is_empty();
         let decides = self.lead.as_ref().is_some_and(|lead| !lead.is_idle());
         self.left && self.work.is_empty() && self.node.is_idle() && !others && !decides
     }
 
-    /// Tells the lead when no rank is left and all CP-threads have reported what there was.
+    /// Tells the lead when no rank is left and all CP-threads have reported everything.
     fn say_goodbye(&mut self) {
         let shared = &self.context.shared;
-        // The count first: what the last one reported is then seen below, or was already.
+        // Read the count first: the last report is then either found below or already taken.
         let over = self.links.ranks.is_empty() && shared.reporters.load(Ordering::Acquire) == 0;
         let reported = self.take_reports();
         if self.context.outlives && over && !reported && !self.left {
@@ -306,7 +310,7 @@ impl Control {
         }
     }
 
-    /// Takes what CP-threads of this process reported; whether there was anything.
+    /// Takes the reports of CP-threads in this process; returns whether there were any.
     fn take_reports(&mut self) -> bool {
         let reports = self.context.shared.reports.lock();
         let mut reports = reports.unwrap_or_else(PoisonError::into_inner);
@@ -321,7 +325,7 @@ impl Control {
         any
     }
 
-    /// Moves every message that has arrived into the queue; drops connections that are gone.
+    /// Moves every message that has arrived into the queue; drops broken connections.
     fn receive(&mut self) {
         let work = &mut self.work;
         let hosts = &self.context.writer_hosts;
@@ -380,7 +384,7 @@ impl Control {
         }
     }
 
-    /// The way to the lead is lost.
+    /// Handles the loss of the connection towards the lead.
     fn lead_gone(&mut self, error: Error) {
         self.links.lead = None;
         let error = error.at("the lead of the job is gone");
@@ -425,7 +429,7 @@ impl Control {
             NodeAction::Publish(step, level, outcome) => {
                 self.context.failpoints.at("control.publish", "")?;
                 let index = Index::new(&self.context.pool, self.context.shape);
-                // First: who learns of the outcome and asks for notes at once gets those that explain it.
+                // First: a rank that sees the outcome at once must find the notes that explain it.
                 index.set_notes(self.context.shared.noted.load(Ordering::Acquire));
                 index.publish(step, level, &outcome);
                 let word = match outcome {
@@ -466,7 +470,7 @@ impl Control {
                 self.context
                     .failpoints
                     .at("control.gone", error.message())?;
-                // Breaks if: it is noted in any case; a session that closes without a fault warns of its own end.
+                // Breaks if: it is always noted; a session that closes well would warn of its end.
                 if !self.context.shared.closing.load(Ordering::Acquire) {
                     self.context.shared.note(error.message().to_owned());
                 }
@@ -517,7 +521,7 @@ impl Control {
         Ok(())
     }
 
-    /// The record goes into every placed directory that still takes part.
+    /// Writes the record into every placed directory that still takes part.
     fn write_global(&self, record: &CommitRecord) -> std::result::Result<(), TargetFailure> {
         let (numbers, dirs) = self.active_servers();
         commit::make_visible(&dirs, record, &self.context.places.trust).map_err(|failure| {
@@ -528,7 +532,7 @@ impl Control {
         })
     }
 
-    /// Follows a placement; with `tell` the user learns which directories are out of use.
+    /// Adopts a placement; with `tell`, notes for the user which directories are no longer used.
     fn take_placement(&mut self, placement: &Placement, tell: bool) {
         let index = Index::new(&self.context.pool, self.context.shape);
         if placement.generation < index.generation() {
@@ -550,7 +554,7 @@ impl Control {
         }
     }
 
-    /// Keeps count, and prunes the level.
+    /// Counts a commit, and prunes the level.
     fn after_commit(&mut self, step: u64, level: Level) {
         let dirs = match level {
             Level::Process => return,
@@ -572,7 +576,7 @@ impl Control {
         };
         let referred = self.referred.entry(level).or_default();
         if let Err(error) = prune(&dirs, level, &rule, referred) {
-            // Nothing is lost by keeping too much; the next commit tries again.
+            // Keeping too much loses nothing; the next commit tries again.
             self.context.shared.note(format!("prune: {error}"));
         }
         if matches!(level, Level::Peers(_)) && self.context.outlives {
@@ -581,9 +585,9 @@ impl Control {
         }
     }
 
-    /// Counts what this node holds for others, for those who ask.
+    /// Counts the replicas that this node holds for others.
     fn count_replicas(&self, dir: &dyn Dir) {
-        // A directory that cannot be listed is noticed by those who need it.
+        // Whoever needs a directory that cannot be listed will notice.
         let Ok(entries) = dir.list() else { return };
         let epoch = self.context.facts.epoch;
         let of_others = entries.iter().filter(|entry| {
@@ -600,7 +604,7 @@ impl Control {
             .store(bytes, Ordering::Release);
     }
 
-    /// The placed directories that still take part: their numbers and themselves.
+    /// The placed directories that still take part, and their numbers.
     fn active_servers(&self) -> (Vec<TargetId>, Vec<Arc<dyn Dir>>) {
         let servers = self.context.places.servers.iter().enumerate();
         servers
@@ -618,7 +622,7 @@ fn drain(conn: &mut Conn, mut take: impl FnMut(Message) -> Result<()>) -> Result
     Ok(())
 }
 
-/// A node right below is gone.
+/// A node directly below is gone.
 fn gone(leads: bool, node: NodeId, error: Error) -> Work {
     if leads {
         Work::Lead(LeadEvent::NodeGone(node, error))
@@ -627,7 +631,7 @@ fn gone(leads: bool, node: NodeId, error: Error) -> Work {
     }
 }
 
-/// Short name of a message, as the numbered steps show it.
+/// Short name of a message, as failpoints show it.
 fn name_of(message: &Message) -> &'static str {
     match message {
         Message::Vote { .. } => "vote",

@@ -1,20 +1,24 @@
-//! Commit: the only place that makes a checkpoint visible.
+//! Makes a checkpoint visible by writing its commit record; nothing else does.
 //!
-//! A commit record is written under a temporary name, made durable, renamed, and its directory is
-//! made durable, in **every** directory of the level; any valid copy counts for readers. Then the
-//! claims are read again: a newer run's claim means this one is fenced off, and the record, though
-//! visible, is ignored by readers because the newer run resumed from an earlier step.
+//! In **every** directory of the level, a commit record is written under a temporary name, made
+//! durable and renamed, and then the directory is made durable. Any valid copy counts for readers.
+//! Afterwards the claims are read again. A newer run's claim means that this run is fenced off;
+//! readers ignore its record, although it is visible, because the newer run resumed from an earlier
+//! step.
 //!
 //! Invariants:
-//! 1. Called only with records whose containers are all durable (`protocol.rs`, invariant 1).
-//! 2. `Ok` is returned only when every directory holds the record and no newer claim was seen
-//!    after the last rename.
-//! 3. No record is written where the configured path does not lead: whoever opens the path would not find it.
-//! 4. An error does not begin with [`UNDECIDED`](crate::commit::protocol::UNDECIDED), or no directory has the record.
+//! 1. It is called only with records whose containers are all durable (`protocol.rs`, invariant 1).
+//! 2. It returns `Ok` only if every directory holds the record and it saw no newer claim after the
+//!    last rename.
+//! 3. It writes no record into a directory to which the configured path no longer leads: a reader
+//!    that opens the path would not find it.
+//! 4. If an error does not begin with [`UNDECIDED`](crate::commit::protocol::UNDECIDED), no
+//!    directory has the record.
 //!
-//! Survives: a crash between any two steps (the record is whole or absent in each directory), a
-//! directory that fails (that step is not acknowledged; a copy elsewhere may make it restartable, and that is reported. It is not
-//! removed: a newer run may have found it, and all of the checkpoint is there). Not here: epochs (`epoch.rs`), retention (`prune.rs`).
+//! Survives: a crash at any point (in each directory the record is whole or absent); a directory
+//! that fails (the step is not acknowledged; a copy elsewhere may still make it restartable, which
+//! is reported). Such a record is not removed, because the checkpoint is complete and a newer run
+//! may have found it. Not here: epochs (`epoch.rs`), retention (`prune.rs`).
 
 use crate::commit::protocol::undecided;
 use crate::directory::TargetFailure;
@@ -26,11 +30,11 @@ use orcheck_format::{Epoch, Error, ErrorKind, Level, Result, TargetId};
 use orcheck_io::disk::{Dir, write_small};
 use std::sync::Arc;
 
-/// Puts the record into every directory, in order. On failure: the index of the directory in
-/// `dirs` that failed, if one did.
+/// Puts the record into every directory, in order. On failure, returns the index in `dirs` of the
+/// directory that failed, if one did.
 ///
 /// # Errors
-/// Fenced, or what a directory says.
+/// Fenced, or the error of a directory.
 pub fn make_visible(
     dirs: &[Arc<dyn Dir>],
     record: &CommitRecord,
@@ -39,8 +43,8 @@ pub fn make_visible(
     make_visible_under(dirs, record, record.epoch, trust)
 }
 
-/// As [`make_visible`], for a copy of another run's checkpoint, whose containers were written again under the claim `held`: a
-/// claim that is newer than that one supersedes the copy.
+/// As [`make_visible`], for a copy of another run's checkpoint whose containers were written again
+/// under the claim `held`. A claim newer than `held` supersedes the copy.
 ///
 /// # Errors
 /// As [`make_visible`].
@@ -53,7 +57,8 @@ pub fn make_copy_visible(
     make_visible_under(dirs, record, held, trust).map_err(Error::from)
 }
 
-/// The record of a copy at another level, or in other directories, of a checkpoint whose containers were written again.
+/// Builds the record of a copy of a checkpoint, whose containers were written again at another
+/// level or in other directories.
 #[must_use]
 pub fn record_of_copy(
     of: &CommitRecord,
@@ -77,7 +82,7 @@ fn make_visible_under(
     trust: &Trust,
 ) -> std::result::Result<(), TargetFailure> {
     let name = FileName::commit(record.step, record.epoch, record.level).to_string();
-    // A superseded run stops here in the common case, before it leaves a record behind.
+    // A superseded run usually stops here, before it leaves a record behind.
     if !off(Switch::EpochBefore) {
         look_for_newer_runs(dirs, held, trust)?;
     }
@@ -87,7 +92,7 @@ fn make_visible_under(
             .map_err(|error| TargetFailure::of(TargetId(number), error))
     })?;
     let bytes = record.encode();
-    // What readers would refuse must not be acknowledged.
+    // A record that readers would refuse must not be acknowledged.
     if !off(Switch::RecordReadable) {
         CommitRecord::decode(&bytes)?;
     }
@@ -117,7 +122,7 @@ fn make_visible_under(
     })
 }
 
-/// Whether none of these directories has the file, and all of them say so.
+/// Whether every directory reports that it does not have the file.
 fn is_nowhere(dirs: &[Arc<dyn Dir>], name: &str) -> bool {
     let is_absent = |dir: &Arc<dyn Dir>| {
         let found = dir.open(name).err();
@@ -126,8 +131,8 @@ fn is_nowhere(dirs: &[Arc<dyn Dir>], name: &str) -> bool {
     dirs.iter().all(is_absent)
 }
 
-/// One directory after the other, so that one that cannot be read is known by its number and gets
-/// no more containers.
+/// Looks at one directory after the other, so that an unreadable one is known by its number and
+/// gets no more containers.
 fn look_for_newer_runs(
     dirs: &[Arc<dyn Dir>],
     epoch: Epoch,
@@ -139,24 +144,26 @@ fn look_for_newer_runs(
     })
 }
 
-/// As [`make_visible`], from the encoded record that the lead sent to this node; gives it back.
+/// As [`make_visible`], for the encoded record that the lead sent to this node; returns the commit.
 ///
 /// # Errors
-/// Corrupt for a record that is not of this job's run; otherwise as [`make_visible`].
+/// Corrupt for a record that does not belong to this job; otherwise as [`make_visible`].
 pub fn make_visible_here(dir: &Arc<dyn Dir>, bytes: &[u8], trust: &Trust) -> Result<CommitRecord> {
     let record = CommitRecord::decode(bytes)?;
     make_visible(std::slice::from_ref(dir), &record, trust).map_err(Error::from)?;
     Ok(record)
 }
 
-/// Puts a record that other nodes of this run hold into this node's directory, as it is, unless it is there: what the run
-/// resumed from counts here too, and survives as many losses as before.
+/// Puts a record that other nodes of this run hold into this node's directory, unchanged, unless it
+/// is there already. The checkpoint from which the run resumed then counts here too, and survives
+/// as many losses as before.
 ///
 /// # Errors
-/// What the directory says.
+/// The directory's error.
 pub fn copy_here(dir: &Arc<dyn Dir>, record: &CommitRecord, bytes: &[u8]) -> Result<()> {
     let name = FileName::commit(record.step, record.epoch, record.level).to_string();
-    // Breaks if: it is left out; a node that missed the commit never lets go of older checkpoints.
+    // Breaks if: the record is not copied; a node that missed the commit never removes older
+    // checkpoints.
     if off(Switch::RecordCopied) || dir.list()?.iter().any(|entry| entry.name == name) {
         return Ok(());
     }

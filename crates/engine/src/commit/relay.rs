@@ -1,23 +1,28 @@
-//! The tree between the nodes and the lead: who is above whom, and what a node in between passes on.
+//! Implements the tree between the nodes and the lead: each node's parent, and the messages that a
+//! relay forwards.
 //!
 //! ```text
 //! node 0, the lead ◀─ nodes 1 … F ◀─ nodes F+1 … F+F² ◀─ …      F: the fan-out
 //! ```
 //!
-//! How: a node in between, a relay, holds what the nodes below it say about a checkpoint until all of them have said it,
-//! and passes it on as one message. A loss is passed on at once. What the lead decides goes down the same way. With no
-//! more nodes than the fan-out every node is below the lead, and there are no relays.
+//! How: a relay collects what the nodes below it report about a checkpoint until all have reported,
+//! and forwards it as one message. It forwards a loss at once. Decisions of the lead travel down
+//! the same way. If there are no more nodes than the fan-out, every node is directly below the lead
+//! and there are no relays.
 //!
 //! Invariants:
-//! 1. The lead hears of a checkpoint one vote and one "recorded" from each node right below it, however many there are
-//!    below those.
-//! 2. A relay decides nothing: it passes on what was said, in the name of who said it, and for nobody else.
-//! 3. Nothing is held back for a node that left, failed or is gone: from then on everything is passed on at once.
-//! 4. A relay that loses the way up lets go of those below it: they must not wait for what cannot come.
-//! 5. State is bounded: what is held for a checkpoint goes when it is decided; decisions older than `REMEMBERED` are
-//!    forgotten.
+//! 1. For each checkpoint, the lead receives one vote and one "recorded" from each node directly
+//!    below it, however many nodes are below those.
+//! 2. A relay decides nothing: it forwards each report under the name of the node that made it, and
+//!    speaks for no other.
+//! 3. Once a node below has left, failed or gone, nothing is held back any more: every report is
+//!    forwarded at once.
+//! 4. A relay that loses its connection upwards hangs up on the nodes below it: they must not wait
+//!    for what cannot come.
+//! 5. State is bounded: what is held for a checkpoint is dropped when it is decided; decisions
+//!    older than `REMEMBERED` are forgotten.
 //!
-//! Survives: duplicates and any order of messages, as the machines at both ends do.
+//! Survives: duplicated and reordered messages, as the machines at both ends do.
 //!
 //! Pure. Not here: what votes mean (`protocol.rs`), connections (`control.rs`).
 
@@ -28,10 +33,10 @@ use orcheck_format::{Error, Level, NodeId, Result, TargetId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// Decisions that are remembered, to recognise late messages.
+/// Number of decisions that are remembered, to recognise late messages.
 const REMEMBERED: usize = 4096;
 
-/// Who is above whom.
+/// The tree: each node's parent and children.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tree {
     nodes: u32,
@@ -39,20 +44,20 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Of this many nodes, with at most `fan_out` right below each.
+    /// A tree of this many nodes, with at most `fan_out` directly below each.
     #[must_use]
     pub fn new(nodes: u32, fan_out: u32) -> Self {
         let fan_out = fan_out.max(1);
         Self { nodes, fan_out }
     }
 
-    /// The node right above; none for the lead.
+    /// The parent of a node; `None` for the lead.
     #[must_use]
     pub fn above(&self, node: NodeId) -> Option<NodeId> {
         Some(NodeId(node.0.checked_sub(1)? / self.fan_out))
     }
 
-    /// The nodes right below.
+    /// The nodes directly below a node.
     #[must_use]
     pub fn below(&self, node: NodeId) -> Range<u32> {
         let first = u64::from(node) * u64::from(self.fan_out) + 1;
@@ -61,7 +66,7 @@ impl Tree {
         within(first)..within(end)
     }
 
-    /// The nodes between others and the lead.
+    /// The relays: the nodes between others and the lead.
     #[must_use]
     pub fn relays(&self) -> Range<u32> {
         let last = self
@@ -71,7 +76,7 @@ impl Tree {
         1..last.map_or(1, |last| last.0 + 1)
     }
 
-    /// How many nodes there are below a node, itself included.
+    /// Number of nodes in the subtree of a node, including itself.
     #[must_use]
     pub fn size(&self, node: NodeId) -> u32 {
         let (mut size, mut level) = (0, node.0..node.0.saturating_add(1).min(self.nodes));
@@ -91,10 +96,10 @@ impl Tree {
         node == top
     }
 
-    /// Whether the node `from`, right below, may say this.
+    /// Checks that `from`, a node directly below, may send this message.
     ///
     /// # Errors
-    /// Corrupt when it speaks for nodes that are not below it.
+    /// Corrupt if the message speaks for nodes that are not below `from`.
     pub fn allows(&self, from: NodeId, message: &Message) -> Result<()> {
         let own = [(from, 1)];
         let (by, message) = match message {
@@ -149,12 +154,12 @@ fn ranges(nodes: &BTreeSet<NodeId>) -> Vec<(NodeId, u32)> {
     ranges
 }
 
-/// Something that happened to a relay.
+/// An event for a relay.
 #[derive(Debug, Clone)]
 pub enum RelayEvent {
-    /// A message of a node right below, or of the relay's own node.
+    /// A message of a node directly below, or of the relay's own node.
     FromBelow(NodeId, Message),
-    /// The connection to a node right below is gone.
+    /// The connection to a node directly below is gone.
     Gone(NodeId, Error),
     /// A message from above.
     FromAbove(Message),
@@ -162,30 +167,30 @@ pub enum RelayEvent {
     AboveGone,
 }
 
-/// Something a relay has to do.
+/// An action for a relay's driver.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RelayAction {
     /// Send to the node above.
     Up(Message),
-    /// Send to every node right below.
+    /// Send to every node directly below.
     Down(Message),
-    /// Hang up on every node right below.
+    /// Hang up on every node directly below.
     HangUp,
 }
 
-/// What nodes say of a checkpoint, one after the other.
+/// The reports of nodes about a checkpoint, in their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     Vote,
     Recorded,
 }
 
-/// What was said of one checkpoint.
+/// The reports collected about a checkpoint.
 #[derive(Debug, Default)]
 struct Collected {
     /// By whom.
     said: BTreeSet<NodeId>,
-    /// Of these, whose is not passed on yet, with their containers.
+    /// The nodes among them whose reports are not forwarded yet, with their containers.
     waiting: BTreeSet<NodeId>,
     containers: Vec<ContainerRef>,
 }
@@ -193,21 +198,21 @@ struct Collected {
 /// The directory that failed, if one did, and the kind of error.
 type Loss = (Option<TargetId>, i32);
 
-/// A relay's part.
+/// A relay's state machine.
 #[derive(Debug)]
 pub struct Relay {
     tree: Tree,
     node: NodeId,
     collected: BTreeMap<(u64, Level, Phase), Collected>,
-    /// Losses of a checkpoint that were passed on.
+    /// Losses of each checkpoint that were forwarded.
     lost: BTreeMap<(u64, Level), BTreeSet<Loss>>,
     decided: BTreeSet<(u64, Level)>,
-    /// Some node below left, failed or is gone.
+    /// A node below has left, failed or gone.
     at_once: bool,
 }
 
 impl Relay {
-    /// The part of `node`.
+    /// The relay at `node`.
     #[must_use]
     pub fn new(tree: Tree, node: NodeId) -> Self {
         Self {
@@ -229,11 +234,11 @@ impl Relay {
         actions
     }
 
-    /// Panics where the state contradicts the invariants above: a defect, whatever arrived.
+    /// Panics if the state contradicts the invariants above, which is a defect whatever arrived.
     pub fn check_invariants(&self) {
         for (key, collected) in &self.collected {
             let (waiting, said) = (&collected.waiting, &collected.said);
-            // 2. Nothing is passed on that nobody said.
+            // 2. Only what was reported is forwarded.
             assert!(
                 waiting.is_subset(said),
                 "{key:?}: {waiting:?} wait of {said:?}"
@@ -291,7 +296,7 @@ impl Relay {
         }
     }
 
-    /// Whether nothing more need be known about a checkpoint.
+    /// Whether nothing more needs to be known about a checkpoint.
     fn is_over(&self, step: u64, level: Level) -> bool {
         self.decided.contains(&(step, level)) || self.lost.contains_key(&(step, level))
     }
@@ -327,8 +332,8 @@ impl Relay {
                 self.lose((step, level), (None, kind), by, message)
             }
             Message::NotDurable { level: None, .. } | Message::Goodbye { .. } => {
-                // What they said before counts. Breaks if: it is held back; the lead hears of the leave first, and
-                // takes what they voted for as lost.
+                // Their earlier reports count. Breaks if: they are held back; the lead hears of the
+                // departure first and treats the steps they voted for as lost.
                 let keys: Vec<_> = self.collected.keys().copied().collect();
                 let mut actions: Vec<RelayAction> = keys
                     .into_iter()
@@ -372,7 +377,7 @@ impl Relay {
         self.release(key).into_iter().collect()
     }
 
-    /// Passes on what is held.
+    /// Forwards what is held.
     fn release(&mut self, key: (u64, Level, Phase)) -> Option<RelayAction> {
         let (step, level, phase) = key;
         let collected = self.collected.get_mut(&key)?;
@@ -398,8 +403,8 @@ impl Relay {
         Some(RelayAction::Up(Message::Said { by, message }))
     }
 
-    /// Passes a loss on, once for each directory and kind: the first one decides the checkpoint, the others say which
-    /// directories are lost.
+    /// Forwards a loss once for each directory and kind. The first loss decides the checkpoint; the
+    /// others say which directories are lost.
     fn lose(
         &mut self,
         key: (u64, Level),
@@ -429,7 +434,7 @@ impl Relay {
 mod tests {
     use super::*;
 
-    // Breaks if: a node has no way to the lead, two ways, or more below it than the fan-out.
+    // Breaks if: a node has no path to the lead, or two, or more nodes below it than the fan-out.
     #[test]
     fn every_node_is_in_the_tree_once() {
         for fan_out in [1, 2, 3, 64] {

@@ -1,29 +1,33 @@
-//! The catalog: what the directories of one job hold.
+//! Builds the catalog: what the directories of one job hold.
 //!
-//! A job keeps its files in one directory per place (a placed directory of level `global`, a node's own
-//! directory of level `node`). A scan lists every place once, reads the small files (commit records, claims,
-//! resumed records), drops what cannot be proven and says so, and merges the copies of one commit record.
-//! "Latest" is computed here from commit records each time; there is no pointer file that could be stale.
+//! A job keeps its files in one directory per place (a placed directory of level `global`, a node's
+//! own directory of level `node`). A scan lists every place once, reads the small files (commit
+//! records, claims, resumed records), drops and reports those that it cannot verify, and merges the
+//! copies of each commit record. "Latest" is computed from the commit records each time; no pointer
+//! file could be stale.
 //!
 //! Invariants:
 //! 1. A scan changes nothing on any disk.
-//! 2. A commit is visible only through a record whose checksum, name, job, step, epoch and level all agree.
-//! 3. The resume rule: a commit (s, e) is fenced once an epoch after e has resumed from a step below s, or from
-//!    nothing; a commit (s', e') with e' > e and s' <= s proves that, should the record of it be lost. An epoch
-//!    that claimed but has neither recorded where it resumed from nor committed restricts nothing.
-//! 4. One epoch counter belongs to one run. Two claims of different runs at one counter are an error that
-//!    names both, never a choice.
-//! 5. What was skipped is a note with file, expectation and finding; nothing is skipped silently except a file
-//!    that vanished between listing and reading (another process pruned it), temporary files, and claims that are not
-//!    believed, which restrict nothing. Of many of one sort in one place only the last in its listing, the newest, are
-//!    told one by one; the others are counted in one note.
-//! 6. With a key, only what `trust` believes counts. The file's name of a choice counts without.
+//! 2. A commit is visible only through a record whose checksum, name, job, step, epoch and level
+//!    all agree.
+//! 3. The resume rule: a commit (s, e) is fenced if an epoch after e resumed from a step below s,
+//!    or from nothing. A commit (s', e') with e' > e and s' <= s proves the same if the resumed
+//!    record is lost. An epoch that has claimed, but neither recorded where it resumed from nor
+//!    committed, restricts nothing.
+//! 4. One epoch counter belongs to one run. Two claims of different runs at one counter are an
+//!    error that names both; the catalog never chooses between them.
+//! 5. Every skipped file is a note with the file, what was expected and what was found. Three kinds
+//!    of files are skipped silently: files that vanished between listing and reading (another
+//!    process pruned them), temporary files, and claims that are not believed, which restrict
+//!    nothing. Of many files of one sort in one place, only the last in the listing, which are the
+//!    newest, have notes of their own; one more note counts the others.
+//! 6. With a key, only what `trust` believes counts. A choice counts by its file name alone.
 //!
-//! Faults survived: any number of unreadable places as long as one can be read; damaged, truncated, renamed or
-//! foreign files; stale copies that reappear; a crash of any writer at any point.
+//! Faults survived: any number of unreadable places as long as one is readable; damaged, truncated,
+//! renamed or foreign files; stale copies that reappear; a crash of any writer at any point.
 //!
-//! Not here: whether the containers of a commit are there and intact (`reader`, `verify`), and every decision
-//! about which commit to use. Records that do not count: `catalog/unread.rs`.
+//! Not here: whether the containers of a commit exist and are intact (`reader`, `verify`); every
+//! decision about which commit to use. Records that do not count: `catalog/unread.rs`.
 
 mod unread;
 
@@ -39,14 +43,15 @@ use orcheck_io::disk::{Dir, Entry, read_small};
 
 pub use unread::Unread;
 
-/// Largest commit record, claim or resumed record that a scan reads, in bytes.
+/// Size of the largest commit record, claim or resumed record that a scan reads, in bytes.
 pub const RECORD_LIMIT_BYTES: u64 = 64 << 20;
 
-/// The job that a file of this name belongs to, as a claim or a commit record says that is believed; `None` for any other file,
-/// and for a record that is damaged, forged or without the seal that it needs.
+/// The job to which a file of this name belongs, according to a claim or commit record that is
+/// believed. `None` for any other file, and for a record that is damaged, forged or lacks a
+/// required seal.
 ///
 /// # Errors
-/// Invalid, marked as [`Detail::OtherKey`], for a record that was sealed with a key that is not given.
+/// Invalid, marked as [`Detail::OtherKey`], if the record was sealed with a key that was not given.
 pub fn job_named_by(dir: &dyn Dir, name: &str, trust: &Trust) -> Result<Option<JobName>> {
     let is_claim = match FileName::parse(name) {
         Some(FileName::Claim { .. }) => true,
@@ -56,7 +61,8 @@ pub fn job_named_by(dir: &dyn Dir, name: &str, trust: &Trust) -> Result<Option<J
     let Ok(bytes) = read_small(dir, name, RECORD_LIMIT_BYTES) else {
         return Ok(None);
     };
-    // Breaks if: the seal is not asked; whoever can write to a directory would choose the job that a command works on.
+    // Breaks if: the seal is not checked; anybody who can write to a directory would choose the job
+    // that a command works on.
     match trust.check(&bytes) {
         Err(_) if off(Switch::JobProven) => {}
         Err(error) if error.is(Detail::OtherKey) => return Err(error),
@@ -74,7 +80,7 @@ pub fn job_named_by(dir: &dyn Dir, name: &str, trust: &Trust) -> Result<Option<J
 pub struct Commit {
     /// The record itself.
     pub record: CommitRecord,
-    /// Indices of the places that hold a valid copy, ascending.
+    /// Whether its seal was verified; all copies agree in that.
     pub copies: Vec<usize>,
     /// What is known of its seal; all copies are alike in that.
     pub proof: Proof,
@@ -99,7 +105,7 @@ pub struct Catalog {
 /// Commits are ordered and merged by this key.
 type CommitKey = (u64, Epoch, Level);
 
-/// What was decided about a checkpoint: step, epoch counter, beginning of the run id.
+/// The checkpoint of a choice (step, epoch counter, beginning of the run id), and the choice.
 type ChoiceKey = ((u64, u64, [u8; 4]), Decision);
 
 fn choice_key(step: u64, epoch: Epoch, decision: Decision) -> ChoiceKey {
@@ -107,16 +113,16 @@ fn choice_key(step: u64, epoch: Epoch, decision: Decision) -> ChoiceKey {
 }
 
 impl Catalog {
-    /// Reads the job's directories. An unreadable one becomes a note.
+    /// Reads the job's directories. An unreadable directory becomes a note.
     ///
     /// # Errors
-    /// The first place's error if no place can be listed; `Invalid` if no place was given; `Fenced` if two runs
-    /// claimed one epoch counter.
+    /// The first place's error if no place can be listed; `Invalid` if no place was given; `Fenced`
+    /// if two runs claimed one epoch counter.
     pub fn scan(job: &JobName, places: &[Arc<dyn Dir>]) -> Result<Catalog> {
         Self::scan_trusting(job, places, &Trust::default())
     }
 
-    /// As [`Catalog::scan`]; only what `trust` believes counts.
+    /// As [`Catalog::scan`], but only what `trust` believes counts.
     ///
     /// # Errors
     /// As [`Catalog::scan`].
@@ -146,8 +152,8 @@ impl Catalog {
         scan.finish()
     }
 
-    /// The visible commits, newest first: by step, then epoch, then level, all descending. Copies of one
-    /// (step, epoch, level) are merged; fenced commits are left out.
+    /// The visible commits, newest first: by step, then epoch, then level, all descending. Copies
+    /// of one (step, epoch, level) are merged; fenced commits are left out.
     pub fn commits(&self) -> &[Commit] {
         &self.commits
     }
@@ -157,7 +163,7 @@ impl Catalog {
         &self.fenced
     }
 
-    /// Why the resume rule excludes this one of [`Self::fenced`].
+    /// Why the resume rule excludes this record, which is one of [`Self::fenced`].
     #[must_use]
     pub fn why_fenced(&self, record: &CommitRecord) -> Option<&str> {
         let begin = does_not_count(record);
@@ -165,38 +171,38 @@ impl Catalog {
         notes.find_map(|note| note.strip_prefix(&begin))
     }
 
-    /// The commits that count but were found wrong by the program, newest first.
+    /// The commits that would count but were rejected, newest first.
     pub fn rejected(&self) -> &[Commit] {
         &self.rejected
     }
 
-    /// Whether somebody wants this checkpoint to stay.
+    /// Whether this checkpoint is marked to be kept.
     #[must_use]
     pub fn is_kept(&self, step: u64, epoch: Epoch) -> bool {
         let key = choice_key(step, epoch, Decision::Kept);
         self.choices.contains_key(&key)
     }
 
-    /// Who wants it to stay and why; `None` where the file that says so cannot be read, or nobody does.
+    /// Who marked it to be kept, and why; `None` if nobody did, or if the file cannot be read.
     #[must_use]
     pub fn mark(&self, step: u64, epoch: Epoch) -> Option<&Choice> {
         let key = choice_key(step, epoch, Decision::Kept);
         self.choices.get(&key).and_then(Option::as_ref)
     }
 
-    /// Who rejected this checkpoint and why; `None` where the file that says so cannot be read, or nobody did.
+    /// Who rejected this checkpoint, and why; `None` if nobody did, or if the file cannot be read.
     #[must_use]
     pub fn rejection(&self, step: u64, epoch: Epoch) -> Option<&Choice> {
         let key = choice_key(step, epoch, Decision::Rejected);
         self.choices.get(&key).and_then(Option::as_ref)
     }
 
-    /// The claims of all epochs, ascending, each with what its run resumed from once that is recorded.
+    /// The claims of all epochs, ascending; each with its resumed record, once there is one.
     pub fn claims(&self) -> &[(Claim, Option<Resumed>)] {
         &self.claims
     }
 
-    /// The newest step that has a commit record under the seal of another key.
+    /// The newest step with a commit record sealed with a different key.
     pub fn other_key(&self) -> Option<u64> {
         self.other_key
     }
@@ -211,8 +217,8 @@ impl Catalog {
         &self.notes
     }
 
-    /// The notes that report a fault: Corrupt for a damaged record, Unsupported for one of a newer version, otherwise what the
-    /// disk said.
+    /// The notes that report a fault: Corrupt for a damaged record, Unsupported for one of a newer
+    /// version, otherwise the error of the disk.
     pub fn problems(&self) -> &[Error] {
         &self.problems
     }
@@ -222,7 +228,8 @@ impl Catalog {
         &self.unread
     }
 
-    /// Every entry of every place: index of the place, the entry, and its name if it is one of ours.
+    /// Every entry of every place: the index of the place, the entry, and its name if Orcheck gave
+    /// it.
     pub fn files(&self) -> &[(usize, Entry, Option<FileName>)] {
         &self.files
     }
@@ -233,7 +240,7 @@ impl Catalog {
     }
 }
 
-/// How the note begins that tells why the resume rule excludes a commit.
+/// Beginning of the note that says why the resume rule excludes a commit.
 fn does_not_count(record: &CommitRecord) -> String {
     format!(
         "step {} of epoch {} (level {}) does not count: ",
@@ -277,7 +284,8 @@ fn fenced_by(
             if off(Switch::SupersededByLater) {
                 return None;
             }
-            // The same without the record: steps grow, so a later run had resumed from before its own.
+            // The same without the resumed record: steps grow, so a later run must have resumed
+            // from a step before its own.
             let (later, step) = oldest
                 .range(counter.saturating_add(1)..)
                 .find(|&(_, &step)| step <= commit.step)?;
@@ -296,7 +304,7 @@ fn is_small(name: &FileName) -> bool {
     )
 }
 
-/// What a small file is called in notes.
+/// The name that notes give to this sort of small file.
 fn sort_of(name: Option<&FileName>) -> &'static str {
     match name {
         Some(FileName::Commit { .. }) => "commit records",
@@ -306,7 +314,7 @@ fn sort_of(name: Option<&FileName>) -> &'static str {
     }
 }
 
-/// That a checkpoint is left out, by whose decision.
+/// The note that a checkpoint is left out, and by whose decision.
 fn describe_rejection(record: &CommitRecord, choice: &Option<Choice>) -> String {
     let who = choice.as_ref().map_or_else(String::new, |choice| {
         let why = match choice.why.is_empty() {
@@ -321,22 +329,23 @@ fn describe_rejection(record: &CommitRecord, choice: &Option<Choice>) -> String 
     )
 }
 
-/// Most files of one sort and place that are told one by one when they cannot be read.
+/// Maximum number of unreadable files of one sort in one place that have notes of their own.
 const TOLD_MOST: usize = 8;
 
 /// Files of one sort and place that cannot be read.
 #[derive(Default)]
 struct Unreadable {
-    /// The last ones: whether it is a fault of the disk, and the path where the file is skipped.
+    /// The last ones: whether each is a fault of the disk, and its path if it is skipped.
     last: VecDeque<(bool, Option<String>, Error)>,
-    /// How many more there are of each kind, and the first.
+    /// The number of further ones of each kind, and the first of them.
     more: Vec<(bool, u64, Error)>,
 }
 
 impl Unreadable {
     fn add(&mut self, is_fault: bool, skipped: Option<&str>, error: Error) {
         (self.last).push_back((is_fault, skipped.map(str::to_owned), error));
-        // Breaks if: all are kept; a directory full of damaged files would fill the memory and the user's screen.
+        // Breaks if: all are kept; a directory full of damaged files would fill the memory and the
+        // user's screen.
         if self.last.len() <= TOLD_MOST || off(Switch::NotesBound) {
             return;
         }
@@ -395,11 +404,11 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Tells what could not be read in a place.
+    /// Reports what could not be read in a place.
     fn tell(&mut self, dir: &dyn Dir, sorts: &str, unread: Unreadable) {
         let summed = unread.more.into_iter().map(|(is_fault, count, first)| {
             let place = format!(
-                "skipped {count} more such files ({sorts}) in {}, the first of them",
+                "skipped {count} more such files ({sorts}) in {}; the first of them",
                 dir.path().display()
             );
             (is_fault, first.at(place))
@@ -426,7 +435,8 @@ impl<'a> Scan<'a> {
         let mut unread: BTreeMap<&str, Unreadable> = BTreeMap::new();
         for entry in entries {
             let name = FileName::parse(&entry.name);
-            // Breaks if: no directory is looked at; one in place of the newest commit record would hide the checkpoint.
+            // Breaks if: directories are skipped; one in place of the newest commit record would
+            // hide the checkpoint.
             let name = name.filter(|name| !entry.is_dir || is_small(name));
             match &name {
                 None if entry.is_dir => {}
@@ -453,8 +463,8 @@ impl<'a> Scan<'a> {
                             };
                             match taken {
                                 Ok(()) => {}
-                                // A run that died while it claimed leaves a torn claim. It restricts nothing,
-                                // so it is no fault of the disk.
+                                // A run that died while it claimed leaves a torn claim. It
+                                // restricts nothing, so it is not a fault of the disk.
                                 Err(error) => {
                                     let torn = matches!(name, Some(FileName::Claim { .. }));
                                     self.keep_why(place, &entry.name, &name, &error);
@@ -462,7 +472,7 @@ impl<'a> Scan<'a> {
                                 }
                             }
                         }
-                        // Pruned by another process between the listing and now.
+                        // Another process has pruned it since the listing.
                         Err(error) if error.kind() == ErrorKind::NotFound => continue,
                         Err(error) => {
                             self.keep_why(place, &entry.name, &name, &error);
@@ -479,7 +489,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Remembers why a commit record does not count: of each, not only of those that are told.
+    /// Remembers why a commit record does not count, also if there is no note about it.
     fn keep_why(&mut self, place: usize, file: &str, name: &Option<FileName>, error: &Error) {
         if matches!(name, Some(FileName::Commit { .. })) {
             (self.unread).insert((place, file.to_owned()), error.clone());
@@ -509,9 +519,9 @@ impl<'a> Scan<'a> {
         self.check_job(&record.job)?;
         let expected = FileName::commit(record.step, record.epoch, record.level).to_string();
         if name != expected && !off(Switch::NameInRecord) {
-            // Breaks if: this comparison is dropped; a renamed record would then stand for another step.
+            // Breaks if: this comparison is dropped; a renamed record would pass for another step.
             return Err(Error::corrupt(format!(
-                "the file name and the record disagree: the record belongs into {expected}"
+                "the file name and the record disagree: the record belongs in {expected}"
             ))
             .next("rename the file back"));
         }
@@ -533,7 +543,8 @@ impl<'a> Scan<'a> {
 
     fn take_claim(&mut self, counter: u64, bytes: &[u8], path: &str) -> Result<()> {
         let claim = Claim::decode(bytes)?;
-        // What is not believed restricts nothing, and each run with another key leaves one: nothing to tell.
+        // A claim that is not believed restricts nothing, and each run with another key leaves one:
+        // no note.
         if self.trust.check(bytes).is_err() {
             return Ok(());
         }
@@ -556,7 +567,8 @@ impl<'a> Scan<'a> {
 
     fn take_resumed(&mut self, counter: u64, bytes: &[u8], unread: &mut Unreadable) -> Result<()> {
         let resumed = Resumed::decode(bytes)?;
-        // Breaks if: it counts; whoever can write could hide the newest checkpoints behind an invented run.
+        // Breaks if: it counts; anybody who can write could hide the newest checkpoints behind an
+        // invented run.
         if let Err(error) = self.trust.check(bytes) {
             let what = format!("the note of resumption of epoch {counter} does not count");
             unread.add(false, None, error.at(what));
@@ -569,8 +581,8 @@ impl<'a> Scan<'a> {
                 resumed.epoch
             )));
         }
-        // Copies that differ: the one that fences more wins, because a step that was resumed past must never
-        // come back.
+        // If copies differ, the one that fences more wins: a step that a run resumed from before
+        // must never come back.
         match self.resumed.get(&counter) {
             Some(known) if known.step <= resumed.step && !off(Switch::FencesMore) => {}
             _ => {
@@ -580,7 +592,8 @@ impl<'a> Scan<'a> {
         Ok(())
     }
 
-    /// A choice counts by its name: what the program found wrong must not come back because a file was damaged.
+    /// A choice counts by its name: a checkpoint that the program found wrong must not come back
+    /// because this file was damaged.
     fn take_choice(&mut self, name: &FileName, bytes: &[u8]) -> Result<()> {
         let FileName::Choice {
             step,
@@ -598,7 +611,7 @@ impl<'a> Scan<'a> {
         let read = read.and_then(|choice| match choice.file_name() == *name {
             true => Ok(choice),
             false => Err(Error::corrupt(format!(
-                "the file name and the choice disagree: the choice belongs into {}",
+                "the file name and the choice disagree: the choice belongs in {}",
                 choice.file_name()
             ))),
         });
@@ -643,14 +656,14 @@ impl<'a> Scan<'a> {
         })
     }
 
-    /// The claim of each epoch counter.
+    /// Determines the claim of each epoch counter.
     ///
     /// # Errors
-    /// Fenced: two runs wrote under one counter.
+    /// Fenced if two runs wrote under one counter.
     fn settle_claims(&mut self) -> Result<BTreeMap<u64, Claim>> {
         let mut claims = BTreeMap::new();
         for (counter, mut found) in std::mem::take(&mut self.claims) {
-            // A run whose start failed may have left its claim; only runs that got further count.
+            // A run that failed to start may have left its claim; only runs that got further count.
             let wrote = |run| {
                 let resumed = self.resumed.get(&counter);
                 let of_run = |epoch: Epoch| epoch.counter == counter && epoch.run == run;
@@ -678,7 +691,8 @@ impl<'a> Scan<'a> {
         Ok(claims)
     }
 
-    /// The commits that count, those that are superseded, and those that were rejected; newest first.
+    /// Sorts the commits into those that count, those that are superseded, and those that were
+    /// rejected; newest first.
     fn sort_commits(&mut self, claims: &BTreeMap<u64, Claim>) -> Sorted {
         let mut oldest: BTreeMap<u64, u64> = BTreeMap::new();
         for (step, epoch, _) in self.commits.keys() {
@@ -692,7 +706,7 @@ impl<'a> Scan<'a> {
                 let note = format!("{}{why}", does_not_count(&commit.record));
                 let claimed = claims.get(&key.1.counter);
                 if claimed.is_some_and(|claim| claim.epoch.run != key.1.run) {
-                    // Files of two runs under one counter: somebody mixed directories.
+                    // Two runs have files under one counter: somebody mixed directories.
                     self.skip(Error::fenced(note));
                 } else {
                     self.notes.push(printable(note));
@@ -715,11 +729,11 @@ impl<'a> Scan<'a> {
         sorted
     }
 
-    /// The record that counts where those of different places differ.
+    /// The record that counts if copies in different places differ.
     fn best_of(&mut self, (step, epoch, level): CommitKey, mut variants: Vec<Commit>) -> Commit {
         if variants.len() > 1 {
-            // Proven ones first, then most copies; a stable sort keeps the order of the places
-            // otherwise.
+            // Verified records first, then those with the most copies; the sort is stable, so ties
+            // keep the order of the places.
             variants.sort_by_key(|commit| {
                 std::cmp::Reverse((commit.proof == Proof::Sealed, commit.copies.len()))
             });
@@ -728,7 +742,8 @@ impl<'a> Scan<'a> {
                 .map(|&place| self.places[place].path().display().to_string())
                 .collect();
             let differ = Error::corrupt(format!(
-                "commit records of step {step} epoch {epoch} level {level} differ between places; the one with most copies counts, not that in {}",
+                "commit records of step {step} epoch {epoch} level {level} differ between places; \
+                 the one with the most copies counts, not the one in {}",
                 places.join(", ")
             ));
             self.skip(differ);
@@ -751,7 +766,7 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// Commits by what they are good for.
+/// Commits, by whether they count.
 #[derive(Default)]
 struct Sorted {
     commits: Vec<Commit>,

@@ -1,15 +1,19 @@
-//! Choosing among checkpoints: one is rejected, kept, or removed by hand.
+//! Rejects, keeps or removes a checkpoint on a person's or the program's decision.
 //!
-//! How: a decision is a small file beside the commit records, named after the checkpoint (`format::choice`). A reader
-//! leaves out what is rejected (`catalog.rs`); prune does not count it, and lets what is kept stay (`prune.rs`). Whoever
-//! removes a checkpoint makes a plan first, which can be shown, and carries it out afterwards.
+//! How: a decision is a small file beside the commit records, named after the checkpoint
+//! (`format::choice`). Readers leave out rejected checkpoints (`catalog.rs`). Prune does not count
+//! them, and it keeps those that are marked (`prune.rs`). A removal is first planned, so that the
+//! plan can be shown, and then carried out.
 //!
 //! Invariants:
-//! 1. A decision is durable in every directory it was made for before the call returns.
-//! 2. Nothing is removed that another checkpoint refers to, or may refer to because its record cannot be read, that is
-//!    kept, or that a living run wrote: its next checkpoint may refer to it.
-//! 3. A checkpoint whose commit records are all damaged can be removed by its step; one that is only not believed cannot.
-//! 4. Commit records go first, durably and everywhere; a crash never leaves one without its containers.
+//! 1. A decision is durable in every directory for which it was made before the call returns.
+//! 2. A checkpoint is not removed if another one refers to it, or may refer to it because its
+//!    record is unreadable; if it is marked to be kept; or if the run that wrote it is alive,
+//!    because its next checkpoint may refer to it.
+//! 3. A checkpoint whose commit records are all damaged can be removed by its step; one that is
+//!    merely not believed cannot.
+//! 4. Commit records are removed first, durably and everywhere; a crash never leaves a record
+//!    without its containers.
 //!
 //! Not here: which step is meant (callers), agreement among ranks (crate `client`).
 
@@ -26,7 +30,7 @@ use orcheck_io::machine::{effective_uid, host_name};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// A decision of this process's user, made now.
+/// A decision of this process's user, dated now.
 #[must_use]
 pub fn decision(
     job: &JobName,
@@ -51,10 +55,10 @@ pub fn decision(
     }
 }
 
-/// Puts a decision into every one of these directories. One that is there already stays as it is.
+/// Puts a decision into each of these directories. An existing decision stays unchanged.
 ///
 /// # Errors
-/// What the first directory says that does not take it; the others may have it.
+/// The error of the first directory that does not accept it; the others may have it.
 pub fn decide(dirs: &[Arc<dyn Dir>], choice: &Choice) -> Result<()> {
     let name = choice.file_name().to_string();
     let bytes = choice.encode();
@@ -74,10 +78,10 @@ pub fn decide(dirs: &[Arc<dyn Dir>], choice: &Choice) -> Result<()> {
     Ok(())
 }
 
-/// Takes a decision back; in how many directories there was one.
+/// Takes a decision back; returns in how many directories it was found.
 ///
 /// # Errors
-/// What a directory says.
+/// The error of a directory.
 pub fn take_back(dirs: &[Arc<dyn Dir>], choice: &FileName) -> Result<usize> {
     let name = choice.to_string();
     let mut gone = 0;
@@ -92,17 +96,19 @@ pub fn take_back(dirs: &[Arc<dyn Dir>], choice: &FileName) -> Result<usize> {
     Ok(gone)
 }
 
-/// The checkpoint that a person means by its step: one that can be restarted from, else the newest of that step.
+/// The checkpoint that a person means by its step: one that can be restarted from, or else the
+/// newest of that step.
 ///
 /// # Errors
-/// NotFound, with the steps that there are; Unavailable when its commit record cannot be read.
+/// NotFound, listing the steps that exist; Unavailable if its commit record cannot be read.
 pub fn checkpoint_of(catalog: &Catalog, step: u64) -> Result<&CommitRecord> {
     let of_step = |commit: &&Commit| commit.record.step == step;
     if let Some(commit) = all_commits(catalog).find(of_step) {
         return Ok(&commit.record);
     }
-    // Breaks if: it is reported not to be there; a user would look for it elsewhere instead of giving the key.
-    // Breaks if: a damaged copy is asked first; one that somebody else may read is whole.
+    // Breaks if: it is reported as absent; a user would look for it elsewhere instead of giving the
+    // key.
+    // Breaks if: a damaged copy is considered first; a copy that another user can read is whole.
     let of_step = catalog.unread().iter().filter(|one| one.step == step);
     if let Some(unread) = of_step.max_by_key(|one| one.why.kind() == ErrorKind::Unavailable) {
         let kind = match unread.why.kind() {
@@ -121,7 +127,7 @@ pub fn checkpoint_of(catalog: &Catalog, step: u64) -> Result<&CommitRecord> {
     )))
 }
 
-/// Steps as a message lists them, the newest first and each once.
+/// A list of steps for a message, newest first and each once.
 #[must_use]
 pub fn listed(steps: impl Iterator<Item = u64>) -> String {
     let steps: BTreeSet<u64> = steps.collect();
@@ -137,17 +143,17 @@ fn all_commits(catalog: &Catalog) -> impl Iterator<Item = &Commit> {
     commits.chain(catalog.fenced())
 }
 
-/// What goes when one checkpoint is removed.
+/// The plan for removing one checkpoint.
 pub struct Removal {
     /// Its step.
     pub step: u64,
     /// The run that wrote it.
     pub epoch: Epoch,
-    /// Levels at which there is a record of it.
+    /// Levels at which it has a record.
     pub levels: Vec<Level>,
-    /// Files that go, and the bytes they take.
+    /// Files to remove, and their total size.
     pub files: usize,
-    /// See above.
+    /// See `files`.
     pub bytes: u64,
     dirs: Vec<Arc<dyn Dir>>,
     records: Vec<(usize, String)>,
@@ -156,16 +162,17 @@ pub struct Removal {
 }
 
 impl Removal {
-    /// What is to be removed for the checkpoint of `step` (of this epoch counter, where one is given).
+    /// Plans the removal of the checkpoint of `step` (of this epoch counter, if one is given).
     ///
     /// # Errors
-    /// NotFound. Invalid when something refers to it, when it is kept, or when the run that wrote it lives; Corrupt when a
-    /// newer record cannot be used.
+    /// NotFound; Invalid if something refers to it, if it is kept, or if the run that wrote it is
+    /// alive; Corrupt if a newer record cannot be used.
     pub fn plan(catalog: &Catalog, step: u64, epoch: Option<u64>) -> Result<Self> {
         Self::plan_after(catalog, step, epoch, &BTreeSet::new())
     }
 
-    /// The same when the checkpoints (step, epoch) in `gone` are removed first: what they refer to is not needed by them.
+    /// The same, assuming that the checkpoints (step, epoch) in `gone` are removed first: their
+    /// references do not count.
     ///
     /// # Errors
     /// As [`Self::plan`].
@@ -223,10 +230,11 @@ impl Removal {
         })
     }
 
-    /// Removes it. After an error or a crash the rest can be removed by [`Self::plan`] again, or is pruned.
+    /// Carries out the plan. After an error or a crash, the rest can be removed by planning again,
+    /// or it is pruned.
     ///
     /// # Errors
-    /// What a directory says.
+    /// The error of a directory.
     pub fn carry_out(&self) -> Result<()> {
         for files in [&self.records, &self.containers, &self.choices] {
             let mut touched = BTreeSet::new();
@@ -239,7 +247,7 @@ impl Removal {
                     _ => touched.insert(*place),
                 };
             }
-            // Breaks if: containers go before the records are durably gone.
+            // Breaks if: containers are removed before the records are durably gone.
             touched
                 .into_iter()
                 .try_for_each(|place| self.dirs[place].sync())?;
@@ -248,7 +256,7 @@ impl Removal {
     }
 }
 
-/// Refuses what others need.
+/// Refuses to remove a checkpoint that is kept or in use.
 fn check_unneeded(
     catalog: &Catalog,
     step: u64,
@@ -265,12 +273,13 @@ fn check_unneeded(
         return Err(Error::invalid(format!(
             "the run that wrote step {step} is alive, and its next checkpoint may refer to it"
         ))
-        .next("wait until the run has ended"));
+        .next("wait for the run to end"));
     }
     Ok(())
 }
 
-/// Refuses what another checkpoint refers to, or may refer to because its record cannot be read.
+/// Refuses to remove a checkpoint to which another one refers, or may refer because its record
+/// cannot be read.
 pub(crate) fn check_unreferred(
     catalog: &Catalog,
     step: u64,
@@ -282,14 +291,14 @@ pub(crate) fn check_unreferred(
             && commit.record.refers_to().contains(&step)
             && !gone.contains(&(commit.record.step, epoch))
     };
-    // Not what is superseded: no restart reads it.
+    // Superseded checkpoints do not count: no restart reads them.
     let counted = || catalog.commits().iter().chain(catalog.rejected());
     let of = |commits: &mut dyn Iterator<Item = &Commit>| -> BTreeSet<u64> {
         commits.map(|commit| commit.record.step).collect()
     };
     let needed = of(&mut counted().filter(refers));
     if !needed.is_empty() {
-        // Those that refer to these have to go too.
+        // The checkpoints that refer to these must go too.
         let mut all = needed.clone();
         loop {
             let more = of(&mut counted().filter(|commit| {
@@ -325,14 +334,14 @@ pub(crate) fn check_unreferred(
         Some(unread) => Err(unread.advise(
             catalog,
             Error::corrupt(format!(
-                "{} cannot be used, and may refer to step {step}",
+                "{} cannot be used and may refer to step {step}",
                 unread.path(catalog)
             )),
         )),
     }
 }
 
-/// Steps as a sentence has them: `step 3`, `steps 3, 4 and 5`.
+/// Steps in the words of a sentence: `step 3`, `steps 3, 4 and 5`.
 fn named(steps: &BTreeSet<u64>) -> String {
     let mut steps: Vec<String> = steps.iter().map(ToString::to_string).collect();
     let last = steps.pop().unwrap_or_default();
@@ -343,26 +352,26 @@ fn named(steps: &BTreeSet<u64>) -> String {
 }
 
 impl Unread {
-    /// Where it is.
+    /// The path of the file.
     #[must_use]
     pub fn path(&self, catalog: &Catalog) -> String {
         let dir = catalog.places()[self.place].path();
         dir.join(&self.file).display().to_string()
     }
 
-    /// Ok for a whole record, which is not believed; else what is wrong with it.
+    /// Ok for a whole record that is not believed; otherwise what is wrong with it.
     fn read(&self, catalog: &Catalog) -> Result<()> {
         let dir = &catalog.places()[self.place];
         let bytes = read_small(dir.as_ref(), &self.file, RECORD_LIMIT_BYTES)?;
         CommitRecord::decode(&bytes).map(|_| ())
     }
 
-    /// Whether its bytes are not those of a record: nothing restores such a checkpoint.
+    /// Whether its bytes are not a record: no run can restore such a checkpoint.
     fn is_damaged(&self, catalog: &Catalog) -> bool {
         matches!(self.read(catalog), Err(error) if error.kind() == ErrorKind::Corrupt)
     }
 
-    /// The error, with what to do about this record.
+    /// Adds to the error the next step for this record.
     fn advise(&self, catalog: &Catalog, error: Error) -> Error {
         let step = self.step;
         let said = self.why.next_step();
@@ -377,11 +386,11 @@ impl Unread {
                     error.next("use a newer version of Orcheck")
                 }
                 None if is_denied(&why) => {
-                    error.next("run it as the user to whom the directory belongs, or as root")
+                    error.next("run it as the user who owns the directory, or as root")
                 }
                 None => error.next("bring back the disk or server that holds it"),
             },
-            // Whole, and not believed.
+            // Whole, but not believed.
             Ok(()) => error.next(said.unwrap_or("give the key that it was sealed with: --encrypt-key")),
         }
     }
@@ -394,11 +403,12 @@ fn damaged(catalog: &Catalog, step: u64, counter: Option<u64>) -> Option<Epoch> 
     let found = of_step.max_by_key(|one| one.counter)?;
     let unread = catalog.unread().iter();
     let mut copies = unread.filter(|one| one.checkpoint() == found.checkpoint());
-    // Breaks if: one that is whole goes too; with its key, or a newer version, it could be restored.
+    // Breaks if: a whole record is removed too; its checkpoint could be restored with its key, or
+    // by a newer version.
     if !copies.all(|one| one.is_damaged(catalog)) {
         return None;
     }
-    // Its name has only the beginning of the run's identity.
+    // The file name holds only the beginning of the run id.
     let of_run =
         |epoch: &Epoch| (epoch.counter, epoch.run.short_bytes()) == (found.counter, found.run);
     let commits = all_commits(catalog).map(|commit| commit.record.epoch);

@@ -1,21 +1,22 @@
-//! Epochs: who may write, and from where a run resumed.
+//! Manages epochs: who may write, and from where a run resumed.
 //!
-//! Every run of a job **claims** the next epoch in every directory before it looks for
-//! checkpoints, and records afterwards which step it resumed from. A writer of an older epoch (a
-//! zombie: a rank that was thought dead) finds the newer claim after making its record visible and
-//! reports `Fenced`; readers ignore steps of older epochs beyond the resumed one.
+//! Every run of a job **claims** the next epoch in every directory before it looks for checkpoints,
+//! and afterwards records the step that it resumed from. A writer of an older epoch (a zombie: a
+//! rank that was believed dead) finds the newer claim after it has made its record visible, and
+//! reports `Fenced`. Readers ignore steps of older epochs beyond the step that was resumed from.
 //!
 //! Invariants:
-//! 1. A claim appears whole and locked, never over another one, and is durable, with its
+//! 1. A claim appears whole and locked, and never replaces another one. It is durable, with its
 //!    directory, before anything is listed: either the zombie sees the claim or the new run sees
 //!    the zombie's record.
-//! 2. One run per counter: the directories are claimed in order, the loser withdraws its own claims
-//!    and names the winner. No counter that any file name holds is given again.
-//! 3. A run that still holds the lock of its claim is alive: a second one is refused, not fenced,
+//! 2. A counter belongs to one run: runs claim the directories in order, and a loser withdraws its
+//!    own claims and names the winner. A counter that appears in any file name is not given out
+//!    again.
+//! 3. A run that still holds the lock of its claim is alive: a second run is refused, not fenced,
 //!    unless it asks to take over.
 //!
-//! Survives: crashes between any two steps (a claim without `resumed` restricts nothing), clock
-//! jumps (order is by counter). Not here: the records themselves (`format::record`).
+//! Survives: a crash at any point (a claim without `resumed` restricts nothing); clock jumps
+//! (counters define the order). Not here: the records themselves (`format::record`).
 
 use crate::encoding::Trust;
 use orcheck_format::disk::{Claim, FileName, Members, Resumed};
@@ -26,10 +27,10 @@ use orcheck_io::disk::{Create, Dir, File, Lock, read_small, write_small};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Largest claim or resume record that is read.
+/// Size of the largest claim or resumed record that is read.
 const LIMIT_BYTES: u64 = 64 << 20;
 
-/// What a new run says of itself.
+/// What a new run puts into its claim.
 #[derive(Clone)]
 pub struct Claimant {
     /// The job.
@@ -50,30 +51,31 @@ pub struct Claimant {
     pub trust: Arc<Trust>,
 }
 
-/// A held epoch. Dropping it lets the next run in at once; a claim that was not [`ClaimLock::confirm`]ed
-/// is withdrawn.
+/// A held epoch. Dropping it admits the next run at once, and withdraws a claim that was not
+/// [`ClaimLock::confirm`]ed.
 pub struct ClaimLock {
     /// The epoch.
     pub epoch: Epoch,
-    /// What the user should know.
+    /// Notes for the user.
     pub notes: Vec<String>,
-    /// Claims by directory, locked for as long as this lives.
+    /// The claims, by directory; locked as long as this lives.
     locks: Vec<(Arc<dyn Dir>, Box<dyn File>)>,
     confirmed: bool,
 }
 
 impl ClaimLock {
-    /// The session is open: the claim stays when it ends.
+    /// Marks the session as open: the claim then stays when the session ends.
     pub fn confirm(&mut self) {
         self.confirmed = true;
     }
 
-    /// The claim is taken back: whoever held it writes nothing from here on, and its counter may be given again.
+    /// Withdraws the claim: its holder writes nothing from here on, and its counter may be given
+    /// out again.
     pub fn withdraw(mut self) {
         self.confirmed = false;
     }
 
-    /// Gives the locks away: the epoch is held until whoever gets them lets go.
+    /// Gives the locks away: the new owner holds the epoch until it releases them.
     pub fn give_locks(&mut self) -> Vec<Lock> {
         let locks = self.locks.iter();
         locks.filter_map(|(_, file)| file.give_lock()).collect()
@@ -95,14 +97,14 @@ impl Drop for ClaimLock {
     }
 }
 
-/// Beyond this one there is no next: counters travel as signed numbers.
+/// No counter follows this one: counters travel as signed numbers.
 const LAST_COUNTER: u64 = i64::MAX as u64 - 1;
 
-/// Highest epoch counter in any name in `dirs`, 0 if none. Names of checkpoints count as well: a
-/// counter is never given twice, even if claims were lost.
+/// The highest epoch counter in any file name in `dirs`, or 0. Names of checkpoints count too, so
+/// that a counter is never given out twice, even if claims were lost.
 ///
 /// # Errors
-/// When a directory cannot be listed; Corrupt for a file whose counter is beyond [`LAST_COUNTER`].
+/// When a directory cannot be listed; Corrupt if a file's counter is beyond [`LAST_COUNTER`].
 pub fn highest_counter(dirs: &[Arc<dyn Dir>]) -> Result<u64> {
     if off(Switch::CounterOfNames) {
         return highest_claim(dirs);
@@ -122,14 +124,15 @@ pub fn highest_counter(dirs: &[Arc<dyn Dir>]) -> Result<u64> {
                 | FileName::Stripe { epoch, .. },
             ) = FileName::parse(&entry.name)
             {
-                // Breaks if: it counts; the next counter wraps, and the run is older than those before it.
+                // Breaks if: it counts; the next counter would wrap, and the run would be older
+                // than those before it.
                 if epoch > LAST_COUNTER {
                     return Err(Error::corrupt(format!(
                         "file {} in {}: its epoch is beyond {LAST_COUNTER}, the last that another run can follow; no run made it",
                         entry.name,
                         dir.path().display()
                     ))
-                    .next("look where it comes from, and remove it"));
+                    .next("find out where the file comes from, and remove it"));
                 }
                 highest = highest.max(epoch);
             }
@@ -141,7 +144,7 @@ pub fn highest_counter(dirs: &[Arc<dyn Dir>]) -> Result<u64> {
 /// Claims epoch `counter` in all `dirs`, in order.
 ///
 /// # Errors
-/// Fenced when another run claimed the same epoch first; what the directories say.
+/// Fenced if another run claimed the same epoch first; otherwise the error of a directory.
 pub fn claim(
     dirs: &[Arc<dyn Dir>],
     claimant: &Claimant,
@@ -162,7 +165,7 @@ pub fn claim(
         world_size: claimant.world_size,
         nodes: claimant.nodes.clone(),
     };
-    // What was claimed before an error is withdrawn when this is dropped.
+    // On an error, dropping this withdraws the claims made so far.
     let mut held = ClaimLock {
         epoch,
         notes: Vec::new(),
@@ -177,7 +180,8 @@ pub fn claim(
     Ok(held)
 }
 
-/// A claim appears under its name locked and whole, or not at all, and never over another one.
+/// Makes a claim that appears under its name whole and locked, or not at all, and never replaces
+/// another one.
 fn claim_one(dir: &Arc<dyn Dir>, claim: &Claim, held: &mut ClaimLock, trust: &Trust) -> Result<()> {
     let name = FileName::Claim {
         epoch: claim.epoch.counter,
@@ -206,28 +210,30 @@ fn claim_one(dir: &Arc<dyn Dir>, claim: &Claim, held: &mut ClaimLock, trust: &Tr
     dir.sync()
 }
 
-/// Removes claims that never got their name because their process was killed. One that is being made is locked; one that is
-/// empty may be about to be, and stays, as do all where there are no locks.
+/// Removes unfinished claims: temporary files whose process was killed before it could rename them.
+/// A claim in the making is locked. An empty one may be about to be locked, so it stays, and so do
+/// all where locks do not exist.
 ///
 /// # Errors
-/// What the directory says.
+/// The error of the directory.
 pub fn remove_unfinished_claims(dir: &dyn Dir) -> Result<()> {
     for entry in dir.list()? {
         let Some(FileName::Temporary(target)) = FileName::parse(&entry.name) else {
             continue;
         };
-        // Breaks if: anything like it counts; a program's own `notes.claim-1.tmp` would be removed.
+        // Breaks if: any similar name counts; a program's own `notes.claim-1.tmp` would be removed.
         if claim_of_temporary(&target).is_none() || entry.len_bytes == 0 {
             continue;
         }
         let unlocked = dir.open(&entry.name).and_then(|file| {
-            // Breaks if: it is not asked; a run that is just starting would lose its claim, and fail.
+            // Breaks if: the lock is not tried; a run that is starting would lose its claim and
+            // fail.
             let is_free = file.try_lock()? || off(Switch::UnfinishedClaim);
             Ok(is_free.then_some(file))
         });
         match unlocked {
             Ok(Some(_locked)) => match dir.remove(&entry.name) {
-                // Another copy was quicker.
+                // Another process removed it first.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 removed => removed?,
             },
@@ -237,7 +243,8 @@ pub fn remove_unfinished_claims(dir: &dyn Dir) -> Result<()> {
     Ok(())
 }
 
-/// The counter of the epoch whose claim a temporary file of this target was to become; `None` for any other.
+/// The epoch counter of the claim for which a temporary file of this target was made; `None` for
+/// any other file.
 #[must_use]
 pub(crate) fn claim_of_temporary(target: &str) -> Option<u64> {
     let (claim, run) = target.rsplit_once('-')?;
@@ -255,12 +262,13 @@ fn lock(file: &dyn File, dir: &dyn Dir, held: &mut ClaimLock) -> Result<()> {
     match file.try_lock() {
         Ok(true) => Ok(()),
         Ok(false) => Err(Error::internal(format!(
-            "{}, which only this run knows, is locked by another",
+            "{}, which only this run knows, is locked by another run",
             file.name()
         ))),
         Err(error) if error.kind() == ErrorKind::Unsupported => {
             held.notes.push(format!(
-                "{} has no locks: a second run of this job would fence this one instead of being refused",
+                "{} has no locks: a second run of this job would fence off this one instead of \
+                 being refused",
                 dir.path().display()
             ));
             Ok(())
@@ -269,7 +277,7 @@ fn lock(file: &dyn File, dir: &dyn Dir, held: &mut ClaimLock) -> Result<()> {
     }
 }
 
-/// Why a directory could not be claimed, in the user's words.
+/// Explains why a directory could not be claimed.
 fn explain(error: Error, dir: &dyn Dir, claimant: &Claimant, counter: u64) -> Error {
     let present = read_claim(dir, counter, &claimant.trust).ok();
     match present {
@@ -300,8 +308,8 @@ fn explain(error: Error, dir: &dyn Dir, claimant: &Claimant, counter: u64) -> Er
     }
 }
 
-/// Waits up to `patience` until no older claim is locked: a run that died a moment ago may still be
-/// ending, and its locks go with it.
+/// Waits up to `patience` until no older claim is locked. A run that has just died may still be
+/// exiting, and its locks disappear only then.
 ///
 /// # Errors
 /// Unavailable "held by …" while another run is alive.
@@ -328,8 +336,8 @@ pub fn wait_for_holder(
     }
 }
 
-/// Who holds the lock of the newest claim, in the user's words. A claim that is not believed is held all the same: its run may
-/// have begun before the job was encrypted.
+/// Describes the holder of the newest claim's lock. A claim that is not believed is held all the
+/// same: its run may have begun before the job was encrypted.
 fn living_holder(dirs: &[Arc<dyn Dir>], trust: &Trust) -> Result<Option<String>> {
     let counter = highest_claim(dirs)?;
     for dir in dirs {
@@ -343,14 +351,16 @@ fn living_holder(dirs: &[Arc<dyn Dir>], trust: &Trust) -> Result<Option<String>>
     Ok(None)
 }
 
-/// Whether the run that claimed this epoch here holds the lock of its claim. Where there are no locks none is held.
+/// Whether the run that claimed this epoch here holds the lock of its claim. Without locks, none
+/// does.
 ///
 /// # Errors
-/// What the directory says.
+/// The error of the directory.
 pub fn is_locked(dir: &dyn Dir, counter: u64) -> Result<bool> {
     let file = match dir.open(&FileName::Claim { epoch: counter }.to_string()) {
         Ok(file) => file,
-        // Breaks if: what is no file in place of a claim is an error; a job could not start any more.
+        // Breaks if: an entry that is not a file, in place of a claim, is an error; the job could
+        // no longer start.
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Corrupt) => {
             return Ok(false);
         }
@@ -362,14 +372,15 @@ pub fn is_locked(dir: &dyn Dir, counter: u64) -> Result<bool> {
     }
 }
 
-/// Whether the claim of this epoch is here and its lock is known to be free: the run is over.
+/// Whether the claim of this epoch is here and its lock is known to be free, which means that the
+/// run is over.
 #[must_use]
 pub fn is_free(dir: &dyn Dir, counter: u64) -> bool {
     let file = dir.open(&FileName::Claim { epoch: counter }.to_string());
     file.and_then(|file| file.try_lock()).unwrap_or(false)
 }
 
-/// Highest counter that a run claimed, 0 if none.
+/// The highest counter that a run has claimed, or 0.
 ///
 /// # Errors
 /// When a directory cannot be listed.
@@ -387,7 +398,7 @@ pub fn highest_claim(dirs: &[Arc<dyn Dir>]) -> Result<u64> {
     Ok(highest)
 }
 
-/// Who claimed, in the user's words.
+/// Describes a claim for the user.
 #[must_use]
 pub fn describe(claim: &Claim) -> String {
     format!(
@@ -399,29 +410,32 @@ pub fn describe(claim: &Claim) -> String {
     )
 }
 
-/// The same of a claim that may not be believed.
+/// The same for a claim that may not be believed.
 #[must_use]
 pub fn describe_if(claim: &Claim, believed: bool) -> String {
-    // Breaks if: it is shown; whoever can write to the directory would choose whom the user suspects.
+    // Breaks if: it is shown; anybody who can write to the directory would choose whom the user
+    // suspects.
     match believed || off(Switch::ClaimSeal) {
         true => describe(claim),
         false => "a run whose claim is not authenticated".into(),
     }
 }
 
-/// The list of the nodes of an epoch that a directory keeps.
+/// Reads a directory's list of the nodes of an epoch.
 ///
 /// # Errors
-/// NotFound where there is none; Corrupt for one that is damaged or not believed, or of another job or epoch; Invalid for
-/// one under another key.
+/// NotFound; Corrupt if the list is damaged, not believed, or of another job or epoch; Invalid if
+/// it is sealed with another key.
 pub fn read_members(dir: &dyn Dir, job: &JobName, epoch: u64, trust: &Trust) -> Result<Members> {
     let name = FileName::Members { epoch }.to_string();
     let read = || {
         let bytes = read_small(dir, &name, LIMIT_BYTES)?;
-        // Breaks if: it is not asked; a forged list would name other hosts, and the key to speak to them with.
+        // Breaks if: the seal is not checked; a forged list would name other hosts, and the key for
+        // connections to them.
         trust.check(&bytes)?;
         let members = Members::decode(&bytes)?;
-        // Breaks if: this is passed over; a list that another job sealed with the same key would count.
+        // Breaks if: this is not compared; a list that another job sealed with the same key would
+        // count.
         if (&members.job, members.epoch.counter) != (job, epoch) && !off(Switch::MembersOwn) {
             return Err(Error::corrupt(format!(
                 "expected the nodes of epoch {epoch} of job '{}', found those of epoch {} of job '{}'",
@@ -435,11 +449,11 @@ pub fn read_members(dir: &dyn Dir, job: &JobName, epoch: u64, trust: &Trust) -> 
     read().map_err(|error: Error| error.at(&name))
 }
 
-/// Puts the claim of a run that is over into a directory that has none of its counter: the directory then remembers the job
-/// by it. It is not locked.
+/// Puts the claim of a finished run into a directory without a claim of that counter, so that the
+/// directory remembers the job. The claim is not locked.
 ///
 /// # Errors
-/// What the directory says.
+/// The error of the directory.
 pub fn bring_claim(dir: &Arc<dyn Dir>, claim: &Claim, trust: &Trust) -> Result<()> {
     let epoch = claim.epoch.counter;
     let name = FileName::Claim { epoch }.to_string();
@@ -452,7 +466,7 @@ pub fn bring_claim(dir: &Arc<dyn Dir>, claim: &Claim, trust: &Trust) -> Result<(
 /// Reads the claim of one epoch.
 ///
 /// # Errors
-/// NotFound; Corrupt, also for one that is not believed; Invalid for one under another key.
+/// NotFound; Corrupt, also if the claim is not believed; Invalid if it is sealed with another key.
 pub fn read_claim(dir: &dyn Dir, counter: u64, trust: &Trust) -> Result<Claim> {
     let name = FileName::Claim { epoch: counter }.to_string();
     let bytes = read_small(dir, &name, LIMIT_BYTES)?;
@@ -463,7 +477,7 @@ pub fn read_claim(dir: &dyn Dir, counter: u64, trust: &Trust) -> Result<Claim> {
     claim.map_err(|error| error.at(format!("{}/{name}", dir.path().display())))
 }
 
-/// The claim of one epoch, and whether it is believed.
+/// Reads the claim of one epoch, and whether it is believed.
 ///
 /// # Errors
 /// NotFound; Corrupt.
@@ -477,7 +491,7 @@ pub fn look_at_claim(dir: &dyn Dir, counter: u64, trust: &Trust) -> Result<(Clai
 /// Records in every directory what this run resumed from (`None`: a fresh start).
 ///
 /// # Errors
-/// What the directories say: without this record the run must not write checkpoints.
+/// The error of a directory. Without this record the run must not write checkpoints.
 pub fn record_resumed(
     dirs: &[Arc<dyn Dir>],
     job: &JobName,
@@ -504,16 +518,16 @@ pub fn record_resumed(
     Ok(())
 }
 
-/// Fenced if any directory holds a newer claim, or one of another run at this counter.
+/// Fails if any directory holds a newer claim, or another run's claim at this counter.
 ///
 /// # Errors
-/// Fenced, naming the newer run; what the directories say.
+/// Fenced, naming the newer run; otherwise the error of a directory.
 pub fn check_not_fenced(dirs: &[Arc<dyn Dir>], epoch: Epoch, trust: &Trust) -> Result<()> {
     let highest = highest_counter(dirs)?;
     let mut seen = None;
     if highest > epoch.counter {
         seen = Some(highest);
-    // Breaks if: one that is not believed counts; a file in place of its claim would end a run.
+    // Breaks if: a claim that is not believed counts; any file with such a name would end a run.
     } else if dirs.iter().any(|dir| {
         read_claim(dir.as_ref(), epoch.counter, trust)
             .is_ok_and(|claim| claim.epoch.run != epoch.run)
@@ -540,7 +554,7 @@ mod tests {
     use orcheck_staging::open_dir;
     use orcheck_testing::Scratch;
 
-    // Breaks if: any temporary file that has `.claim-` in its name counts as ours.
+    // Breaks if: any temporary file with `.claim-` in its name counts as Orcheck's.
     #[test]
     fn files_of_a_program_are_no_unfinished_claims() {
         let scratch = Scratch::new("unfinished");

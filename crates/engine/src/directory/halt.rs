@@ -1,30 +1,33 @@
-//! Halt: a run of a job is asked from outside to take a checkpoint and end.
+//! Implements halt requests, which ask a run from outside to take a checkpoint and end.
 //!
-//! How: the request is a small file beside the run's claim, named by its epoch. Whoever claimed a directory looks there:
-//! the lead in the placed ones, each node in its own. So it needs nothing that a job does not have anyway, with agents or
-//! without, on one machine or many. The control thread finds the file and tells the ranks of its node, which agree on it
-//! as they do on every wish.
+//! How: a request is a small file beside the run's claim, named after its epoch. The processes that
+//! claimed a directory look there: the lead in the placed directories, each node in its own. A
+//! request therefore needs only what a job has anyway, with or without agents, on one machine or
+//! many. The control thread finds the file and tells the ranks of its node, which agree on it as on
+//! every other trigger.
 //!
-//! A request for later (at a time, or after some checkpoints) is another file, under a name that 0.1.0 does not know: there
-//! the mere existence of the first one ends the run at once.
+//! A request for later (at a time, or after some checkpoints) is a different file. Version 0.1.0
+//! does not know its name; there, the mere existence of the first file ends the run at once.
 //!
 //! ```text
-//! orcheck halt ─file─▶ directory ◀─looks─ control thread ─word of the index─▶ ranks ─agree─▶ checkpoint, end
+//! orcheck halt ─file─▶ directory ◀─looks─ control thread ─index─▶ ranks ─agree─▶ checkpoint, end
 //! ```
 //!
 //! Invariants:
-//! 1. A request is for one epoch. The next run of the job is not stopped by it; but a time that is still to come when that run
-//!    begins applies to it too: it then writes the request again under its own epoch.
-//! 2. Of a request to halt at once, that the file is there is all that counts; its text is for people. Of one for later the
-//!    first line counts; a file whose first line says nothing known asks for nothing, and callers are told.
-//! 3. A look is for two names in one directory, and there are at least [`EVERY`] between two looks. Only when the run begins
-//!    all its directories are looked at, and listed.
-//! 4. A directory that cannot be looked at asks for nothing, and takes nothing back.
+//! 1. A request is for one epoch and does not stop the next run of the job. The exception is a time
+//!    that is still to come when the next run begins: it applies to that run too, which writes the
+//!    request again under its own epoch.
+//! 2. A request to halt at once counts by its existence; its text is for people. Of a request for
+//!    later, the first line counts. An unknown first line requests nothing, and callers are told.
+//! 3. A look reads two names in one directory, and looks are at least [`EVERY`] apart. Only when
+//!    the run begins does it look into, and list, all its directories.
+//! 4. A directory that cannot be read neither requests anything nor withdraws anything.
 //!
-//! Survives: a request that is withdrawn before the ranks agreed on it; a run that dies after it was asked; a directory that
-//! takes no file, or cannot be read for a while, when a run begins before the time to halt at.
+//! Survives: a request that is withdrawn before the ranks agree on it; a run that dies after a
+//! request; a directory that accepts no file, or is unreadable for a while, when a run begins
+//! before the requested time.
 //!
-//! Not here: the agreement (`client::trigger`), whether there is a further run (`cli`, `run`).
+//! Not here: the agreement (`client::trigger`), whether another run follows (`cli`, `run`).
 
 use crate::directory::epoch::{describe_if, highest_claim, is_locked, look_at_claim};
 use crate::encoding::Trust;
@@ -36,7 +39,7 @@ use orcheck_io::disk::{Dir, read_small, write_small};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Time between two looks: a file system with ten thousand nodes notices nothing of them.
+/// Time between two looks, long enough that ten thousand nodes do not burden a file system.
 pub const EVERY: Duration = Duration::from_secs(2);
 /// Largest text of a request that is shown.
 const TEXT_LIMIT_BYTES: u64 = 4096;
@@ -49,12 +52,13 @@ fn later_name_of(epoch: u64) -> String {
     FileName::HaltAt { epoch }.to_string()
 }
 
-/// When a run is to halt that is not to halt at once.
+/// When a run is to halt, if not at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {
     /// At this time, milliseconds since 1970.
     At(u64),
-    /// After this many further checkpoints, at least one; counted by the run from when it sees the request.
+    /// After this many further checkpoints, at least one; the run counts from when it sees the
+    /// request.
     After(u64),
 }
 
@@ -78,16 +82,16 @@ impl When {
     }
 }
 
-/// What one directory asks for.
+/// The requests in one directory.
 #[derive(Debug, Default, Clone, Copy)]
 struct Wish {
     now: bool,
     later: Option<When>,
-    /// Whether what an earlier run was asked for has been seen to.
+    /// Whether an earlier run's request has been dealt with.
     carried: bool,
 }
 
-/// Looks for requests, in one directory after the other.
+/// Looks for requests in one directory after the other.
 pub struct Watch {
     epoch: u64,
     began_unix_ms: u64,
@@ -101,7 +105,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// For the run of this epoch, which claimed `dirs` and begins now, at the time `unix_ms`.
+    /// For the run of this epoch, which has claimed `dirs` and begins now, at time `unix_ms`.
     #[must_use]
     pub fn new(dirs: Vec<Arc<dyn Dir>>, epoch: u64, now: Duration, unix_ms: u64) -> Self {
         Self {
@@ -117,11 +121,12 @@ impl Watch {
         }
     }
 
-    /// What the run is asked for, when a look or the time, `unix_ms`, changed that.
+    /// The run's halt request, if a look or the time `unix_ms` changed it.
     pub fn look(&mut self, now: Duration, unix_ms: u64) -> Option<HaltRequest> {
         if !self.begun {
             self.begun = true;
-            // Breaks if: it waits for its turn; the first commit of the run removes what is of earlier ones.
+            // Breaks if: a directory waits for its turn; the first commit of the run removes the
+            // requests of earlier runs.
             for at in 0..self.dirs.len() {
                 self.look_at(at);
             }
@@ -163,7 +168,7 @@ impl Watch {
         };
     }
 
-    /// The earliest of what the directories ask for.
+    /// The earliest of the directories' requests.
     fn asked(&self, unix_ms: u64) -> HaltRequest {
         let mut asked = HaltRequest::None;
         for (_, wish) in &self.dirs {
@@ -181,20 +186,21 @@ impl Watch {
     }
 }
 
-/// What [`carry_over`] found.
+/// The result of [`carry_over`].
 enum Carried {
-    /// Nothing more is to be done: this asks, under the name of the run's own epoch.
+    /// Nothing remains to be done; the request, if any, is under the run's own epoch.
     Settled(Option<When>),
-    /// This asks, but could not be written under that name yet.
+    /// This is the request, but it could not be written under the run's own epoch yet.
     Pending(Option<When>),
-    /// The directory does not say now.
+    /// The directory cannot be read now.
     Unknown,
 }
 
-/// Writes a time to halt at that an earlier run was asked for again under this epoch, where it is later than `began`, and removes what
-/// asked that run.
+/// Writes an earlier run's request for a time later than `began` again under this epoch, and
+/// removes the earlier run's file.
 fn carry_over(dir: &dyn Dir, epoch: u64, began_unix_ms: u64) -> Carried {
-    // Breaks if: this is left to a supervisor; a program restarted by other means would ignore the time.
+    // Breaks if: this is left to a supervisor; a program restarted by other means would ignore the
+    // time.
     let Ok(entries) = dir.list() else {
         return Carried::Unknown;
     };
@@ -213,7 +219,7 @@ fn carry_over(dir: &dyn Dir, epoch: u64, began_unix_ms: u64) -> Carried {
         Err(_) => return Carried::Unknown,
     };
     let when = When::parse(&String::from_utf8_lossy(&text));
-    // A time that is over was heard or missed; a count was for that run.
+    // A time in the past was seen or missed; a count was for the earlier run.
     let when = when.filter(|when| matches!(when, When::At(at) if *at > began_unix_ms));
     if when.is_none() {
         return Carried::Settled(None);
@@ -221,28 +227,28 @@ fn carry_over(dir: &dyn Dir, epoch: u64, began_unix_ms: u64) -> Carried {
     if write_small(dir, &later_name_of(epoch), &text).is_err() {
         return Carried::Pending(when);
     }
-    // Where it stays nobody minds: the next run finds this one's.
+    // If this fails, no harm is done: the next run finds this run's request.
     let _ = dir.remove(&name);
     Carried::Settled(when)
 }
 
-/// The newest run of a job, as its directories tell.
+/// The newest run of a job, according to its directories.
 pub struct Run {
     /// Its claim.
     pub claim: Claim,
-    /// Whether that is believed.
+    /// Whether the claim is believed.
     believed: bool,
-    /// Whether it is there: it holds the lock of its claim.
+    /// Whether the run is alive: it holds the lock of its claim.
     pub lives: bool,
     /// Directories that it claimed.
     dirs: Vec<Arc<dyn Dir>>,
 }
 
 impl Run {
-    /// The run that claimed the highest epoch in `dirs`; `None` where nobody ever claimed one.
+    /// Finds the run that claimed the highest epoch in `dirs`; `None` if nobody ever claimed one.
     ///
     /// # Errors
-    /// What the directories say; Corrupt for a claim that no directory has whole.
+    /// The error of a directory; Corrupt if no directory holds the claim whole.
     pub fn newest(dirs: &[Arc<dyn Dir>], trust: &Trust) -> Result<Option<Self>> {
         let counter = highest_claim(dirs)?;
         let mut newest: Option<Self> = None;
@@ -250,9 +256,10 @@ impl Run {
         for dir in dirs {
             let (claim, believed) = match look_at_claim(dir.as_ref(), counter, trust) {
                 Ok((claim, true)) => (claim, true),
-                // Its number is that of the file; the rest may be invented.
+                // The counter comes from the file name; the rest may be invented.
                 Ok((mut claim, false)) => {
-                    // Breaks if: its own number is taken; whoever can write there turns a request on another run.
+                    // Breaks if: the counter in the file is used; anybody who can write there could
+                    // turn a request on another run.
                     claim.epoch.counter = counter;
                     claim.host = "(not authenticated)".into();
                     (claim, false)
@@ -279,25 +286,26 @@ impl Run {
         }
     }
 
-    /// Who it is, in the user's words.
+    /// Describes the run for the user.
     #[must_use]
     pub fn describe(&self) -> String {
         describe_if(&self.claim, self.believed)
     }
 
-    /// Asks it to take a checkpoint and end; what could not be written where.
+    /// Asks the run to take a checkpoint and end; returns the directories where this could not be
+    /// written.
     ///
     /// # Errors
-    /// What the first directory says, when none takes the request.
+    /// The first directory's error if none accepts the request.
     pub fn ask(&self, text: &str) -> Result<Vec<String>> {
         self.put(&name_of(self.claim.epoch.counter), text)
     }
 
-    /// Asks it to take a checkpoint and end later on; what could not be written where. It takes the place of an earlier
-    /// request for later. `text` is for people.
+    /// Asks the run to take a checkpoint and end later; returns the directories where this could
+    /// not be written. The request replaces an earlier request for later. `text` is for people.
     ///
     /// # Errors
-    /// What the first directory says, when none takes the request.
+    /// The first directory's error if none accepts the request.
     pub fn ask_later(&self, when: When, text: &str) -> Result<Vec<String>> {
         let text = format!("{}\n{text}", when.line());
         self.put(&later_name_of(self.claim.epoch.counter), &text)
@@ -310,7 +318,8 @@ impl Run {
         }
         if failed.len() == self.dirs.len() && !failed.is_empty() {
             let error = failed.swap_remove(0).at("asking the run to halt");
-            // Breaks if: nothing is reported; a job that filled its disk could not be ended well.
+            // Breaks if: no next step is given; a user could not end a job well once it has filled
+            // its disk.
             return Err(match error.kind() {
                 ErrorKind::NoSpace => error.next(
                     "free some kB there, or send the job the signal that its option `signal` names",
@@ -322,7 +331,7 @@ impl Run {
     }
 }
 
-/// What is asked for in these directories: epochs, each with the first text that can be read.
+/// The requests in these directories: their epochs, each with the first readable text.
 ///
 /// # Errors
 /// When a directory cannot be listed.
@@ -347,8 +356,8 @@ pub fn requests(dirs: &[Arc<dyn Dir>]) -> Result<Vec<(u64, String)>> {
     Ok(found)
 }
 
-/// The requests for later in these directories: epochs, each with what it asks for (`None`: its first line says nothing
-/// known).
+/// The requests for later in these directories: their epochs, each with its time or count (`None`
+/// if the first line is unknown).
 ///
 /// # Errors
 /// When a directory cannot be listed.
@@ -372,10 +381,10 @@ pub fn later_requests(dirs: &[Arc<dyn Dir>]) -> Result<Vec<(u64, Option<When>)>>
     Ok(found)
 }
 
-/// Takes all requests back, those for later too; the epochs that they were for.
+/// Withdraws all requests, also those for later; returns their epochs.
 ///
 /// # Errors
-/// What a directory says.
+/// The error of a directory.
 pub fn withdraw(dirs: &[Arc<dyn Dir>]) -> Result<Vec<u64>> {
     let mut gone = Vec::new();
     for dir in dirs {

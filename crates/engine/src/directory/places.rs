@@ -1,15 +1,16 @@
-//! The directories of one job: where level `node` (or `peers`) and level `global` keep their files.
+//! Opens the directories of one job: where level `node` (or `peers`) and level `global` keep their
+//! files.
 //!
-//! `<node root>/<job>/<node name>/` and `<placed root>/<job>/`, all opened once, beneath their
-//! roots, without following symbolic links.
+//! The directories are `<node root>/<job>/<node name>/` and `<placed root>/<job>/`. All are opened
+//! once, beneath their roots, without following symbolic links.
 //!
 //! Invariants:
 //! 1. A root is never created: a mistyped path is an error, not a new directory.
-//! 2. A placed root that is gone or cannot be written is left out only when another one remembers
-//!    the job (it holds a claim), and that is reported. One that can be read still is. All of them are
-//!    left out only when the node's own directory remembers the job.
-//! 3. While roots cannot be looked at, an error that a checkpoint cannot be restored names them, and asks to bring
-//!    them back.
+//! 2. A placed root that is missing or not writable is left out, with a note, only if another
+//!    directory remembers the job (it holds a claim). If it is readable, it is still read. All
+//!    placed roots are left out only if the node's own directory remembers the job.
+//! 3. While some roots are inaccessible, an error about a checkpoint that cannot be restored names
+//!    them and asks to bring them back.
 //!
 //! Not here: what the files mean (`catalog.rs`), which server a node uses (`plan::placement`).
 
@@ -24,24 +25,29 @@ use orcheck_staging::{open_dir, open_shared};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Directory handles of one job as one node sees them.
+/// Directory handles of one job, as one node sees them.
 #[derive(Clone)]
 pub struct Places {
-    /// Whose directories they are.
+    /// The job.
     pub job: JobName,
     /// Level `node`, or `peers`: this node's own directory.
     pub node: Option<Arc<dyn Dir>>,
-    /// Losses of nodes that its checkpoints survive by their replicas on other nodes; 0: level `node`.
+    /// Number of node losses that its checkpoints survive thanks to replicas on other nodes; 0
+    /// means level `node`.
     pub losses: u8,
-    /// Level `peers`: what other nodes hold, each file once in each of them as far as there are copies.
+    /// Level `peers`: the files that other nodes hold. Each file appears once in each of these
+    /// directories, as far as there are copies.
     pub others: Vec<Arc<dyn Dir>>,
-    /// Level `global`: the placed directories by server index; `None` for one that takes no files.
+    /// Level `global`: the placed directories by server index; `None` for one that accepts no
+    /// files.
     pub servers: Vec<Option<Arc<dyn Dir>>>,
-    /// Those of them that take no files but can be read: what they hold may be the newest there is.
+    /// The placed directories that accept no files but are readable: the newest checkpoint may be
+    /// there.
     pub read_only: Vec<Arc<dyn Dir>>,
     /// Paths as configured, by server index.
     pub server_roots: Vec<PathBuf>,
-    /// Placed directories of a known job that can be neither written nor read: what is missing elsewhere may lie there.
+    /// Placed directories of a known job that are neither writable nor readable: they may hold what
+    /// is missing elsewhere.
     pub away: Vec<Away>,
     /// What was skipped and why.
     pub notes: Vec<String>,
@@ -49,7 +55,7 @@ pub struct Places {
     pub trust: Arc<Trust>,
 }
 
-/// A placed directory that cannot be written, or not even looked at.
+/// A placed directory that cannot be written, or cannot even be read.
 #[derive(Debug, Clone)]
 pub struct Away {
     /// The path as configured.
@@ -58,10 +64,10 @@ pub struct Away {
     pub why: Error,
 }
 
-/// What failed, and the directory that is to blame, if one is.
+/// An error, and the directory that caused it, if one did.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TargetFailure {
-    /// Its number among the directories in question.
+    /// Its number among the directories concerned.
     pub target: Option<TargetId>,
     /// Why.
     pub error: Error,
@@ -77,7 +83,7 @@ impl TargetFailure {
         }
     }
 
-    /// The same; blames no directory where the level has none that is placed.
+    /// The same, without a directory if the level has no placed ones.
     #[must_use]
     pub(crate) fn where_placed(mut self, server: Option<TargetId>) -> Self {
         self.target = self.target.filter(|_| server.is_some());
@@ -85,7 +91,7 @@ impl TargetFailure {
     }
 }
 
-/// A failure that no directory is to blame for.
+/// A failure that no directory caused.
 impl From<Error> for TargetFailure {
     fn from(error: Error) -> Self {
         Self {
@@ -109,11 +115,11 @@ impl Away {
 }
 
 impl Places {
-    /// Opens (and with `create` makes, below the roots) the directories of `job`.
+    /// Opens the directories of `job`; with `create`, makes them below the roots.
     ///
     /// # Errors
-    /// Invalid for the same root twice; NotFound or Unavailable for a root that is missing or
-    /// cannot be written, unless the job is known from another root.
+    /// Invalid if a root is given twice; NotFound or Unavailable if a root is missing or not
+    /// writable, unless another root knows the job.
     pub fn open(
         job: &JobName,
         node_name: &str,
@@ -131,7 +137,8 @@ impl Places {
         )
     }
 
-    /// The same; what is made is shared with the members of a group, and what is there must be.
+    /// The same, for directories shared with the members of a group: new ones are made that way,
+    /// and existing ones must be.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -160,7 +167,8 @@ impl Places {
             .flatten()
             .any(|dir| holds_claim(dir.as_ref()));
         let known_to_readers = read_only.iter().any(|dir| holds_claim(dir.as_ref()));
-        // The node's own directory remembers the job: it is not new, it is without one of its levels.
+        // The node's own directory remembers the job, so the job is not new; it lacks one of its
+        // levels.
         let none_there = servers.iter().all(Option::is_none) && read_only.is_empty();
         let known_to_node =
             none_there && node.as_ref().is_some_and(|dir| holds_claim(dir.as_ref()));
@@ -189,7 +197,7 @@ impl Places {
         }
     }
 
-    /// Whether level `global` is configured and none of its directories can even be read.
+    /// Whether level `global` is configured and none of its directories is even readable.
     #[must_use]
     pub fn has_lost_global(&self) -> bool {
         !self.server_roots.is_empty()
@@ -197,14 +205,16 @@ impl Places {
             && self.read_only.is_empty()
     }
 
-    /// The error of a checkpoint that cannot be restored. While a configured directory cannot be looked at, that is the
-    /// cause as far as anybody knows: the error is then Unavailable, names the directory, and asks to bring it back.
+    /// Completes the error of a checkpoint that cannot be restored. While a configured directory is
+    /// inaccessible, it is the most likely cause: the error becomes Unavailable, names the
+    /// directory, and asks to bring it back.
     #[must_use]
     pub fn blame_away(&self, error: Error) -> Error {
         let [first, more @ ..] = &self.away[..] else {
             return error;
         };
-        // Breaks if: the missing containers alone are named; the user would be advised to give up good checkpoints.
+        // Breaks if: the error names only the missing containers; the user would be advised to give
+        // up good checkpoints.
         if off(Switch::AwayNamed) {
             return error;
         }
@@ -221,7 +231,8 @@ impl Places {
         Error::unavailable(text).next(how_to_bring_back(&self.away))
     }
 
-    /// As [`Self::blame_away`], for an error of a search: one that a directory which is back would not change stays.
+    /// As [`Self::blame_away`], for the error of a search; an error that bringing a directory back
+    /// would not change stays as it is.
     #[must_use]
     pub fn blame_for(&self, error: Error) -> Error {
         let may_be_there = matches!(
@@ -240,7 +251,7 @@ impl Places {
         self.server_roots.clear();
     }
 
-    /// Directories that take the files of `level`.
+    /// Directories that accept the files of `level`.
     #[must_use]
     pub fn of_level(&self, level: Level) -> Vec<Arc<dyn Dir>> {
         match level {
@@ -249,20 +260,21 @@ impl Places {
         }
     }
 
-    /// Directories of `level` that can be read: those of [`Self::of_level`], and after them those that are only read.
+    /// Readable directories of `level`: those of [`Self::of_level`], followed by those that can
+    /// only be read.
     #[must_use]
     pub fn to_read(&self, level: Level) -> Vec<Arc<dyn Dir>> {
         let mut dirs = self.of_level(level);
         match level {
             Level::Global => dirs.extend(self.read_only.iter().cloned()),
-            // None where no replicas are asked for.
+            // None if there are no replicas.
             _ => dirs.extend(self.others.iter().cloned()),
         }
         dirs
     }
 
-    /// All directories this node can read: the nearest first, those that can be written before
-    /// those that cannot.
+    /// All directories that this node can read: the nearest first, writable ones before read-only
+    /// ones.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<dyn Dir>> {
         let mut dirs = self.to_read(self.node_level());
@@ -270,7 +282,7 @@ impl Places {
         dirs
     }
 
-    /// The level of what lies in the node's own directory.
+    /// The level of the files in the node's own directory.
     #[must_use]
     pub fn node_level(&self) -> Level {
         match self.losses {
@@ -291,7 +303,7 @@ impl Places {
     }
 }
 
-/// What is wrong with them, as one error with the next step of the first.
+/// Their errors as one error, with the next step of the first.
 fn all_of(away: &[Away]) -> Option<Error> {
     let (first, more) = away.split_first()?;
     if more.is_empty() {
@@ -310,7 +322,7 @@ fn roots_of(away: &[Away]) -> String {
     roots.join(" and ")
 }
 
-/// What to do about directories of a job that has checkpoints.
+/// What to do about inaccessible directories of a job that has checkpoints.
 fn how_to_bring_back(away: &[Away]) -> String {
     // A directory that is made again would be empty.
     if let [one] = away
@@ -341,7 +353,7 @@ fn how_to_complete(away: &[Away]) -> String {
     format!("make {roots} reachable and writable, or leave {them} out of `global`")
 }
 
-/// What messages call a root.
+/// The name of a root in messages.
 fn name_of(root: &Path) -> String {
     shown(&root.to_string_lossy()).to_owned()
 }
@@ -354,7 +366,8 @@ fn open_beneath(
 ) -> Result<Arc<dyn Dir>> {
     let mut dir = open_shared(root, group, failpoints.clone())?;
     if dir.read_only()? {
-        // Breaks if: it is left out; a user without permission would be told to mount the directory again.
+        // Breaks if: this check is left out; a user without permission would be told to mount the
+        // directory again.
         dir.permits_writing()?;
         return Err(
             Error::unavailable(format!("{} is read-only", name_of(root)))
@@ -372,7 +385,7 @@ fn open_beneath(
     Ok(dir)
 }
 
-/// What a directory holds that takes no new files.
+/// Opens a directory that accepts no new files, to read what it holds.
 fn open_to_read(root: &Path, job: &JobName, failpoints: &Failpoints) -> Result<Arc<dyn Dir>> {
     let dir = open_dir(root, failpoints.clone())?.child(job.as_str(), false)?;
     dir.list().map(|_| dir)
@@ -387,7 +400,7 @@ fn holds_claim(dir: &dyn Dir) -> bool {
     }
 }
 
-/// Whether an error says that a directory, rather than a file's content, is the problem.
+/// Whether an error means that a directory, not a file's content, is the problem.
 #[must_use]
 pub fn is_directory_loss(kind: ErrorKind) -> bool {
     matches!(
@@ -397,7 +410,7 @@ pub fn is_directory_loss(kind: ErrorKind) -> bool {
 }
 
 /// # Errors
-/// Invalid: a directory is given twice.
+/// Invalid if a directory is given twice.
 fn require_different<'a>(roots: impl Iterator<Item = &'a PathBuf>) -> Result<()> {
     let mut seen: Vec<&PathBuf> = Vec::new();
     for root in roots {
@@ -412,14 +425,14 @@ fn require_different<'a>(roots: impl Iterator<Item = &'a PathBuf>) -> Result<()>
     Ok(())
 }
 
-/// The directories of level `global`, as far as they are there.
+/// The directories of level `global`, by what they are good for.
 #[derive(Default)]
 struct Global {
-    /// Those that can be written, by number.
+    /// The writable ones, by number.
     servers: Vec<Option<Arc<dyn Dir>>>,
     /// Those that can only be read.
     read_only: Vec<Arc<dyn Dir>>,
-    /// Those that cannot even be looked at.
+    /// Those that cannot even be read.
     away: Vec<Away>,
     /// All that cannot be written.
     missing: Vec<Away>,
@@ -454,7 +467,7 @@ impl Global {
                     all.read_only.push(readable);
                 }
                 Err(unread) => {
-                    // One that can be looked at and does not know the job holds nothing of it.
+                    // A readable directory that does not know the job holds nothing of it.
                     let is_there = || open_dir(root, failpoints.clone())?.list();
                     if unread.kind() != ErrorKind::NotFound || is_there().is_err() {
                         all.away.push(one.clone());
@@ -465,7 +478,8 @@ impl Global {
             all.servers.push(None);
             all.missing.push(one);
         }
-        // Breaks if: each is a note of its own; of several next steps a program reads only the last.
+        // Breaks if: each has a note of its own; a program reads only the last of several next
+        // steps.
         if let Some(error) = all_of(&skipped) {
             let note = error.next(how_to_bring_back(&skipped));
             all.notes.push(format!("skipped: {}", note.message()));

@@ -1,23 +1,25 @@
-//! Prune: older checkpoints go, by the keep rule, in an order that no crash can turn into a loss.
+//! Prunes older checkpoints by the keep rule, in an order that no crash can turn into a loss.
 //!
-//! Works on names only and removes only files whose name Orcheck could have given: foreign files
-//! stay. Each level is pruned by itself, so that one that fails again and again cannot fill the
-//! directories of the other: the commit records of what goes in all its directories, fsync of
-//! these and of all others of the level, then the containers.
+//! Prune works on names only and removes only files whose names Orcheck gives: foreign files stay.
+//! It prunes each level by itself, so that a level that keeps failing cannot fill the directories
+//! of the other. It removes the commit records from all directories of the level, fsyncs these and
+//! all other directories of the level, and then removes the containers.
 //!
 //! Invariants:
-//! 1. Nothing goes from a level before `keep` newer checkpoints are committed at that level by this
-//!    run (the one it resumed from counts where that level has it).
+//! 1. Nothing is removed from a level before this run has committed `keep` newer checkpoints at
+//!    that level. The checkpoint that it resumed from counts if the level has it.
 //! 2. A checkpoint that is still being written, or newer than the newest kept one, stays.
-//! 3. After a crash anywhere, a record never names a container that prune removed before it.
-//! 4. What a person marked to be kept stays. What was rejected does not count for `keep`.
-//! 5. What a record that stays refers to stays as well, its own record included, and so on. A record
-//!    that cannot be read may refer to anything older, so all of that stays.
+//! 3. After a crash at any point, no record names a container that prune removed before the record.
+//! 4. A checkpoint that a person marked to be kept stays. A rejected one does not count for `keep`.
+//! 5. Everything that a remaining record refers to stays, with its own record, and so on
+//!    transitively. An unreadable record may refer to anything older, so all older checkpoints
+//!    stay.
 //!
-//! With the first commit of this run also go: containers without record (crashed or failed steps),
-//! what this run superseded, temporary files and routed files of killed runs; and claims of epochs
-//! that nothing refers to any more.
-//! Not here: when to prune (`control.rs`); what goes before a run has committed anything (`prune/leftovers.rs`).
+//! With the first commit of this run, prune also removes containers without a record (from crashed
+//! or failed steps), superseded checkpoints, temporary and routed files of killed runs, and claims
+//! of epochs that nothing refers to any more.
+//! Not here: when to prune (`control.rs`); what is removed before a run has committed anything
+//! (`prune/leftovers.rs`).
 
 pub mod leftovers;
 
@@ -31,22 +33,22 @@ use orcheck_io::disk::{Dir, read_small};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// What is to be kept.
+/// What to keep.
 #[derive(Debug, Clone)]
 pub struct KeepRule {
-    /// Checkpoints to keep.
+    /// Number of checkpoints to keep.
     pub keep: usize,
     /// This run's epoch.
     pub epoch: Epoch,
     /// The checkpoint this run resumed from (step, epoch counter).
     pub resumed: Option<(u64, u64)>,
-    /// Steps committed by this run at the level in question.
+    /// Steps that this run has committed at the level in question.
     pub committed: BTreeSet<u64>,
 }
 
 impl KeepRule {
-    /// The kept (step, epoch counter), newest first; empty while nothing may go. Only checkpoints
-    /// that are `there`, with a record of this level, count.
+    /// The kept (step, epoch counter), newest first; empty while nothing may be removed. Only
+    /// checkpoints that are `there`, with a record of this level, count.
     #[must_use]
     pub fn kept(&self, there: impl Fn(u64, u64) -> bool) -> Vec<(u64, u64)> {
         let own = self
@@ -67,19 +69,19 @@ impl KeepRule {
         }
     }
 
-    /// Whether a checkpoint of an older run lies beyond the step this run resumed from: readers
-    /// ignore it.
+    /// Whether a checkpoint of an older run lies beyond the step that this run resumed from, so
+    /// that readers ignore it.
     fn is_superseded(&self, step: u64, epoch: u64) -> bool {
         epoch < self.epoch.counter && self.resumed.is_none_or(|(resumed, _)| step > resumed)
     }
 
-    /// Whether nobody writes this checkpoint any more: its run is over, or gave it up.
+    /// Whether nobody is writing this checkpoint any more: its run is over, or has given it up.
     fn is_abandoned(&self, step: u64, epoch: u64) -> bool {
         let newest = self.committed.last().copied().unwrap_or(0);
         epoch < self.epoch.counter || epoch == self.epoch.counter && step < newest
     }
 
-    /// Whether the files of (step, epoch counter) may go.
+    /// Whether the files of (step, epoch counter) may be removed.
     fn may_go(&self, kept: &[(u64, u64)], step: u64, epoch: u64) -> bool {
         let newest = kept.iter().map(|&(step, _)| step).max().unwrap_or(0);
         (off(Switch::Kept) || !kept.contains(&(step, epoch)))
@@ -88,7 +90,8 @@ impl KeepRule {
     }
 }
 
-/// What the checkpoints of one level refer to, as far as their records were read: they never change.
+/// The references of the checkpoints of one level, as far as their records were read; they never
+/// change.
 #[derive(Debug, Default)]
 pub struct Referred {
     /// Steps of the same epoch, by (step, epoch counter).
@@ -99,7 +102,7 @@ pub struct Referred {
 #[derive(Debug, Default)]
 struct Pinned {
     checkpoints: BTreeSet<(u64, u64)>,
-    /// (step, epoch counter) of records that cannot be read.
+    /// (step, epoch counter) of unreadable records.
     unread: Vec<(u64, u64)>,
 }
 
@@ -112,13 +115,13 @@ impl Pinned {
 }
 
 impl Referred {
-    /// Remembers what a record of this run says, so that it need not be read back.
+    /// Remembers the references of a record of this run, so that it need not be read back.
     pub fn learn(&mut self, record: &CommitRecord) {
         let checkpoint = (record.step, record.epoch.counter);
         self.known.insert(checkpoint, record.refers_to());
     }
 
-    /// Everything that the records that stay refer to.
+    /// Everything that the remaining records refer to.
     fn pinned(
         &mut self,
         listed: &[Listed],
@@ -139,7 +142,8 @@ impl Referred {
                 None => match read_referred(listed, step, epoch) {
                     Some(referred) => referred,
                     None => {
-                        // Breaks if: it counts as referring to nothing; prune would then take from under it.
+                        // Breaks if: it counts as referring to nothing; prune would remove what it
+                        // refers to.
                         pinned.unread.push((step, epoch));
                         continue;
                     }
@@ -147,7 +151,8 @@ impl Referred {
             };
             self.known.insert((step, epoch), referred.clone());
             for older in referred {
-                // Breaks if: only what is kept by the rule is looked at; a pinned one would lose what it needs.
+                // Breaks if: only checkpoints kept by the rule are considered; a pinned one would
+                // lose what it refers to.
                 let new = pinned.checkpoints.insert((older, epoch));
                 if new && recorded.contains(&(older, epoch)) && !off(Switch::PinsOfPinned) {
                     open.push((older, epoch));
@@ -158,7 +163,7 @@ impl Referred {
     }
 }
 
-/// The steps that a checkpoint refers to, from the first copy of its record that can be read.
+/// The steps to which a checkpoint refers, according to the first readable copy of its record.
 fn read_referred(listed: &[Listed], step: u64, epoch: u64) -> Option<Vec<u64>> {
     listed.iter().find_map(|Listed { dir, names }| {
         let (name, _) = names.iter().find(|(name, _)| {
@@ -171,16 +176,17 @@ fn read_referred(listed: &[Listed], step: u64, epoch: u64) -> Option<Vec<u64>> {
     })
 }
 
-/// What is in one directory of a level.
+/// The listing of one directory of a level.
 struct Listed<'d> {
     dir: &'d dyn Dir,
     names: Vec<(String, bool)>,
 }
 
-/// Removes from the directories of one level what the rule lets go; returns how many files went.
+/// Removes from the directories of one level what the rule allows; returns how many files it
+/// removed.
 ///
 /// # Errors
-/// What a directory says; whatever went before stays gone, the rest is tried again next time.
+/// The error of a directory. What was removed stays removed; the rest is tried again next time.
 pub fn prune(
     dirs: &[Arc<dyn Dir>],
     level: Level,
@@ -189,19 +195,19 @@ pub fn prune(
 ) -> Result<usize> {
     let listed = list(dirs)?;
     if rule.committed.is_empty() {
-        // Nothing of this run can take anything's place yet.
+        // This run has nothing yet that could replace anything.
         return Ok(0);
     }
     let records = records(&listed, level);
     let recorded = |step, epoch| records.contains(&(step, epoch));
     let rejected = chosen(&listed, Decision::Rejected);
     let by_hand = chosen(&listed, Decision::Kept);
-    // Breaks if: what was rejected counts; the good ones before it would go.
+    // Breaks if: rejected checkpoints count; the good ones before them would be removed.
     let counts = |step, epoch| {
         recorded(step, epoch) && (!rejected.contains(&(step, epoch)) || off(Switch::RejectedCounts))
     };
     let kept = rule.kept(counts);
-    // Before enough are kept only what no restart can use may go.
+    // Before enough checkpoints are kept, only those that no restart can use may be removed.
     let ruled_out = |step, epoch| {
         if by_hand.contains(&(step, epoch)) && !off(Switch::KeptByHand) {
             false
@@ -215,7 +221,7 @@ pub fn prune(
     let pinned = referred.pinned(&listed, &records, |step, epoch| !ruled_out(step, epoch));
     let checkpoint_goes = |step, epoch| ruled_out(step, epoch) && !pinned.holds(step, epoch);
     let (mut gone, going) = remove_records(&listed, &checkpoint_goes)?;
-    // The notes of later runs say whether what stays by hand is superseded.
+    // The resumed records of later runs say whether a checkpoint kept by hand is superseded.
     let staying = by_hand
         .iter()
         .filter(|&&(step, epoch)| recorded(step, epoch));
@@ -239,12 +245,13 @@ pub fn prune(
             }
         }
     }
-    // Breaks if: this ends the loop; files of a program that cannot be removed would keep every old checkpoint.
+    // Breaks if: this ends the loop; irremovable files of a program would keep every old
+    // checkpoint.
     routed.map(|()| gone)
 }
 
-/// Whether a small file of the job, or a file that is not Orcheck's, goes; `None` for what belongs to a
-/// checkpoint and goes with that.
+/// Whether to remove a small file of the job, or a file that is not Orcheck's; `None` for files
+/// that belong to a checkpoint and are removed with it.
 fn outlived(name: &str, epoch_now: u64, oldest_epoch: u64) -> Option<bool> {
     Some(match FileName::parse(name) {
         Some(
@@ -253,9 +260,10 @@ fn outlived(name: &str, epoch_now: u64, oldest_epoch: u64) -> Option<bool> {
             | FileName::Members { epoch }
             | FileName::Choice { epoch, .. },
         ) => epoch < oldest_epoch || off(Switch::ClaimsStay),
-        // For an older run: nobody looks at it any more.
+        // It asks an older run, and nobody reads it any more.
         Some(FileName::Halt { epoch }) => epoch < epoch_now,
-        // Breaks if: that of the run before goes; who supervises this one reminds it of the time.
+        // Breaks if: the previous run's request is removed; the supervisor of this run passes on
+        // its time.
         Some(FileName::HaltAt { epoch }) => epoch < epoch_now.saturating_sub(1),
         None if off(Switch::ForeignFiles) => true,
         Some(FileName::Temporary(target)) => match FileName::parse(&target) {
@@ -277,8 +285,9 @@ fn list(dirs: &[Arc<dyn Dir>]) -> Result<Vec<Listed<'_>>> {
     dirs.iter().map(list_one).collect()
 }
 
-/// Removes the records of what goes, everywhere and durably: no record may name a container that went before it. How many
-/// there were, and the names of the containers that may go now.
+/// Removes the records of pruned checkpoints, everywhere and durably, because no record may name a
+/// container that was removed before it. Returns how many there were, and the names of the
+/// containers that may now be removed.
 fn remove_records<'l>(
     listed: &'l [Listed],
     goes: &dyn Fn(u64, u64) -> bool,
@@ -304,14 +313,16 @@ fn remove_records<'l>(
         }
     }
     if (gone > 0 || !going.is_empty()) && !off(Switch::FsyncPrune) {
-        // Every directory, also one that had no record now: an earlier prune may have removed it and then failed, or
-        // died, before that was durable. Breaks if: only directories are synced in which a record went just now.
+        // Sync every directory, also those that had no record now: an earlier prune may have
+        // removed one there and failed, or died, before that was durable. Breaks if: only
+        // directories are synced from which a record was removed just now.
         listed.iter().try_for_each(|listed| listed.dir.sync())?;
     }
     Ok((gone, going))
 }
 
-/// Containers before the records that name them: what must not happen, see [`Switch::RecordsFirst`].
+/// Removes containers before the records that name them, which must not happen; see
+/// [`Switch::RecordsFirst`].
 fn remove_containers(listed: &[Listed], goes: &dyn Fn(u64, u64) -> bool) -> Result<()> {
     for Listed { dir, names } in listed {
         for (name, _) in names {
@@ -325,7 +336,7 @@ fn remove_containers(listed: &[Listed], goes: &dyn Fn(u64, u64) -> bool) -> Resu
     Ok(())
 }
 
-/// The checkpoints that any directory holds a commit record of at this level.
+/// The checkpoints that have a commit record of this level in any directory.
 fn records(listed: &[Listed], level: Level) -> BTreeSet<(u64, u64)> {
     let names = listed.iter().flat_map(|listed| &listed.names);
     names
@@ -341,7 +352,7 @@ fn records(listed: &[Listed], level: Level) -> BTreeSet<(u64, u64)> {
         .collect()
 }
 
-/// The checkpoints about which this was decided; the file's name alone counts.
+/// The checkpoints with this decision; the file name alone counts.
 fn chosen(listed: &[Listed], wanted: Decision) -> BTreeSet<(u64, u64)> {
     let names = listed.iter().flat_map(|listed| &listed.names);
     names
@@ -357,17 +368,20 @@ fn chosen(listed: &[Listed], wanted: Decision) -> BTreeSet<(u64, u64)> {
         .collect()
 }
 
-/// Between the name of a container and the counter of the epoch in which it is on its way to another node.
+/// Separates the name of a container from the counter of the epoch in which it is on its way to
+/// another node.
 const COMING: &str = ".epoch-";
 
-/// What a replica is called that is on its way to here in the run of this epoch; of whichever run the container is.
+/// The temporary name of a replica that is on its way here in the run of this epoch; the container
+/// may be of any run.
 #[must_use]
 pub fn coming_name(container: &str, epoch: u64) -> String {
     format!("{container}{COMING}{epoch:06}.tmp")
 }
 
 /// Whether a temporary file belongs to a run that is over. Claims are written under their name and
-/// the run's id: this run's own is in place since long, so one of the same counter is a dead one's.
+/// the run's id. This run's claim has long been in place, so a temporary one with the same counter
+/// is a dead run's.
 fn is_of_dead_run(target: &str, counter: u64) -> bool {
     if off(Switch::LivingTemporary) {
         return true;
@@ -393,7 +407,7 @@ fn is_of_dead_run(target: &str, counter: u64) -> bool {
     }
 }
 
-/// A file that somebody else removed is gone as well.
+/// Removes a file; success if somebody else has removed it.
 fn remove(dir: &dyn Dir, name: &str) -> Result<()> {
     match dir.remove(name) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
@@ -431,7 +445,7 @@ mod tests {
             vec![(12, 5), (10, 5)]
         );
         assert_eq!(kept(rule(1, None, &[10])), vec![(10, 5)]);
-        // Resumed from the other level: this one has no record of it, so it counts for nothing here.
+        // Resumed from the other level: this level has no record of it, so it does not count here.
         assert!(
             rule(2, Some((8, 4)), &[10])
                 .kept(|step, _| step != 8)
@@ -453,7 +467,8 @@ mod tests {
         assert!(rule.may_go(&kept, 7, 4), "older than the kept ones");
     }
 
-    // Breaks if: any temporary file goes; a run that is alive would lose the record it is about to rename.
+    // Breaks if: any temporary file is removed; a live run would lose the record that it is about
+    // to rename.
     #[test]
     fn temporary_files_of_a_living_run_stay() {
         for (target, dead) in [
@@ -466,7 +481,7 @@ mod tests {
             ("epoch-000006.claim-07070707", false),
             ("epoch-000005.claim-notes", false),
             ("notes.txt", false),
-            // A container of an older run that this one brings to more nodes.
+            // A container of an older run that this run copies to more nodes.
             (
                 "s000000000010-e000002-07070707-n0001-w00.orc.epoch-000005",
                 false,

@@ -1,16 +1,20 @@
-//! Directories of routed files: each rank whose program writes files itself has one, and it goes with the session.
+//! Manages the directories of routed files: each rank whose program writes files itself has one,
+//! which is removed with the session.
 //!
-//! How: the name says whose it is, and a file `.lock` in it is locked while its process lives. A directory whose lock is
-//! free was left behind by a process that was killed; whoever comes next removes it.
+//! How: the name of a directory says whose it is, and the file `.lock` in it is locked while its
+//! process lives. A directory whose lock is free was left by a killed process; the next process
+//! removes it.
 //!
 //! Invariants:
-//! 1. The directory of a process that lives is removed by that process alone.
-//! 2. Only directories of this user are removed, and only those whose whole name is one that this module gives.
+//! 1. Only a living process itself removes its directory.
+//! 2. Only directories of this user are removed, and only if the whole name is one that this module
+//!    gives.
 //! 3. Nothing outside such a directory is touched: no link is followed, at any depth.
 //!
-//! Faults survived: a kill at any step, also halfway through making or removing a directory (the next one continues with it);
-//! another process that collects at the same time. Where a file system has no locks, only the directory of a job's node
-//! is used, whose epoch says which runs are over.
+//! Faults survived: a kill at any point, also halfway through making or removing a directory (the
+//! next process continues with it); another process that collects at the same time. On a file
+//! system without locks, only the directory of a job's node is used; its epoch says which runs are
+//! over.
 //!
 //! Not here: where the directories lie and what is in them (`client/src/regions/route.rs`).
 
@@ -22,13 +26,14 @@ use orcheck_io::rng::random_bytes;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What directories in the directory of a job's node are called, before the epoch.
+/// Prefix of directories in the directory of a job's node; the epoch follows.
 const IN_JOB: &str = "route-e";
-/// What directories in a place of many jobs are called, before the user.
+/// Prefix of directories in a place shared by many jobs; the user follows.
 const AMONG_OTHERS: &str = "orcheck-route-u";
-/// Its lock tells that the process lives. No routed file is called so: their names do not begin with a dot.
+/// Locked while the process lives. No routed file has this name: their names do not begin with a
+/// dot.
 const LOCK: &str = ".lock";
-/// Deepest directory below a routed one that is removed with it.
+/// Depth of the deepest directory below a routed one that is removed with it.
 const MAX_DEPTH: u32 = 64;
 /// Another process may collect a directory before it is locked.
 const ATTEMPTS: u32 = 8;
@@ -38,15 +43,15 @@ pub struct Routed {
     parent: Arc<dyn Dir>,
     dir: Arc<dyn Dir>,
     child: String,
-    /// `None` where there are no locks.
+    /// `None` if the file system has no locks.
     lock: Option<Box<dyn File>>,
 }
 
 impl Routed {
-    /// In the directory of a job's node, for one rank of the run of this epoch.
+    /// Makes one in the directory of a job's node, for one rank of the run of this epoch.
     ///
     /// # Errors
-    /// What the directory says.
+    /// The error of the directory.
     pub fn in_job(parent: &Arc<dyn Dir>, epoch: Epoch, rank: Rank) -> Result<Self> {
         let child = format!("{IN_JOB}{:06}-{}-r{rank}", epoch.counter, epoch.run.short());
         match Self::make(parent, &child) {
@@ -66,10 +71,11 @@ impl Routed {
         }
     }
 
-    /// In a place where directories of other jobs and users may be, under a name that nobody can guess.
+    /// Makes one in a place that may hold directories of other jobs and users, under a name that
+    /// nobody can guess.
     ///
     /// # Errors
-    /// What the place says; Unsupported where it has no locks.
+    /// The error of the place; Unsupported if it has no locks.
     pub fn among_others(parent: &Arc<dyn Dir>, job: &JobName, rank: Rank) -> Result<Self> {
         for _ in 0..ATTEMPTS {
             let unique = u64::from_le_bytes(random_bytes());
@@ -87,7 +93,7 @@ impl Routed {
         .next("find out what removes directories there, or set `route_dir` to another directory"))
     }
 
-    /// Makes a directory and locks it; `None` when somebody who collects was quicker.
+    /// Makes a directory and locks it; `None` if another process collected it first.
     fn make(parent: &Arc<dyn Dir>, child: &str) -> Result<Option<Self>> {
         let dir = match parent.child(child, true) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -98,7 +104,8 @@ impl Routed {
             lock => lock?,
         };
         match lock.try_lock() {
-            // Between the creation and the lock it may have been removed by somebody who held the lock.
+            // Between its creation and the lock, another process that held the lock may have
+            // removed it.
             Ok(true) if dir.holds(LOCK)? => Ok(Some(Self {
                 parent: Arc::clone(parent),
                 dir,
@@ -107,7 +114,7 @@ impl Routed {
             })),
             Ok(_) => Ok(None),
             Err(error) => {
-                // Nobody could tell later that it is abandoned.
+                // Otherwise nobody could tell later that it is abandoned.
                 let _ = dir.remove(LOCK).and_then(|()| parent.remove_child(child));
                 Err(error)
             }
@@ -120,13 +127,13 @@ impl Routed {
         &self.dir
     }
 
-    /// Whether other processes can tell that this one lives.
+    /// Whether other processes can tell that this one is alive.
     #[must_use]
     pub fn is_locked(&self) -> bool {
         self.lock.is_some()
     }
 
-    /// What it takes of its disk or memory, in bytes; a file with holes as much as without them.
+    /// How much of its disk or memory it takes, in bytes; holes count as if they were filled.
     ///
     /// # Errors
     /// As [`taken_bytes`].
@@ -134,19 +141,20 @@ impl Routed {
         taken_in(self.parent.as_ref(), &self.child, 0)
     }
 
-    /// Removes it with everything in it.
+    /// Removes it and its contents.
     ///
     /// # Errors
-    /// What the directories say.
+    /// The error of a directory.
     pub fn remove(self) -> Result<()> {
         remove_all(self.parent.as_ref(), &self.child, self.dir.as_ref())
     }
 }
 
-/// Removes what killed processes of this user left in a place of many jobs.
+/// Removes what killed processes of this user left in a place shared by many jobs.
 ///
 /// # Errors
-/// What the place says; the first error of a directory that should have gone, after all others were looked at.
+/// The error of the place; the first error of a directory that should have been removed, after all
+/// others were tried.
 pub fn collect(place: &Arc<dyn Dir>) -> Result<()> {
     let mut first = Ok(());
     for entry in place.list()? {
@@ -157,11 +165,11 @@ pub fn collect(place: &Arc<dyn Dir>) -> Result<()> {
     first
 }
 
-/// What the directories of a job, those of this user in a place of many jobs, take of its disk or memory, in bytes: those of
-/// these ranks, and all others.
+/// How much of its disk or memory a job's directories in a shared place take, in bytes: those of
+/// these ranks, and all others. Only this user's directories count.
 ///
 /// # Errors
-/// What the directories say; Invalid for one that is deeper than any that is removed.
+/// The error of a directory; Invalid for one that is too deep to be removed.
 pub fn taken_bytes(place: &dyn Dir, job: &JobName, ranks: &[Rank]) -> Result<(u64, u64)> {
     let (mut theirs, mut others) = (0, 0);
     for entry in place.list()? {
@@ -170,7 +178,8 @@ pub fn taken_bytes(place: &dyn Dir, job: &JobName, ranks: &[Rank]) -> Result<(u6
         let mut parts = entry.name.splitn(6, '-').skip(4);
         let rank = parts.next().and_then(|part| part.get(1..)?.parse().ok());
         if of_job && parts.next() == Some(job.as_str()) {
-            // Breaks if: another user's counts, or is an error; whoever knows the name of a job could keep it from its checkpoints.
+            // Breaks if: another user's directory counts, or is an error; anybody who knows the
+            // name of a job could keep it from its checkpoints.
             let is_ours = place.child(&entry.name, true);
             if is_ours.is_err_and(|error| error.kind() == ErrorKind::Unavailable) {
                 continue;
@@ -197,7 +206,8 @@ fn taken_in(parent: &dyn Dir, name: &str, depth: u32) -> Result<u64> {
     for entry in dir.list()? {
         bytes += match entry.is_dir {
             true => taken_in(dir.as_ref(), &entry.name, depth + 1)?,
-            // Breaks if: holes are not counted; a restart, which fills them, would not find the room that the checkpoint did.
+            // Breaks if: holes do not count; a restart, which fills them, would not find the room
+            // that the checkpoint did.
             false => {
                 (dir.taken(&entry.name)?).map_or(0, |taken| taken.disk_bytes.max(taken.len_bytes))
             }
@@ -214,11 +224,11 @@ fn too_deep(path: &Path) -> Error {
     .next("remove it by hand")
 }
 
-/// Removes the directory `name` in that of a job's node, where it is one that a process of an older run than the one of
-/// this epoch (its counter) left behind.
+/// Removes the directory `name` in that of a job's node, if a process of a run older than this
+/// epoch (its counter) left it.
 ///
 /// # Errors
-/// What the directories say.
+/// The error of a directory.
 pub fn collect_of_job(dir: &dyn Dir, name: &str, epoch: u64) -> Result<()> {
     if epoch_of(name).is_some_and(|older| older < epoch || off(Switch::OwnRoute)) {
         remove_left(dir, name, true)?;
@@ -226,9 +236,10 @@ pub fn collect_of_job(dir: &dyn Dir, name: &str, epoch: u64) -> Result<()> {
     Ok(())
 }
 
-/// Removes a directory whose process has ended; `known_over`: it has, where there are no locks to tell.
+/// Removes a directory whose process has ended. `known_over`: it has ended, although no lock can
+/// tell.
 fn remove_left(parent: &dyn Dir, name: &str, known_over: bool) -> Result<()> {
-    // Makes it again where it just went, and thereby refuses another user's.
+    // Makes it again if it has just been removed, and thereby refuses another user's directory.
     let dir = match parent.child(name, true) {
         Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::NotFound) => {
             return Ok(());
@@ -237,7 +248,8 @@ fn remove_left(parent: &dyn Dir, name: &str, known_over: bool) -> Result<()> {
     };
     let lock = match dir.open(LOCK) {
         Ok(lock) => lock,
-        // Killed before it made one, or about to make one: then it finds ours, and takes another name.
+        // Its process was killed before it made the lock, or is about to make it; then it finds
+        // this one and takes another name.
         Err(error) if error.kind() == ErrorKind::NotFound => {
             match dir.create(LOCK, Create::Buffered) {
                 Err(error) if was_quicker(&error) => return Ok(()),
@@ -247,7 +259,7 @@ fn remove_left(parent: &dyn Dir, name: &str, known_over: bool) -> Result<()> {
         Err(error) => return Err(error),
     };
     match lock.try_lock() {
-        // Somebody else may have removed it until now.
+        // Somebody else may have removed it by now.
         Ok(true) if dir.holds(LOCK)? => {}
         Ok(false) if off(Switch::LivingRoute) => {}
         Ok(_) => return Ok(()),
@@ -257,17 +269,17 @@ fn remove_left(parent: &dyn Dir, name: &str, known_over: bool) -> Result<()> {
     remove_all(parent, name, dir.as_ref())
 }
 
-/// Whether somebody else made the lock, or removed the directory, in the meantime.
+/// Whether somebody else has made the lock, or removed the directory, in the meantime.
 fn was_quicker(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Invalid)
 }
 
-/// Everything in it, the lock last, and then the directory.
+/// Removes everything in it, the lock last, and then the directory.
 fn remove_all(parent: &dyn Dir, name: &str, dir: &dyn Dir) -> Result<()> {
     empty(dir, 0)?;
     gone(dir.remove(LOCK))?;
     match gone(parent.remove_child(name)) {
-        // Somebody who found no lock made one: it is theirs now.
+        // Somebody who found no lock made one: the directory is theirs now.
         Err(error) if error.kind() == ErrorKind::Invalid && dir.holds(LOCK)? => Ok(()),
         removed => removed,
     }
@@ -295,7 +307,7 @@ fn empty(dir: &dyn Dir, depth: u32) -> Result<()> {
     Ok(())
 }
 
-/// What somebody else removed is gone as well.
+/// Success if somebody else has removed it.
 fn gone(removed: Result<()>) -> Result<()> {
     match removed {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
@@ -403,7 +415,7 @@ mod tests {
         mine.remove().unwrap();
     }
 
-    // Breaks if: a directory goes whose lock is held, or a lock that is free keeps one.
+    // Breaks if: a directory is removed whose lock is held, or is kept although its lock is free.
     #[test]
     fn what_a_living_process_has_stays_and_what_a_dead_one_left_goes() {
         let scratch = Scratch::in_memory("routedlocks");
@@ -412,7 +424,8 @@ mod tests {
         let mine = Routed::among_others(&here, &job, Rank(0)).unwrap();
         let in_job = Routed::in_job(&here, EPOCH, Rank(0)).unwrap();
         let living = names(&here);
-        // A link that leads out of it, a tree, and one that was killed before it had a lock.
+        // A link that leads out of it, a tree, and one whose process was killed before it had a
+        // lock.
         let left = Routed::among_others(&here, &job, Rank(1)).unwrap();
         let outside = here.child("outside", true).unwrap();
         outside.create("precious", Create::Buffered).unwrap();
@@ -442,7 +455,7 @@ mod tests {
         stays.sort();
         assert_eq!(names(&here), stays);
         assert!(outside.holds("precious").unwrap());
-        // The lock goes with the process, here with what stands for it.
+        // The lock disappears with the process, for which these values stand.
         drop((mine, in_job));
         collect(&here).unwrap();
         for name in names(&here) {
@@ -457,7 +470,7 @@ mod tests {
         assert_eq!(names(&here), ["orcheck-route-of-somebody", "outside"]);
     }
 
-    /// Calls somebody else at a step, once.
+    /// Calls a competitor at a failpoint, once.
     struct Between {
         site: &'static str,
         nth: u64,
@@ -474,13 +487,14 @@ mod tests {
         }
     }
 
-    // Breaks if: the lock is taken for granted once its file is made, or nobody looks whether the file is still there.
+    // Breaks if: the lock is taken for granted once its file is made, or nobody checks that the
+    // file still exists.
     #[test]
     fn a_directory_that_is_collected_while_it_is_made_is_made_again() {
         let scratch = Scratch::in_memory("routedmaking");
         let job = JobName::new("job").unwrap();
         let others = place(&scratch);
-        // Once it is there, once it is open, once it has a lock, and once that is held.
+        // After it exists, after it is open, after it has a lock, and after the lock is held.
         for (site, nth) in [
             ("dir.open", 2),
             ("dir.create", 1),
@@ -506,7 +520,7 @@ mod tests {
         }
     }
 
-    // Breaks if: what one collects or makes meanwhile is an error of the other.
+    // Breaks if: what one makes or collects meanwhile is an error for the other.
     #[test]
     fn several_that_make_and_collect_at_once_leave_nothing() {
         let scratch = Scratch::in_memory("routedrace");
@@ -523,7 +537,7 @@ mod tests {
                 });
             }
             for rank in 0..300 {
-                // All attempts may be in vain here.
+                // All attempts may fail here.
                 if let Ok(mine) = Routed::among_others(&here, &job, Rank(rank)) {
                     let file = mine.dir().create("file", Create::Buffered);
                     assert!(file.is_ok() && mine.dir().check_path().is_ok(), "{rank}");

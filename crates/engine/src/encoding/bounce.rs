@@ -1,14 +1,14 @@
-//! Aligned memory between encoded pieces of any length and sequential writes of whole blocks.
+//! Buffers encoded pieces of any length in aligned memory, for sequential writes of whole blocks.
 //!
 //! Invariants:
-//! 1. What was pushed comes out in order, once, in writes that are multiples of a block.
+//! 1. Pushed bytes come out once and in order, in writes that are multiples of a block.
 //! 2. It never holds more than [`WRITE_FROM_BYTES`] and one piece.
 
 use orcheck_format::Result;
 use orcheck_format::disk::{BLOCK_BYTES, MAX_ENCODED_BYTES, SEAL_BYTES};
 use orcheck_io::memory::Buffer;
 
-/// A write is due when so much has gathered.
+/// A write is due when this much has gathered.
 pub const WRITE_FROM_BYTES: usize = 4 << 20;
 const CAPACITY_BYTES: usize =
     WRITE_FROM_BYTES + MAX_ENCODED_BYTES as usize + SEAL_BYTES as usize + BLOCK_BYTES;
@@ -27,26 +27,26 @@ impl Bounce {
         }
     }
 
-    /// Bytes that wait.
+    /// Number of waiting bytes.
     pub(crate) fn len_bytes(&self) -> u64 {
         self.filled as u64
     }
 
-    /// The next `len` bytes, at most one encoded piece, to be filled.
+    /// The next `len` bytes, at most one encoded piece, for the caller to fill.
     pub(crate) fn next(&mut self, len: usize) -> &mut [u8] {
         let from = self.filled;
         self.filled += len;
         &mut self.buffer[from..from + len]
     }
 
-    /// Zeros up to the next block.
+    /// Adds zeros up to the next block.
     pub(crate) fn pad(&mut self) {
         let to = self.filled.next_multiple_of(BLOCK_BYTES);
         self.buffer[self.filled..to].fill(0);
         self.filled = to;
     }
 
-    /// Hands the whole blocks to `write` if a write is due, or in any case when `all` is set.
+    /// Hands the whole blocks to `write` if a write is due, or if `all` is set.
     pub(crate) fn drain(
         &mut self,
         all: bool,

@@ -1,25 +1,31 @@
-//! Encoding: pieces of regions made smaller and unreadable on their way from the pool to a container, and back.
+//! Encodes pieces of regions: compresses and encrypts them on their way from the pool to a
+//! container, and turns them back.
 //!
 //! ```text
-//! pool ─ copied once ─ sample: worth it? ─ shuffle ─ zstd | LZ4 ─ bounce buffer ─ AES-256-GCM in place ─ file
+//! pool ─ one copy ─ sample: worth it? ─ shuffle ─ zstd | LZ4 ─ bounce buffer ─ AES-256-GCM ─ file
 //! ```
 //!
-//! It is done by the CP-thread, piece by piece, never by the program's threads. A piece whose sample (or which
-//! itself) does not shrink by 5 % is stored as it is; after that the next pieces of its region are not even
-//! sampled, 1, 2, 4 … up to 64 of them.
+//! The CP-thread encodes piece by piece; the program's threads never do. A piece is stored as it is
+//! if it, or a sample of it, does not shrink by 5 %. The next pieces of its region are then not
+//! even sampled: 1, 2, 4 … up to 64 of them.
 //!
 //! Invariants:
-//! 1. Memory: an [`Encoder`] holds three pieces of at most 4 MiB and the compressor's state; a [`Decoder`] two;
-//!    a container being written one bounce buffer of 8 MiB. What is remembered of regions is bounded.
-//! 2. A container's key comes from the user's key and a fresh random salt; no (key, nonce) pair is used twice,
-//!    because a container is written strictly forward and the nonce is the offset of the extent.
-//! 3. [`Decoder::decode`] returns bytes only if every checksum and tag agrees, and exactly as many as the extent says.
-//! 4. No key byte is in any message; keys are overwritten when dropped.
-//! 5. What is encoded is what was staged: the bytes read from the pool have the checksum that the rank took.
+//! 1. Memory is bounded: an [`Encoder`] holds three pieces of at most 4 MiB and the compressor's
+//!    state, a [`Decoder`] two pieces, and a container being written one bounce buffer of 8 MiB.
+//!    What is remembered about regions is bounded too.
+//! 2. A container's key is derived from the user's key and a fresh random salt. No (key, nonce)
+//!    pair is used twice, because a container is written strictly forward and the nonce is the
+//!    offset of the extent.
+//! 3. [`Decoder::decode`] returns bytes only if every checksum and tag agrees, and exactly as many
+//!    as the extent says.
+//! 4. No message contains a byte of a key; keys are overwritten when dropped.
+//! 5. The encoded bytes are the staged bytes: what is read from the pool has the checksum that the
+//!    rank computed.
 //!
-//! Faults survived: any stored byte, tag, salt or key check changed; extents exchanged within or between
-//! containers; a wrong key or none. Not here: what the bits mean (`format::encoding`), where keys come from
-//! (`io::secret`), order and alignment of writes (`container.rs`).
+//! Faults survived: a change of any stored byte, tag, salt or key check; extents exchanged within
+//! or between containers; a wrong or missing key. Not here: what the bits mean
+//! (`format::encoding`), where keys come from (`io::secret`), order and alignment of writes
+//! (`container.rs`).
 
 use crate::encoding::shuffle::{shuffle, unshuffle};
 
@@ -40,32 +46,32 @@ use std::sync::Arc;
 use crate::encoding::trust::{Accept, Trust, WHO_CAN_WRITE, other_key};
 use zeroize::Zeroizing;
 
-/// Bytes of a sample: enough for a compressor to show what it can, little beside a piece.
+/// Bytes of a sample: enough to judge compression, few compared with a piece.
 const SAMPLE_BYTES: usize = 64 << 10;
 const SAMPLE_PARTS: usize = 4;
 /// Shorter pieces are stored as they are.
 const LEAST_BYTES: u64 = 128;
-/// Most pieces of a region that are passed over after one that did not shrink.
+/// Maximum number of pieces of a region that are skipped after one that did not shrink.
 const MAX_PASSED: u32 = 64;
-/// Regions that are known not to shrink.
+/// Maximum number of regions remembered as not shrinking.
 const MAX_REMEMBERED: usize = 4096;
 
 /// How a session's containers are encoded.
 #[derive(Clone, Default)]
 pub struct Recipe {
-    /// How pieces are made smaller.
+    /// How pieces are compressed.
     pub compression: Compression,
-    /// The compressor's level, where it has levels.
+    /// The compressor's level, if it has levels.
     pub level: i32,
     /// The user's key, if containers are encrypted.
     pub secret: Option<Arc<Secret>>,
 }
 
 impl Recipe {
-    /// What a process believes that only writes: records get the seal of the recipe's key.
+    /// What a process believes that only writes: records are sealed with the recipe's key.
     ///
     /// # Errors
-    /// Internal when the library of ciphers refuses.
+    /// Internal if the cipher library refuses.
     pub fn trust(&self) -> Result<Arc<Trust>> {
         let secrets: Vec<Arc<Secret>> = self.secret.iter().cloned().collect();
         Trust::new(&secrets, self.secret.is_some(), Accept::default())
@@ -89,16 +95,16 @@ pub struct EncodePiece {
     pub region_at_bytes: u64,
     /// CRC-64/NVME of its bytes, taken while they were staged.
     pub crc_plain: u64,
-    /// Base-2 logarithm of the size of what the region is made of.
+    /// Base-2 logarithm of the size of the region's elements.
     pub element_log2: u8,
-    /// Stands for the region; see `RegionRecord::identity`.
+    /// Identifies the region; see `RegionRecord::identity`.
     pub region: [u8; 16],
-    /// The pool is read again before it is written as it is, and compared with `crc_plain`.
+    /// Before it is written unencoded, the pool is read again and compared with `crc_plain`.
     pub checked: bool,
 }
 
 impl EncodePiece {
-    /// What an encrypted piece is bound to.
+    /// The data to which an encrypted piece is bound.
     pub(crate) fn binding(&self, rank: Rank, encoding: Encoding) -> Binding {
         Binding {
             rank,
@@ -120,12 +126,13 @@ pub enum Body<'a> {
     Changed,
 }
 
-/// Which bytes an extent is about: what encryption binds it to.
+/// Identifies the bytes of an extent, to which encryption binds it.
 #[derive(Debug, Clone, Copy)]
 pub struct Binding {
     /// The rank.
     pub rank: Rank,
-    /// The region's identity. A later checkpoint that refers to the extent must declare the region alike.
+    /// The region's identity. A later checkpoint that refers to the extent must declare the same
+    /// region.
     pub region: [u8; 16],
     /// Where the piece begins in the region.
     pub region_at_bytes: u64,
@@ -154,10 +161,11 @@ impl Binding {
 pub struct ContainerKey(Wiped<LessSafeKey>);
 
 impl ContainerKey {
-    /// The key of a container that is begun; says in its header what a reader must know of it, and seals the header.
+    /// Makes the key of a new container, describes it for readers in the header, and seals the
+    /// header.
     ///
     /// # Errors
-    /// Internal when the library of ciphers refuses.
+    /// Internal if the cipher library refuses.
     pub fn create(secret: &Secret, header: &mut ContainerHeader) -> Result<Self> {
         let salt: [u8; 32] = if off(Switch::Salt) {
             [0; 32]
@@ -179,10 +187,10 @@ impl ContainerKey {
         Ok(derived.key)
     }
 
-    /// The key of a container that exists.
+    /// The key of an existing container.
     ///
     /// # Errors
-    /// Invalid for another key than the one it was written with; Corrupt for a header that was forged.
+    /// Invalid if the container was written with another key; Corrupt if its header was forged.
     pub fn open(secret: &Secret, header: &ContainerHeader) -> Result<Self> {
         let Some(encryption) = header.encryption else {
             return Err(Error::internal(
@@ -194,11 +202,11 @@ impl ContainerKey {
             None => Form::V1,
         };
         let derived = derive(secret, &encryption.salt, header, form)?;
-        // Breaks if: the check is left out; a wrong key would then look like damage.
+        // Breaks if: the check is left out; a wrong key would look like damage.
         if !equal(&derived.key_check, &encryption.key_check) && !off(Switch::KeyCheck) {
             return Err(other_key("the container was encrypted with another key"));
         }
-        // Breaks if: this is passed over; a header could be changed, and would be believed.
+        // Breaks if: a mismatch is ignored; a changed header would be believed.
         if let Some(mac) = encryption.mac
             && hmac::verify(derived.header.get(), &header.covered(), &mac).is_err()
             && !off(Switch::HeaderMac)
@@ -211,14 +219,14 @@ impl ContainerKey {
         Ok(derived.key)
     }
 
-    /// Encrypts in place; `room` has the payload and [`orcheck_format::disk::SEAL_BYTES`] behind it. `at` is where it will lie in the
-    /// container: nothing else may ever be encrypted for that place.
+    /// Encrypts in place; `room` has the payload followed by [`orcheck_format::disk::SEAL_BYTES`].
+    /// `at` is the offset in the container: nothing else may ever be encrypted for that offset.
     ///
     /// # Errors
-    /// Internal when the library of ciphers refuses.
+    /// Internal if the cipher library refuses.
     ///
     /// # Panics
-    /// When `room` is shorter than that.
+    /// If `room` is shorter than that.
     pub fn seal(&self, at: u64, binding: &Binding, crc_plain: u64, room: &mut [u8]) -> Result<()> {
         let (text, tag_at) = room.split_at_mut(room.len() - 16);
         let crc_at = text.len() - 8;
@@ -232,7 +240,7 @@ impl ContainerKey {
         Ok(())
     }
 
-    /// Decrypts in place: the payload, and the CRC of the plain bytes.
+    /// Decrypts in place; returns the payload and the CRC of the plain bytes.
     fn unseal<'a>(
         &self,
         at: u64,
@@ -245,7 +253,8 @@ impl ContainerKey {
         } else {
             key.open_in_place(nonce(at), Aad::from(binding.bytes()), stored)
                 .map_err(|_| {
-                    // Breaks if: this is passed over; bytes that were changed on purpose would reach the program.
+                    // Breaks if: a mismatch is ignored; deliberately changed bytes would reach the
+                    // program.
                     Error::corrupt(
                         "the bytes were not written here under this key: changed, moved or exchanged",
                     )
@@ -258,8 +267,8 @@ impl ContainerKey {
     }
 }
 
-/// Decrypts without asking whether that was what was encrypted: what must not happen, see [`Switch::Tag`]. In this
-/// mode of counting, to encrypt twice is to decrypt.
+/// Decrypts without verifying the tag, which must not happen; see [`Switch::Tag`]. In counter mode,
+/// encrypting twice decrypts.
 fn without_tag<'a>(key: &LessSafeKey, at: u64, stored: &'a mut [u8]) -> &'a mut [u8] {
     let end = stored.len().saturating_sub(AES_256_GCM.tag_len());
     let text = &mut stored[..end];
@@ -283,7 +292,7 @@ impl hkdf::KeyType for Len {
     }
 }
 
-/// In which form a container is encrypted.
+/// The form in which a container is encrypted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     /// That of 0.1.0: the header has no MAC.
@@ -291,7 +300,7 @@ enum Form {
     Sealed,
 }
 
-/// What comes from the user's key and the salt of a container.
+/// Keys derived from the user's key and the salt of a container.
 struct Derived {
     key_check: [u8; 16],
     key: ContainerKey,
@@ -328,7 +337,7 @@ fn derive(
     let mut key_check = [0; 16];
     match form {
         Form::V1 => expand([b"orcheck v1 key check", &container], &mut key_check)?,
-        // Of the key alone: a header that was changed is no wrong key.
+        // From the key alone: a changed header must not look like a wrong key.
         Form::Sealed => expand([b"orcheck v2 key check", &[]], &mut key_check)?,
     }
     let label: &[u8] = match form {
@@ -347,10 +356,10 @@ fn derive(
     })
 }
 
-/// 63 bits by which ranks find out whether they were given the same key; they tell nothing about it.
+/// 63 bits by which ranks find out whether they have the same key; they reveal nothing about it.
 ///
 /// # Errors
-/// Internal when the library of ciphers refuses.
+/// Internal if the cipher library refuses.
 pub fn fingerprint(secret: &Secret, salt: &[u8]) -> Result<i64> {
     let refused = |_| Error::internal("the cipher library refused to derive a key");
     let mut bytes = [0; 8];
@@ -362,16 +371,16 @@ pub fn fingerprint(secret: &Secret, salt: &[u8]) -> Result<i64> {
     Ok(i64::from_le_bytes(bytes) & i64::MAX)
 }
 
-/// What is known of a region that did not shrink.
+/// A region that did not shrink.
 #[derive(Default)]
 struct Stubborn {
-    /// Pieces to pass over before the next attempt.
+    /// Pieces to skip before the next attempt.
     pass: u32,
-    /// How many the last failure cost.
+    /// Pieces that were skipped after the last failure.
     last: u32,
 }
 
-/// Makes pieces smaller; one per CP-thread.
+/// Compresses pieces; one per CP-thread.
 pub struct Encoder {
     compression: Compression,
     zstd: Option<zstd::bulk::Compressor<'static>>,
@@ -385,7 +394,7 @@ impl Encoder {
     /// An encoder for a recipe.
     ///
     /// # Errors
-    /// Internal when the compressor cannot be made.
+    /// Internal if the compressor cannot be created.
     pub fn new(recipe: &Recipe) -> Result<Self> {
         let zstd = (recipe.compression == Compression::Zstd)
             .then(|| zstd::bulk::Compressor::new(recipe.level))
@@ -401,10 +410,10 @@ impl Encoder {
         })
     }
 
-    /// Makes a piece smaller that lies in the pool at `pool_at_bytes`, if that is worth it.
+    /// Compresses the piece at `pool_at_bytes` in the pool, if that is worth it.
     ///
     /// # Errors
-    /// Invalid for a place outside the pool; Internal when the compressor fails.
+    /// Invalid for a place outside the pool; Internal if the compressor fails.
     pub fn encode(
         &mut self,
         pool: &Pool,
@@ -420,7 +429,7 @@ impl Encoder {
             return Ok(Body::Plain);
         }
         grow(&mut self.plain, len);
-        // One copy into private memory: what is compressed is then what was read once.
+        // Copy once into private memory, so that the compressed bytes are those that were read.
         copy_into(
             pool.span(pool_at_bytes, u64::from(piece.len_bytes))?,
             &mut self.plain[..len],
@@ -462,7 +471,7 @@ impl Encoder {
         known.pass = known.last;
     }
 
-    /// Length in `packed` and encoding; `None` when it is not worth it.
+    /// The length in `packed` and the encoding; `None` if it is not worth it.
     fn pack(&mut self, plain: &[u8], log2: u8) -> Result<Option<(usize, Encoding)>> {
         if plain.len() > 2 * SAMPLE_BYTES {
             let mut sample = Vec::with_capacity(SAMPLE_BYTES);
@@ -516,7 +525,7 @@ impl Encoder {
     }
 }
 
-/// Whether 5 % are saved.
+/// Whether it saves 5 %.
 fn worth_it(packed_len: usize, plain_len: usize) -> bool {
     packed_len <= plain_len / 20 * 19 && packed_len < plain_len
 }
@@ -527,7 +536,7 @@ fn grow(buffer: &mut Vec<u8>, len: usize) {
     }
 }
 
-/// Makes plain bytes of stored ones; reused from piece to piece.
+/// Decodes stored bytes; reused from piece to piece.
 #[derive(Default)]
 pub struct Decoder {
     /// Stored bytes, read by the caller.
@@ -545,10 +554,11 @@ impl Decoder {
         &mut self.stored[..len]
     }
 
-    /// The plain bytes of the extent whose stored bytes were read into [`Decoder::room`], proven.
+    /// Decodes and verifies the extent whose stored bytes were read into [`Decoder::room`]; returns
+    /// its plain bytes.
     ///
     /// # Errors
-    /// Corrupt, saying which of the proofs failed; Invalid when a key is needed and there is none.
+    /// Corrupt, naming the check that failed; Invalid if a key is needed and there is none.
     pub fn decode(
         &mut self,
         extent: &Extent,
@@ -610,7 +620,7 @@ impl Decoder {
             &self.plain[..len]
         };
         let found = crc64(plain);
-        // Breaks if: only stored bytes are compared; an error in between would reach the program.
+        // Breaks if: only stored bytes are compared; an error in decoding would reach the program.
         if found != crc_plain && !off(Switch::CrcDecoded) {
             return Err(Error::corrupt(format!(
                 "damaged data after decoding: expected CRC-64 {crc_plain:016x}, found {found:016x}"
@@ -620,7 +630,7 @@ impl Decoder {
     }
 }
 
-/// Compares stored bytes with their CRC, for which no key is needed.
+/// Compares stored bytes with their CRC, which needs no key.
 pub(crate) fn check_stored(extent: &Extent, stored: &[u8]) -> Result<()> {
     let found = crc64(stored);
     if found == extent.crc_stored || off(Switch::CrcStored) {
@@ -635,7 +645,10 @@ pub(crate) fn check_stored(extent: &Extent, stored: &[u8]) -> Result<()> {
 pub(crate) fn no_key() -> Error {
     Error::invalid("the checkpoint is encrypted and no key was given")
         .with(Detail::OtherKey)
-        .next("set encrypt_key (ORCHECK_ENCRYPT_KEY, or --encrypt-key) to the source of the key it was written with")
+        .next(
+            "set encrypt_key (ORCHECK_ENCRYPT_KEY, or --encrypt-key) to the source of the key that \
+             it was written with",
+        )
 }
 
 #[cfg(test)]

@@ -1,21 +1,21 @@
-//! Byte shuffle: the bytes of an array sorted by their place in the element.
+//! Shuffles the bytes of an array: sorts them by their position in the element.
 //!
-//! Sign, exponent and leading digits of neighbouring numbers are alike; side by side they compress well, which
-//! between noisy trailing digits they do not. Of the first ⌊n/s⌋·s bytes come first all bytes 0 of the elements,
-//! then all bytes 1, and so on; the rest stays where it is.
+//! The sign, exponent and leading digits of neighbouring numbers are alike. Side by side they
+//! compress well; between noisy trailing digits they do not. Of the first ⌊n/s⌋·s bytes, all bytes
+//! 0 of the elements come first, then all bytes 1, and so on; the rest stays where it is.
 //!
 //! Invariant: `unshuffle` undoes `shuffle` for every length and every element size.
 //!
-//! How: sizes are constants and blocks are small, so that the compiler makes vector code of plain loops.
+//! How: sizes are constants and blocks are small, so that the compiler vectorises plain loops.
 //! Not here: which element size fits a region (`stage.rs`).
 
-/// Elements that are rearranged while they are in the first cache.
+/// Number of elements that are rearranged while they are in the first-level cache.
 const BLOCK: usize = 512;
 
 /// Writes `from`, shuffled by elements of `1 << log2` bytes, into `to`.
 ///
 /// # Panics
-/// When the lengths differ or `log2` is above 4.
+/// If the lengths differ or `log2` is above 4.
 pub fn shuffle(from: &[u8], to: &mut [u8], log2: u8) {
     assert_eq!(from.len(), to.len(), "shuffling into another length");
     match log2 {
@@ -86,7 +86,7 @@ mod tests {
     }
 
     proptest! {
-        // Breaks if: blocks overlap, or the rest behind the last element is left out.
+        // Breaks if: blocks overlap, or the remainder behind the last element is left out.
         #[test]
         fn unshuffling_undoes_it(from in proptest::collection::vec(any::<u8>(), 0..20_000), log2 in 0u8..=4) {
             let (mut there, mut back) = (vec![0xaa; from.len()], vec![0x55; from.len()]);

@@ -1,24 +1,25 @@
-//! Trust: which records and containers are believed, and the MACs by which they are known.
+//! Decides which records and containers to believe, and computes and checks their MACs.
 //!
-//! How: from each of the user's keys come one key for MACs over small records (`format::seal`) and a public mark of it.
-//! A commit record names the digest of every manifest, so that its seal covers what every container holds; extents are
-//! bound to their container by what they are encrypted with (`encoding.rs`). The MAC of a container's header binds its
-//! features to the same key.
+//! How: each of the user's keys yields one key for MACs over small records (`format::seal`) and a
+//! public mark. A commit record names the digest of every manifest, so its seal covers the contents
+//! of every container. Encryption binds extents to their container (`encoding.rs`). The MAC of a
+//! container's header binds its features to the same key.
 //!
 //! ```text
-//! user's key ─▶ MAC of the commit record ─▶ digest of each manifest ─▶ extents: length, place, encoding
+//! user's key ─▶ MAC of the commit record ─▶ digest of manifest ─▶ extents: length, place, encoding
 //!           └─▶ key of the container ──────▶ MAC of the header, tag of each extent
 //! ```
 //!
 //! Invariants:
-//! 1. Where encryption is configured, what is not encrypted, and what has no seal, is refused unless it is named
+//! 1. If encryption is configured, everything unencrypted or unsealed is refused unless it is named
 //!    in [`Accept`].
-//! 2. A seal that is there is checked whenever there is a key; a wrong one is never passed over.
+//! 2. With a key, every existing seal is checked; a wrong one is never ignored.
 //! 3. Damage (CRC), another key (its mark) and a forgery (MAC) are three different errors.
 //! 4. MACs are compared in constant time.
 //!
-//! Not here: what is checked of records that are believed (`catalog.rs`, `reader.rs`); where keys come from
-//! (`io::secret`). Nothing here notices that the newest checkpoints were removed: what is left is older and genuine.
+//! Not here: what is checked of believed records (`catalog.rs`, `reader.rs`); where keys come from
+//! (`io::secret`). Nothing here notices that the newest checkpoints were removed: those that remain
+//! are older and genuine.
 
 use crate::encoding::pieces::{ContainerKey, no_key};
 use orcheck_format::disk::{ContainerHeader, KEY_ID_BYTES, MAC_BYTES, seal, seal_of};
@@ -32,17 +33,17 @@ use zeroize::Zeroizing;
 /// What is accepted although encryption is configured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Accept {
-    /// What is not encrypted.
+    /// Unencrypted data.
     pub plain: bool,
-    /// What is encrypted in the form of 0.1.0, in which records have no seal.
+    /// Data encrypted in the form of 0.1.0, whose records have no seal.
     pub v1: bool,
 }
 
 impl Accept {
-    /// From the names of the option.
+    /// Parses the names of the option.
     ///
     /// # Errors
-    /// Invalid for another name.
+    /// Invalid for an unknown name.
     pub fn parse<'n>(names: impl IntoIterator<Item = &'n str>) -> Result<Self> {
         let mut accept = Self::default();
         for name in names {
@@ -64,19 +65,19 @@ impl Accept {
     }
 }
 
-/// What is known of the seal of a record that was believed.
+/// What is known about the seal of a believed record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Proof {
-    /// It has none.
+    /// It has no seal.
     #[default]
     None,
-    /// It has one, and there is no key to check it with.
+    /// It has a seal, and there is no key to check it with.
     Unchecked,
-    /// It was made with one of the keys.
+    /// It was sealed with one of the keys.
     Sealed,
 }
 
-/// One of the user's keys, and what is made of it.
+/// One of the user's keys, with what is derived from it.
 struct Known {
     secret: Arc<Secret>,
     id: [u8; KEY_ID_BYTES],
@@ -101,16 +102,16 @@ impl hkdf::KeyType for Len {
 }
 
 impl Trust {
-    /// Without a key: everything is read as it is, and nothing is proven.
+    /// Without a key: everything is read as it is, and nothing is verified.
     #[must_use]
     pub fn nobody() -> Arc<Self> {
         Arc::default()
     }
 
-    /// With these keys; the first one writes. `encrypts`: what is not encrypted is refused.
+    /// With these keys; the first one writes. `encrypts`: unencrypted data is refused.
     ///
     /// # Errors
-    /// Internal when the library of ciphers refuses.
+    /// Internal if the cipher library refuses.
     pub fn new(secrets: &[Arc<Secret>], encrypts: bool, accept: Accept) -> Result<Arc<Self>> {
         let keys = secrets.iter().map(|secret| {
             let made =
@@ -143,17 +144,17 @@ impl Trust {
         !self.keys.is_empty()
     }
 
-    /// The key with which containers are to be encrypted; `None` where encryption is not configured.
+    /// The key with which to encrypt containers; `None` if encryption is not configured.
     #[must_use]
     pub fn writing_key(&self) -> Option<&Arc<Secret>> {
         let first = self.keys.first().filter(|_| self.encrypts);
         first.map(|key| &key.secret)
     }
 
-    /// A record as it is to be written: under a seal where encryption is configured.
+    /// A record in the form to write: sealed if encryption is configured.
     ///
     /// # Errors
-    /// Internal for what is no record.
+    /// Internal if this is not a record.
     pub fn seal(&self, record: Vec<u8>) -> Result<Vec<u8>> {
         match self.keys.first() {
             Some(key) if self.encrypts => seal(&record, key.id, |covered| {
@@ -168,7 +169,8 @@ impl Trust {
     /// Whether a record is believed, and why.
     ///
     /// # Errors
-    /// Corrupt for one that is damaged, forged, or has no seal where one is needed; Invalid for another key.
+    /// Corrupt for a record that is damaged, forged, or lacks a required seal; Invalid for another
+    /// key.
     pub fn check(&self, record: &[u8]) -> Result<Proof> {
         let Some(found) = seal_of(record)? else {
             if self.encrypts && !self.accept.something() && !off(Switch::UnsealedRefused) {
@@ -182,7 +184,8 @@ impl Trust {
         let Some(key) = self.keys.iter().find(|key| equal(&key.id, &found.key_id)) else {
             return Err(other_key("the record was sealed with another key"));
         };
-        // Breaks if: this is passed over; whoever can write could make a checkpoint of any containers.
+        // Breaks if: a mismatch is ignored; anybody who can write could make a checkpoint of any
+        // containers.
         if hmac::verify(key.mac.get(), found.covered, &found.mac).is_err()
             && !off(Switch::RecordMac)
         {
@@ -194,11 +197,11 @@ impl Trust {
         Ok(Proof::Sealed)
     }
 
-    /// The key of a container that a record with this proof names; `None` for one that is not encrypted.
+    /// The key of a container named by a record with this proof; `None` if it is not encrypted.
     ///
     /// # Errors
-    /// Corrupt for a container in a form that is refused, or that the record cannot have named; Invalid without a key
-    /// for an encrypted one, or with another.
+    /// Corrupt for a container in a refused form, or one that the record cannot have named; Invalid
+    /// for an encrypted one without its key.
     pub fn open(&self, header: &ContainerHeader, proof: Proof) -> Result<Option<ContainerKey>> {
         if self.keys.is_empty() {
             return match header.encryption {
@@ -207,7 +210,8 @@ impl Trust {
             };
         }
         let sealed = header.encryption.is_some_and(|found| found.mac.is_some());
-        // Breaks if: a seal is taken off and the rest believed, or set around what has none.
+        // Breaks if: a container is believed whose seal was removed, or that was put under a seal
+        // although it has none.
         if sealed != (proof == Proof::Sealed) && !off(Switch::SealedTogether) {
             return Err(Error::corrupt(match sealed {
                 true => "forged: the container belongs to a sealed commit record, and the record has no seal",
@@ -240,13 +244,13 @@ impl Trust {
     }
 }
 
-/// The next step of whoever meets a forgery.
+/// Next step for a forgery.
 pub(crate) const WHO_CAN_WRITE: &str = "find out who can write to the job's directories";
 
-/// The next step of whoever meets a refusal.
+/// Next step for a refusal.
 pub const HOW_TO_ACCEPT: &str = "if this job was not encrypted until now, set accept = ['plain', 'v1'] (--accept plain,v1) for one run";
 
-/// That something is refused because nothing proves who wrote it.
+/// The error for data whose writer nothing proves.
 fn refused(what: &str) -> Error {
     Error::corrupt(format!(
         "not authenticated: {what}, and encryption is configured"
@@ -255,7 +259,7 @@ fn refused(what: &str) -> Error {
     .next(HOW_TO_ACCEPT)
 }
 
-/// That something needs another key.
+/// The error for data that needs another key.
 #[must_use]
 pub fn other_key(what: &str) -> Error {
     Error::invalid(format!("{what} than those given"))

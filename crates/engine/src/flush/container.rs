@@ -1,25 +1,26 @@
-//! Writing one container: sequential, aligned, durable when [`ContainerWriter::finish`] returns.
+//! Writes one container: sequentially, aligned, and durable when [`ContainerWriter::finish`]
+//! returns.
 //!
 //! ```text
 //! header │ rank header │ stream … │ rank record │ … │ manifest │ trailer (end of last block)
 //! ```
 //!
-//! A striped container (mode `traditional`) keeps only the small blocks in its own file; unit `u`
+//! A striped container (mode `traditional`) keeps only the small blocks in its own file. Unit `u`
 //! of rank `r`'s stream goes to stripe file `(u + r) mod S`, 64 KiB at a time.
 //!
-//! With incremental capture the stream holds only what this step stores, its length is known at its end,
-//! and other extents lie in older containers of the same writer (`ledger.rs`).
-//! An encoded container holds pieces of other lengths than the pool: see `container/encoded.rs`.
+//! In an incremental capture the stream holds only what this step stores, its length is known only
+//! at its end, and other extents lie in older containers of the same writer (`ledger.rs`). In an
+//! encoded container, pieces have other lengths than in the pool: see `container/encoded.rs`.
 //!
 //! Invariants:
-//! 1. Every write begins where the last one of its file ended, at a multiple of a block.
-//! 2. `finish` = manifest, trailer, truncate, fsync of every file, close, fsync of every
-//!    directory, in this order; an error anywhere means the container is lost. So does a directory that its
-//!    configured path does not lead to any more.
-//! 3. A container that is not finished is removed (or, after a crash, collected by prune): no
-//!    commit record ever names it. One that may take the place of an older file does so whole.
+//! 1. Every write begins where the last write to its file ended, at a multiple of a block.
+//! 2. `finish` = manifest, trailer, truncate, fsync of every file, close, fsync of every directory,
+//!    in this order. After an error anywhere the container is lost. It is also lost if the
+//!    configured path no longer leads to its directory.
+//! 3. An unfinished container is removed (or, after a crash, collected by prune): no commit record
+//!    ever names it. A container that may replace an older file does so only when it is whole.
 //!
-//! Survives: short writes (in `io`), a full disk (fallocate says so early), failed fsync and
+//! Survives: short writes (in `io`), a full disk (fallocate reports it early), a failed fsync or
 //! close. Not here: making it visible (`commit.rs`).
 
 mod encoded;
@@ -44,9 +45,9 @@ use std::sync::Arc;
 /// Stripe unit of mode `traditional`.
 pub const STRIPE_BYTES: u64 = STRIPE_UNIT_BYTES;
 
-/// A stream whose length is not known is given room in steps of this size, and no more is reserved of what is likely to
-/// follow: containers that grow side by side then lie in long runs, and not between each other. (Reserving in memory costs
-/// time, and a small container must not fill a small quota.)
+/// A stream of unknown length gets space in steps of this size, and no more is reserved for what is
+/// likely to follow. Containers that grow side by side then lie in long runs and not between each
+/// other. (Reserving in memory costs time, and a small container must not fill a small quota.)
 const ROOM_BYTES: u64 = 64 << 20;
 
 /// Where a container goes.
@@ -55,14 +56,15 @@ pub struct Target {
     pub dir: Arc<dyn Dir>,
     /// Server index of that directory (0 at level `node`).
     pub server: TargetId,
-    /// Server index and directory of each stripe file; empty for a container that is not striped.
+    /// Server index and directory of each stripe file; empty if the container is not striped.
     pub stripes: Vec<(TargetId, Arc<dyn Dir>)>,
-    /// Direct I/O where the file system takes it.
+    /// Whether to use direct I/O if the file system supports it.
     pub direct: bool,
-    /// How many ranks are going to be in it.
+    /// The number of ranks that it will hold.
     pub ranks: u64,
-    /// The files appear under their names only when they are whole: until then they have temporary ones of the epoch with
-    /// this counter. For a directory in which there may be older files of the same names.
+    /// The files appear under their final names only when they are whole; until then they have
+    /// temporary names of the epoch with this counter. Used for a directory that may hold older
+    /// files of the same names.
     pub coming: Option<u64>,
 }
 
@@ -71,10 +73,10 @@ struct Store {
     file: Box<dyn File>,
     dir: Arc<dyn Dir>,
     name: String,
-    /// What it is called until it is whole.
+    /// Its name until it is whole.
     coming: Option<String>,
     at: u64,
-    /// Up to where space is reserved.
+    /// The offset up to which space is reserved.
     reserved: u64,
 }
 
@@ -89,7 +91,7 @@ impl Store {
         };
         let mut file = dir.create(first, how)?;
         if file.is_direct() && file.alignment_bytes() > BLOCK_BYTES as u32 {
-            // Our blocks are smaller than this device's: through the page cache, then.
+            // This device has larger blocks than ours, so use the page cache.
             file.close()?;
             dir.remove(first)?;
             file = dir.create(first, Create::Buffered)?;
@@ -105,7 +107,8 @@ impl Store {
         })
     }
 
-    /// Reserves space for this many more bytes, and for `likely` bytes that may follow if there is room for them.
+    /// Reserves space for this many more bytes, and for `likely` bytes that may follow if there is
+    /// room.
     fn reserve(&mut self, more: u64, likely: u64) -> Result<()> {
         let end = self.at + more;
         if end <= self.reserved {
@@ -134,8 +137,9 @@ impl Store {
     }
 
     fn make_durable(self) -> Result<()> {
-        // Only where there is a surplus: a file system whose server was lost may keep a truncation waiting for minutes
-        // (MooseFS: as long as the chunk is locked for a writer), but tells it at once to who syncs.
+        // Only where there is a surplus: a file system whose server was lost may keep a truncation
+        // waiting for minutes (MooseFS: as long as the chunk is locked for a writer), but reports
+        // the loss at once to a sync.
         if !off(Switch::TruncateSurplus) && self.file.len_bytes()? != self.at {
             self.file.truncate(self.at)?;
         }
@@ -152,7 +156,7 @@ impl Store {
         self.dir.check_path()
     }
 
-    /// Everything that it may be called.
+    /// All names that it may have.
     fn names(&self) -> impl Iterator<Item = (Arc<dyn Dir>, String)> + '_ {
         let names = self.coming.iter().chain([&self.name]);
         names.map(|name| (Arc::clone(&self.dir), name.clone()))
@@ -163,7 +167,7 @@ impl Store {
 pub struct ContainerWriter {
     header: ContainerHeader,
     header_crc: u64,
-    /// Server whose file was used last: the one that failed when something failed.
+    /// Server whose file was used last: if something failed, the one that failed.
     used: TargetId,
     main: Store,
     stripes: Vec<Store>,
@@ -173,14 +177,14 @@ pub struct ContainerWriter {
     refers_to: BTreeSet<u64>,
     stream: Option<Stream>,
     encoded: Option<Encoded>,
-    /// Bytes of all streams so far, as the ranks sent them.
+    /// Bytes of all streams so far, as the ranks handed them over.
     flushed_bytes: u64,
 }
 
-/// What a rank announces of its stream.
+/// What a rank announces about its stream.
 #[derive(Debug, Clone, Copy)]
 pub struct Announced {
-    /// Its length, or the most it can be.
+    /// Its length, or its maximum length.
     pub stream_len_bytes: u64,
     /// Longest extent.
     pub cut_bytes: u32,
@@ -213,11 +217,11 @@ impl Stream {
 }
 
 impl ContainerWriter {
-    /// Creates the file(s) and writes the header, whose features say whether pieces are encoded; `key` encrypts
-    /// them.
+    /// Creates the files and writes the header, whose features say whether pieces are encoded;
+    /// `key` encrypts them.
     ///
     /// # Errors
-    /// The server that failed and what its directory says.
+    /// The server that failed, and its directory's error.
     pub fn create(
         header: ContainerHeader,
         node_name: &str,
@@ -300,7 +304,7 @@ impl ContainerWriter {
         self.main.write(&block)
     }
 
-    /// The server whose file was used last; after an error: the one that failed.
+    /// The server whose file was used last; after an error, the one that failed.
     #[must_use]
     pub fn used_server(&self) -> TargetId {
         self.used
@@ -309,7 +313,7 @@ impl ContainerWriter {
     /// Begins the stream of a rank.
     ///
     /// # Errors
-    /// NoSpace as early as the file system can tell.
+    /// NoSpace as early as the file system can report it.
     pub fn begin_rank(&mut self, rank: Rank, announced: Announced) -> Result<()> {
         let Announced {
             stream_len_bytes,
@@ -327,18 +331,18 @@ impl ContainerWriter {
             },
             cut_bytes,
         };
-        // A disk without room for the whole state may well have room for what this step stores.
+        // A disk without room for the whole state may still have room for what this step stores.
         let now_bytes = if may_shrink {
             stream_len_bytes.min(ROOM_BYTES)
         } else {
             stream_len_bytes
         };
-        // The others are likely to be as long.
+        // The other ranks' streams are probably as long.
         let others = self
             .ranks
             .saturating_sub(self.manifest.ranks.len() as u64 + 1);
         if self.encoded.is_some() {
-            // Space is reserved as it is needed.
+            // Space is reserved as needed.
         } else if self.stripes.is_empty() {
             let now_bytes = 4 * BLOCK_BYTES as u64 + now_bytes;
             self.main
@@ -369,7 +373,7 @@ impl ContainerWriter {
     /// Writes the next bytes of the stream, straight from the pool.
     ///
     /// # Errors
-    /// What the file says; Internal for more bytes than announced.
+    /// The error of the file; Internal for more bytes than announced.
     pub fn append(&mut self, pool: &Pool, pool_at_bytes: u64, len_bytes: u64) -> Result<()> {
         let Some(stream) = &mut self.stream else {
             return Err(Error::internal("stream bytes outside a rank"));
@@ -413,19 +417,19 @@ impl ContainerWriter {
         Ok(())
     }
 
-    /// Bytes of streams that came in, and the bytes that they and all else take in files.
+    /// Bytes of streams received, and the bytes that they and everything else take in files.
     #[must_use]
     pub fn written(&self) -> (u64, u64) {
         let stripes: u64 = self.stripes.iter().map(|store| store.at).sum();
         (self.flushed_bytes, self.main.at + stripes)
     }
 
-    /// Ends a rank with its framed record; its extents become absolute in the manifest. Those that
-    /// lie in containers of the steps it `refers_to` are looked up in the ledger, in which its own
-    /// are entered.
+    /// Ends a rank with its framed record, whose extents become absolute in the manifest. Extents
+    /// in containers of the steps that it `refers_to` are looked up in the ledger; its own are
+    /// entered there.
     ///
     /// # Errors
-    /// Corrupt when the record does not fit the stream; what the ledger says.
+    /// Corrupt if the record does not fit the stream; otherwise the error of the ledger.
     pub fn end_rank(
         &mut self,
         mut framed: Vec<u8>,
@@ -458,7 +462,7 @@ impl ContainerWriter {
             sent.0.stream_len_bytes = stored_len_bytes;
         }
         if !refers_to.is_empty() || self.encoded.is_some() {
-            // On disk the record must be readable without the ledger, and say where bytes are.
+            // On disk, the record must be readable without the ledger and say where its bytes are.
             framed = encode_rank_record(&sent.0);
         }
         let stripes = self.stripes.len() as u64;
@@ -471,7 +475,7 @@ impl ContainerWriter {
                 0 => sent_at.into_iter().zip(own).collect(),
                 _ => Vec::new(),
             };
-            // In the order of the stream, which is not that of the regions.
+            // In stream order, which is not the order of the regions.
             stored.sort_by_key(|(stream_at, _)| *stream_at);
             ledger.enter((level, record.rank, self.header.step), refers_to, stored);
         }
@@ -482,7 +486,7 @@ impl ContainerWriter {
     /// Writes manifest and trailer and makes everything durable.
     ///
     /// # Errors
-    /// Any, with the server that failed: the container is lost and has been removed where possible.
+    /// Any, with the server that failed: the container is lost, and removed where possible.
     pub fn finish(mut self) -> std::result::Result<ContainerRef, TargetFailure> {
         let reference = match self.seal() {
             Ok(reference) => reference,
@@ -519,7 +523,7 @@ impl ContainerWriter {
         let bytes = self.manifest.encode();
         if bytes.len() > MAX_METADATA_BYTES {
             return Err(Error::unsupported(format!(
-                "the manifest of {} takes {} bytes, the format allows {MAX_METADATA_BYTES}",
+                "the manifest of {} takes {} bytes; the format allows {MAX_METADATA_BYTES}",
                 self.main.name,
                 bytes.len()
             ))
@@ -560,7 +564,7 @@ impl ContainerWriter {
         })
     }
 
-    /// Gives the container up and frees its space.
+    /// Gives up the container and frees its space.
     pub fn abort(self) {
         let dirs: Vec<(Arc<dyn Dir>, String)> = std::iter::once(&self.main)
             .chain(&self.stripes)
@@ -570,7 +574,7 @@ impl ContainerWriter {
     }
 }
 
-/// Best effort: what cannot be removed now is collected by prune.
+/// Best effort: prune collects what cannot be removed now.
 fn remove_all(files: &[(Arc<dyn Dir>, String)]) {
     if off(Switch::GivenUpGoes) {
         return;
@@ -586,14 +590,15 @@ fn remove_all(files: &[(Arc<dyn Dir>, String)]) {
     }
 }
 
-/// A rank's record as the rank sent it: its own extents lie in the rank's stream, references in the
-/// streams of older steps.
+/// A rank's record as the rank sent it: its own extents are offsets in the rank's stream,
+/// references are places in the streams of older steps.
 struct SentRecord(RankRecord);
 
-/// The same as the manifest has it: its extents lie in files. Made by [`SentRecord::place`] alone.
+/// The same record as it is in the manifest: its extents are places in files. Only
+/// [`SentRecord::place`] makes one.
 struct PlacedRecord(RankRecord);
 
-/// The extents that a rank stored with this container.
+/// The extents that a rank stored in this container.
 fn own_extents(record: &RankRecord) -> impl Iterator<Item = &Extent> {
     let extents = record.regions.iter().flat_map(|region| &region.extents);
     extents.filter(|extent| extent.container.is_none())
@@ -601,7 +606,7 @@ fn own_extents(record: &RankRecord) -> impl Iterator<Item = &Extent> {
 
 impl SentRecord {
     /// # Errors
-    /// Corrupt when the record does not fit the stream, or refers to steps that were not named.
+    /// Corrupt if the record does not fit the stream, or refers to steps that were not named.
     fn read(framed: &[u8], stream: &Stream, refers_to: &[u64]) -> Result<Self> {
         let (record, used) = decode_rank_record(framed)?;
         let announced = stream.announced;
@@ -623,8 +628,8 @@ impl SentRecord {
         }
         let mut extents = record.regions.iter().flat_map(|region| &region.extents);
         let refers = extents.any(|extent| extent.container.is_some());
-        // Breaks if: this is left out; a reference would go into the manifest as the rank wrote it, to no place in
-        // any file, and prune would not know of it.
+        // Breaks if: this is left out; a reference would go into the manifest as the rank wrote it,
+        // pointing to no place in any file, and prune would not know of it.
         if refers && refers_to.is_empty() && !off(Switch::ReferencesNamed) {
             return Err(Error::corrupt(format!(
                 "rank {} refers to older containers and named none",
@@ -638,8 +643,8 @@ impl SentRecord {
         own_extents(&self.0)
     }
 
-    /// Gives each own extent its place in a file: in the container, or, with `stripes`, in one of
-    /// those.
+    /// Gives each of the rank's own extents its place in a file: in the container or, with
+    /// `stripes`, in a stripe file.
     ///
     /// # Errors
     /// Corrupt for an extent outside the `stored_len_bytes` of the stream.

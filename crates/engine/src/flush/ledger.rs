@@ -1,19 +1,20 @@
-//! What this writer stored where: so that a snapshot can refer to bytes of an older container.
+//! Remembers what this writer stored where, so that a snapshot can refer to bytes of an older
+//! container.
 //!
-//! A rank refers to a place by step and offset in its own stream, because it does not know where its
-//! stream lies in a file, nor how it was stored. The writer knows, per level, and turns the reference
-//! into a place in the older container's file.
+//! A rank refers to a place by a step and an offset in its own stream, because it does not know
+//! where its stream lies in a file, or how it was stored. The writer knows this for each level, and
+//! turns the reference into a place in the older container's file.
 //!
 //! Invariants:
-//! 1. Only what a finished rank stream holds is entered; whether its step was committed is known to
-//!    the rank that refers to it (`baseline.rs`).
-//! 2. Per rank it holds the last snapshot and those that this one said it still needs: at most
+//! 1. Only the contents of a finished rank stream are entered. The rank that refers to a step knows
+//!    whether the step was committed (`baseline.rs`).
+//! 2. For each rank it holds the last snapshot and those that this snapshot still needs: at most
 //!    `MAX_REFERRED` + 1.
-//! 3. A reference to bytes stored as they are may be to any part of them; one to an encoded extent
-//!    must be to the whole of it.
+//! 3. A reference to unencoded bytes may be to any part of them; a reference to an encoded extent
+//!    must be to the whole extent.
 //!
-//! Survives: a step that is lost (its entry is never referred to, and goes with the next one). Not
-//! here: which bytes may be referred to, and pinning them (`prune.rs`).
+//! Survives: a step that is lost (its entry is never referred to, and is dropped with the next
+//! one). Not here: which bytes may be referred to, and pinning them (`prune.rs`).
 
 use orcheck_format::disk::{Extent, RankRecord};
 use orcheck_format::sabotage::{Switch, off};
@@ -31,7 +32,8 @@ pub struct Ledger {
 
 impl Ledger {
     /// Enters what a rank stored with `step`: each of its own extents as it lies in the container,
-    /// with its offset in the rank's stream. Forgets what a later snapshot cannot refer to any more.
+    /// with its offset in the rank's stream. Forgets what a later snapshot cannot refer to any
+    /// more.
     pub fn enter(
         &mut self,
         (level, rank, step): (Level, Rank, u64),
@@ -40,7 +42,7 @@ impl Ledger {
     ) {
         let mut stored = Stored::new();
         for (stream_at, extent) in own {
-            // Neighbours that are stored as they are become one: any part of it can be referred to.
+            // Unencoded neighbours become one: a snapshot can refer to any part of it.
             if let Some((&at, last)) = stored.last_key_value()
                 && last.encoding == 0
                 && extent.encoding == 0
@@ -67,7 +69,7 @@ impl Ledger {
         }
     }
 
-    /// Panics where the state contradicts the invariants above: a defect, whatever was stored.
+    /// Panics if the state contradicts the invariants above, which is a defect whatever was stored.
     pub fn check_invariants(&self) {
         for ((level, rank), steps) in &self.ranks {
             for (step, stored) in steps {
@@ -82,8 +84,9 @@ impl Ledger {
         }
     }
 
-    /// Turns the references of a rank record (step's container by name, offset in that rank's stream)
-    /// into places in those containers at `level`. `step_of` reads the step off a container's name.
+    /// Turns the references of a rank record (the name of a step's container, an offset in that
+    /// rank's stream) into places in those containers at `level`. `step_of` reads the step from a
+    /// container's name.
     ///
     /// # Errors
     /// Internal for a place that this writer did not store: the container must not be used.
@@ -125,7 +128,7 @@ impl Ledger {
     }
 }
 
-/// The place of a part of a rank's stream.
+/// The place of a part of a rank's stream in a file.
 fn resolve(stored: &Stored, wanted: &Extent) -> Option<Extent> {
     let (&at, found) = stored.range(..=wanted.physical).next_back()?;
     let into = wanted.physical - at;

@@ -1,29 +1,30 @@
-//! Flush: the CP-thread of one writer takes snapshots from the pool and writes its containers.
+//! Runs the CP-thread of one writer, which takes snapshots from the pool and writes its containers.
 //!
-//! Snapshots are flushed one after the other in the order in which they begin. In mode
+//! Snapshots are flushed one after the other, in the order in which they begin. In mode
 //! `orchestrated` a snapshot is written only while the **gate** of its lane is held, so that a
-//! directory sees one sequential stream from a node. Two ways through the levels:
+//! directory receives one sequential stream from a node. There are two ways through the levels:
 //!
 //! * the pool holds everything: level `node` is written and reported first, then level `global`
-//!   from the same chunks, which are freed as they are written the last time;
-//! * pipelined: every chunk is written to all levels and freed at once.
+//!   from the same chunks, which are freed after their last write;
+//! * pipelined: every chunk is written to all levels and then freed at once.
 //!
-//! Where containers are encoded (`encoding.rs`), the pieces of each segment come before it; they are made
-//! smaller once for all levels that are written together, and encrypted for each.
+//! If containers are encoded (`encoding.rs`), the descriptions of a segment's pieces precede it.
+//! Pieces are compressed once for all levels that are written together, and encrypted for each.
 //!
 //! Invariants:
-//! 1. A chunk is given back exactly once, also when a container failed: ranks never wait for a
+//! 1. A chunk is returned exactly once, also if a container failed: ranks never wait for a
 //!    directory that is gone.
-//! 2. A gate is held only while a snapshot that has begun is being written, never between two: a
-//!    rank that waits for its stage slot cannot be waiting for this gate's holder.
-//! 3. The first error of a container is reported, once, and ends that container only; the other
-//!    level continues.
-//! 4. `Durable` is reported after fsync of the files and their directories.
-//! 5. Bytes that the processor reads on their way, or that are checked by option, are what the rank staged
-//!    (`writer/pieces.rs`).
+//! 2. A gate is held only while a snapshot that has begun is being written, never between two. A
+//!    rank that waits for its stage slot can therefore not be waiting for the holder of this gate.
+//! 3. The first error of a container is reported once and ends only that container; the other level
+//!    continues.
+//! 4. `Durable` is reported only after the files and their directories are fsynced.
+//! 5. Bytes that the processor reads on the way, or that an option has checked, are those that the
+//!    rank staged (`writer/pieces.rs`).
 //!
-//! Survives: a directory that fails at any write, a full one, a rank that gives up, a gate holder
-//! that dies. Not here: who decides that the checkpoint is committed (`protocol.rs`, `commit.rs`).
+//! Survives: a directory that fails at any write, a full directory, a rank that gives up, a gate
+//! holder that dies. Not here: who decides that the checkpoint is committed (`protocol.rs`,
+//! `commit.rs`).
 
 mod pieces;
 mod rings;
@@ -53,20 +54,20 @@ use std::time::Duration;
 pub const STAGE_SLOT: u64 = 0;
 const NODE_DISK_GATE: u64 = 1;
 const SERVER_GATES: u64 = 16;
-/// Longest sleep before the stop flag is looked at.
+/// Longest sleep between two looks at the stop flag.
 const SLICE: Duration = Duration::from_millis(200);
 
 /// What a writer needs to know.
 pub struct FlushContext {
-    /// The node's pool.
+    /// Job to which the containers belong.
     pub pool: Arc<Pool>,
     /// Shape of the index in it.
     pub shape: IndexShape,
     /// Job and epoch that the containers belong to.
     pub job: JobName,
-    /// Epoch of this run.
+    /// Node number and name.
     pub epoch: Epoch,
-    /// Ranks in the job.
+    /// Number of the writer on its node.
     pub world_size: u32,
     /// Node index and name.
     pub node: (NodeId, String),
@@ -78,9 +79,9 @@ pub struct FlushContext {
     pub mode: Mode,
     /// The job's directories.
     pub places: Places,
-    /// Direct I/O where the file system takes it.
+    /// Whether to use direct I/O if the file system supports it.
     pub direct: bool,
-    /// Snapshots may refer to older containers.
+    /// Whether snapshots may refer to older containers.
     pub incremental: bool,
     /// How containers are encoded.
     pub recipe: Recipe,
@@ -88,7 +89,7 @@ pub struct FlushContext {
     pub gate_timeout: Duration,
     /// Clock for creation times.
     pub clock: Arc<dyn Clock>,
-    /// Numbered steps, for tests.
+    /// Failpoints, for tests.
     pub failpoints: Failpoints,
     /// Replicas on other nodes, at level `peers`.
     pub replicas: Option<Arc<Replicas>>,
@@ -105,19 +106,19 @@ pub struct Flusher {
     gates: Gates,
     report: Report,
     ledger: Ledger,
-    /// Chunks made ready per rank.
+    /// Number of prepared chunks of each rank.
     populated: Vec<u32>,
-    /// Per rank: a snapshot whose begin was read but whose turn has not come.
+    /// Per rank: a snapshot whose `Begin` was read but whose turn has not come.
     begun: Vec<Option<Begin>>,
-    /// Absent where everything is stored as it is.
+    /// Absent if nothing is encoded.
     encoder: Option<Encoder>,
-    /// Taken off the ring of the rank being flushed before their turn.
+    /// Descriptors taken early from the ring of the rank being flushed.
     ahead: VecDeque<Descriptor>,
-    /// What damage in the pool cost the snapshot being flushed.
+    /// Damage in the pool that affects the snapshot being flushed.
     damaged: Option<Damaged>,
-    /// Per rank that ended: what was still in its ring.
+    /// For each rank that has ended, what was left in its ring.
     left: Vec<VecDeque<Descriptor>>,
-    /// Bytes of streams, and bytes in files, of all containers so far.
+    /// Bytes of streams and bytes in files, over all containers so far.
     written: (u64, u64),
 }
 
@@ -129,13 +130,13 @@ struct Snapshot {
     segments: Vec<Part>,
     refers_to: Vec<u64>,
     record: Option<Vec<u8>>,
-    /// The rank gives the chunks back.
+    /// The rank itself returns the chunks to the pool.
     kept: bool,
 }
 
 impl Snapshot {
     /// # Errors
-    /// Corrupt: more older checkpoints than a snapshot can refer to.
+    /// Corrupt for more older checkpoints than a snapshot can refer to.
     fn refer_to(&mut self, older: u64) -> Result<()> {
         if self.refers_to.len() >= MAX_REFERRED && !off(Switch::ReferredBound) {
             return Err(Error::corrupt(format!(
@@ -148,17 +149,18 @@ impl Snapshot {
     }
 }
 
-/// A segment of a snapshot, or several that lie side by side in the pool.
+/// A segment of a snapshot, or several that are adjacent in the pool.
 struct Part {
     pool_at_bytes: u64,
     len_bytes: u64,
-    /// First and number; none for the program's own memory in the pool.
+    /// The first chunk and their number; `None` for the program's own memory in the pool.
     chunks: Option<(u32, u32)>,
-    /// What it holds; empty where nothing is encoded or checked.
+    /// Its pieces; empty if nothing is encoded or checked.
     pieces: Vec<EncodePiece>,
 }
 
-/// A piece that is not what was staged, and the levels whose containers were given up for it.
+/// A piece that is not what was staged, and the levels whose containers were given up because of
+/// it.
 struct Damaged {
     piece: EncodePiece,
     levels: Vec<Level>,
@@ -193,10 +195,11 @@ impl Flusher {
         })
     }
 
-    /// Runs until the session ends, or no rank is left. An error is a defect or the loss of the control thread.
+    /// Runs until the session ends or no rank is left. An error is a defect, or the loss of the
+    /// control thread.
     ///
     /// # Errors
-    /// Corrupt for a descriptor out of order; Unavailable when reports cannot be sent.
+    /// Corrupt for a descriptor out of order; Unavailable if reports cannot be sent.
     pub fn run(&mut self) -> Result<()> {
         loop {
             let all: Vec<usize> = (0..self.context.ranks.len()).collect();
@@ -216,9 +219,9 @@ impl Flusher {
         self.context.stop.load(Ordering::Acquire)
     }
 
-    /// The next rank among `waiting` that begins its snapshot of `step`, or says by a later begin
-    /// that it gave this one up (`None`); without `step`: the oldest snapshot that has begun. `None`
-    /// when the session ends first.
+    /// The next rank among `waiting` that begins its snapshot of `step`, or that shows by a later
+    /// `Begin` that it gave this one up (`None`). Without `step`: the oldest snapshot that has
+    /// begun. `None` if the session ends first.
     fn next_begin(
         &mut self,
         waiting: &[usize],
@@ -226,8 +229,9 @@ impl Flusher {
     ) -> Result<Option<(usize, Option<Begin>)>> {
         loop {
             let news = self.index().writer_news(self.context.writer);
-            // Before its ring is looked at: nothing can come later.
-            // Breaks if: it is asked after that; what a rank sent last, before it ended, is then overlooked.
+            // Before looking at the ring: nothing can arrive after it.
+            // Breaks if: this is checked after the ring; the last descriptors of a rank that ended
+            // would be overlooked.
             let is_gone = |which: &usize| self.is_gone(*which);
             let gone: Vec<usize> = waiting.iter().copied().filter(is_gone).collect();
             for &which in waiting {
@@ -243,7 +247,8 @@ impl Flusher {
                 if !later {
                     return Ok(self.begun[which].take().map(|begin| (which, Some(begin))));
                 }
-                // All that have begun are past this step; the others may still come.
+                // All snapshots that have begun are of later steps; the other ranks may still begin
+                // this one.
                 return Ok(Some((which, None)));
             }
             if step.is_some()
@@ -261,8 +266,9 @@ impl Flusher {
         }
     }
 
-    /// Makes the memory of one more wanted chunk ready while there is nothing to flush; false when
-    /// all is ready. What cannot be had now is asked for again, with its error, when it is needed.
+    /// Prepares the memory of one more wanted chunk while there is nothing to flush; false if all
+    /// are ready. Memory that is unavailable now is requested again when it is needed, and then
+    /// reports its error.
     fn populate_a_chunk(&mut self) -> bool {
         let pool = Arc::clone(&self.context.pool);
         let chunk_count = pool.shape().chunk_count;
@@ -332,7 +338,7 @@ impl Flusher {
         Ok(())
     }
 
-    /// What stands for the snapshot of a rank that never began it: nothing, and the step is lost.
+    /// Stands in for the snapshot of a rank that never began it: the step is lost.
     fn missing_snapshot(
         &mut self,
         step: u64,
@@ -409,8 +415,8 @@ impl Flusher {
         Ok(held)
     }
 
-    /// Writes what a rank hands over until it seals its snapshot; its record, or `None` where the
-    /// snapshot was given up.
+    /// Writes what a rank hands over until it seals its snapshot. Returns its record, or `None` if
+    /// the snapshot was given up.
     fn take_stream(
         &mut self,
         step: u64,
@@ -521,7 +527,7 @@ impl Flusher {
         Ok(())
     }
 
-    /// Why there is no snapshot of a rank, as the others are told.
+    /// Why a rank has no snapshot, for the other ranks.
     fn given_up(&self, local: u32, rank: Rank, step: u64) -> Error {
         let what = format!("rank {rank} gave its snapshot of step {step} up");
         match self.index().reason(local, step) {
@@ -545,7 +551,7 @@ impl Flusher {
     }
 }
 
-/// What a `Begin` said.
+/// The contents of a `Begin`.
 struct Begin {
     step: u64,
     announced: Announced,

@@ -1,6 +1,7 @@
-//! A node's plan as it travels to the agent: between [`HostPlan`] and the bytes of `format::agent`.
+//! Converts a node's plan between [`HostPlan`] and the bytes of `format::agent`, in which it
+//! travels to the agent.
 //!
-//! Invariant: what comes out at the other side makes the same threads as what went in.
+//! Invariant: the unpacked plan starts the same threads as the packed one.
 //!
 //! Not here: the conversation (`agent.rs`).
 
@@ -20,7 +21,8 @@ use std::time::Duration;
 /// Modes by their number in an adoption.
 const MODES: [Mode; 3] = [Mode::Traditional, Mode::Vertical, Mode::Orchestrated];
 
-/// What the agent of a node must know: the plan, losses that checkpoints survive, where the lanes lead at first.
+/// Packs what the agent of a node must know: the plan, the number of losses that checkpoints
+/// survive, and where the lanes lead at first.
 pub fn pack(plan: &HostPlan, losses: u8, placement: Option<&Placement>) -> Adoption {
     let replication = plan.replication.as_ref();
     let nodes = plan.layout.nodes.iter().enumerate().map(|(at, node)| {
@@ -75,22 +77,22 @@ pub fn pack(plan: &HostPlan, losses: u8, placement: Option<&Placement>) -> Adopt
     }
 }
 
-/// What came of an [`Adoption`].
+/// The contents of an [`Adoption`].
 pub struct Unpacked {
     /// The plan.
     pub plan: HostPlan,
-    /// Losses that checkpoints survive.
+    /// The number of losses that checkpoints survive.
     pub losses: u8,
     /// Where the lanes lead at first.
     pub placement: Option<Placement>,
-    /// Where relative paths begin.
+    /// The directory that relative paths start from.
     pub working_dir: PathBuf,
 }
 
-/// Takes an adoption apart.
+/// Unpacks an adoption.
 ///
 /// # Errors
-/// Invalid for addresses or a placement that nobody of this version writes.
+/// Invalid for addresses or a placement that this version does not write.
 pub fn unpack(adoption: Adoption) -> Result<Unpacked> {
     let nodes = adoption.nodes.iter().map(|part| {
         let mut ranks: Vec<Rank> = part.writers.iter().flatten().copied().collect();

@@ -1,32 +1,36 @@
-//! The agent of a node: a process of its own in which the node's engine outlives the ranks.
+//! Implements the agent of a node: a process of its own in which the node's engine outlives the
+//! ranks.
 //!
-//! How: the lowest rank of a node opens the session as always: it claims the epoch, makes the pool, takes the node's
-//! connections in. Then it hands all of that to the agent ([`Adoption`](orcheck_format::wire::Adoption) and
-//! descriptors), and the node's threads run there. The ranks stage into the same pool, and wait at the same board. When
-//! ranks end, whether in order or not, what they had sealed is still flushed, replicated and committed; then the agent
-//! lets go of claims and pool.
+//! How: the lowest rank of a node opens the session as always: it claims the epoch, creates the
+//! pool, and accepts the node's connections. It then hands all of this to the agent
+//! ([`Adoption`](orcheck_format::wire::Adoption) and descriptors), and the node's threads run
+//! there. The ranks stage into the same pool and wait at the same board. When ranks end, in order
+//! or not, the agent still flushes, replicates and commits what they sealed; then it releases
+//! claims and pool.
 //!
 //! ```text
 //! rank ── Yield ─▶ agent: older runs of the job finished?        ◀── Done
 //!      ── Adopt + pool, Lock…, Door…, Link… (each ◀── Done), Begin ─▶ threads started ◀── Done
 //!      ── ResumedFrom ─▶        ◀── Note
-//!      ── Leave, or its end ─▶ drained, everything let go of         ◀── hangs up
+//!      ── Leave, or its end ─▶ drained, everything released          ◀── hangs up
 //! anybody ── Drain ─▶ nothing left of any session?               ◀── Note…, Done: it ends
 //! ```
 //!
 //! Invariants:
-//! 1. Only processes of the same user are let in: the kernel says who is at the other end.
-//! 2. A session ends when no rank is left and all that was handed over is decided, at the latest the session's timeout
-//!    after its last rank.
-//! 3. The agent ends when a job was ended in order, or it was told to and no session is left, else a stated time after its
-//!    last session.
-//! 4. What it holds of other nodes can be read from it until it ends, or is in a new run.
-//! 5. Another user who holds its name keeps it from nothing (`names.rs`).
-//! 6. There is no file: the address is an abstract socket, the pool anonymous memory. When the agent is gone, so is
-//!    everything of it.
+//! 1. Only processes of the same user are let in; the kernel identifies the peer.
+//! 2. A session ends when no rank is left and everything handed over is decided, and at the latest
+//!    one session timeout after its last rank.
+//! 3. The agent ends when a job has ended in order, or when it was told to end and no session is
+//!    left, or else a stated time after its last session.
+//! 4. Replicas that it holds for other nodes are readable until it ends, or until its node joins a
+//!    new run.
+//! 5. Another user who holds the agent's name cannot keep it from working (`names.rs`).
+//! 6. There is no file: the address is an abstract socket, and the pool is anonymous memory.
+//!    Nothing remains of an agent that has ended.
 //!
-//! Faults survived: ranks that are killed at any moment, half-way through handing over too; callers that say nothing, a
-//! half, or too much, or do not listen: nobody waits for them, and they cost themselves.
+//! Faults survived: ranks that are killed at any moment, also halfway through handing over; callers
+//! that send nothing, half a message or too much, or that do not read. Nobody waits for such
+//! callers; they harm only themselves.
 //!
 //! Not here: how a rank finds or starts an agent (crate `client`), the process (crate `cli`).
 
@@ -55,27 +59,29 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The key of conversations with an agent. It is no secret: who may come in is checked by user.
+/// The key of conversations with an agent. It is not secret: callers are admitted by their user.
 pub const KEY: Key = Key::new(*b"orcheck agent of one's own user\0");
-/// Longest wait for the rest of something that a rank began to say, and for one of a session to listen.
+/// Longest wait for the rest of a message that a rank began, and for a session's peer to read.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Longest wait for a caller to take an answer, where its socket holds hundreds.
+/// Longest wait for a caller to accept an answer; its socket buffer holds hundreds.
 const WORD: Duration = Duration::from_millis(50);
 /// Longest silence of a rank that is handing over.
 const HANDING_OVER: Duration = Duration::from_secs(60);
-/// Most words of one caller that are heard before the others have their turn.
+/// Maximum number of messages of one caller that are handled before the others have their turn.
 const WORDS_MAX: usize = 64;
-/// The end of a rank is noticed by then.
+/// Time within which the end of a rank is noticed.
 const NOTICED: Duration = Duration::from_secs(1);
-/// Longest sleep before sessions are looked at.
+/// Longest sleep between two looks at the sessions.
 const SLICE: Duration = Duration::from_millis(200);
-/// Sessions whose end is remembered.
+/// Number of ended sessions that are remembered.
 const ENDED_LIMIT: usize = 16;
-/// Most conversations other than those of sessions; the oldest that is idle goes first.
+/// Maximum number of conversations other than those of sessions; the oldest idle one is dropped
+/// first.
 const CALLERS_LIMIT: usize = 64;
 
-/// Where the agent of this user for a job on a node is reached, unless another user holds that name: [`look`]. `root` is
-/// the first placed directory of the job as configured, or else that of its nodes: two jobs of one name do not meet.
+/// The address of this user's agent for a job on a node, unless another user holds that name: see
+/// [`look`]. `root` is the first placed directory of the job as configured, or else that of its
+/// nodes, so that two jobs of one name do not share an agent.
 #[must_use]
 pub fn address(job: &JobName, node: &str, root: &Path) -> Address {
     let root = match is_served(root) {
@@ -87,11 +93,11 @@ pub fn address(job: &JobName, node: &str, root: &Path) -> Address {
     names::first(crc64(whose.as_bytes()))
 }
 
-/// An agent that listens.
+/// A listening agent.
 pub struct Agent {
     /// Job and node, as [`fields`].
     whose: String,
-    /// Who holds names of this agent without being of this user.
+    /// Another user who holds names of this agent.
     strangers: Option<String>,
     listener: Listener,
     poller: Poller,
@@ -99,28 +105,28 @@ pub struct Agent {
     failpoints: Failpoints,
     stop: Arc<AtomicBool>,
     sessions: Vec<Session>,
-    /// What stays of the last one for runs on other nodes.
+    /// What remains of the last session, for runs on other nodes.
     shelf: Option<Shelf>,
-    /// Replicas of other nodes that lie in memory, of all sessions.
+    /// Replicas of other nodes in memory, of all sessions.
     ram: Arc<Ram>,
     callers: Vec<Caller>,
     /// How the last sessions ended, as [`fields`].
     ended: Vec<String>,
-    /// Somebody asked it to end once there is nothing left.
+    /// Somebody asked it to end once nothing is left.
     drained: bool,
 }
 
-/// Somebody who came in and has no session yet.
+/// A peer that has connected and has no session yet.
 struct Caller {
     conn: Conn,
-    /// It waits for older runs to finish: from when, and until when.
+    /// It waits for older runs to finish: since when, and until when.
     yields: Option<(Duration, Duration)>,
-    /// It waits for all sessions to end: until when.
+    /// It waits until this time for all sessions to end.
     drains: Option<Duration>,
     adopting: Option<Adopting>,
-    /// What it said whose descriptor has not come yet.
+    /// Its message whose descriptor has not arrived yet.
     awaits: Option<AgentMessage>,
-    /// When it was heard last.
+    /// When its last message arrived.
     heard: Duration,
 }
 
@@ -132,7 +138,7 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// Ends it, with the sessions that it has.
+    /// Ends the agent and its sessions.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.waker.wake();
@@ -140,10 +146,10 @@ impl Stop {
 }
 
 impl Agent {
-    /// Begins to listen for ranks of this user and job on this node.
+    /// Starts to listen for ranks of this user and job on this node.
     ///
     /// # Errors
-    /// Unavailable when there is one already; Invalid for a name that no node can have.
+    /// Unavailable if there already is one; Invalid for a name that no node can have.
     pub fn bind(
         job: &JobName,
         node: &str,
@@ -152,14 +158,14 @@ impl Agent {
         failpoints: Failpoints,
     ) -> Result<Self> {
         if node.is_empty() || node.len() > MAX_FILE_NAME_BYTES {
-            return Err(Error::invalid(format!("'{node}' is no name of a node")));
+            return Err(Error::invalid(format!("'{node}' is not a valid node name")));
         }
         let first = address(job, node, root);
         let bound = names::bind(&first, &failpoints, clock.as_ref());
         let (listener, strangers) = bound.map_err(|error| {
             error
                 .at(format!("agent of job '{}' on node '{node}'", job.as_str()))
-                .next("use the agent that is there, or end it")
+                .next("use the running agent, or end it")
         })?;
         Ok(Self {
             whose: fields(&[("job", job.as_str()), ("node", node)]),
@@ -178,7 +184,8 @@ impl Agent {
         })
     }
 
-    /// Who holds names of this agent without being of this user, and where it listens; `None` where nobody does.
+    /// Describes the other users who hold names of this agent, and where it listens; `None` if
+    /// there are none.
     #[must_use]
     pub fn strangers(&self) -> Option<String> {
         let who = self.strangers.as_ref()?;
@@ -188,7 +195,7 @@ impl Agent {
         ))
     }
 
-    /// What ends it.
+    /// A handle that ends it.
     #[must_use]
     pub fn stopper(&self) -> Stop {
         Stop {
@@ -197,7 +204,7 @@ impl Agent {
         }
     }
 
-    /// Serves until a job was ended in order, or nobody came for `linger`, or it is stopped.
+    /// Serves until a job has ended in order, nobody has come for `linger`, or it is stopped.
     ///
     /// # Errors
     /// Lack of descriptors.
@@ -221,7 +228,7 @@ impl Agent {
             self.sessions.retain_mut(|session| {
                 let over = session.is_over();
                 if over {
-                    // One that could not begin has nothing to tell.
+                    // A session that could not begin has nothing to report.
                     self.ended
                         .extend(Some(session.summary()).filter(|told| !told.is_empty()));
                     ended_in_order |= session.ended_in_order();
@@ -236,7 +243,8 @@ impl Agent {
                 self.shelf = Some(shelf);
             }
             let now = self.clock.now();
-            // Breaks if: it is forgotten meanwhile; a caller who says a half at the end would keep the agent for its linger.
+            // Breaks if: it is forgotten meanwhile; a caller that sends half a message at the end
+            // would keep the agent for its linger time.
             ended_in_order &= self.sessions.is_empty();
             if !self.sessions.is_empty() || self.callers.iter().any(Caller::is_busy) {
                 idle_since = now;
@@ -258,19 +266,19 @@ impl Agent {
         }
     }
 
-    /// Ends what stayed of the last session.
+    /// Ends what remains of the last session.
     fn clear_shelf(&mut self) {
         if let Some(shelf) = self.shelf.take() {
             shelf.end(self.clock.as_ref());
         }
     }
 
-    /// Takes a caller in who has shaken hands.
+    /// Admits a caller that has completed the handshake.
     fn let_in(&mut self) {
         let conn = match self.listener.accept(&KEY, &self.failpoints, Duration::ZERO) {
             Ok(Some(conn)) => conn,
             Ok(None) => return,
-            // Lack of descriptors passes; what the sessions have must not end for it.
+            // A lack of descriptors passes; it must not end the sessions.
             Err(_) => return self.clock.sleep(SLICE),
         };
         if self.callers.len() >= CALLERS_LIMIT {
@@ -289,7 +297,7 @@ impl Agent {
         });
     }
 
-    /// Takes what a caller says; `None` when it is done with, or has a session now.
+    /// Handles a caller's messages; `None` once the caller is done or has a session.
     fn hear(&mut self, mut caller: Caller) -> Option<Caller> {
         for _ in 0..WORDS_MAX {
             for stage in [
@@ -316,14 +324,14 @@ impl Agent {
         Some(caller)
     }
 
-    /// A caller that waits until older runs are finished with.
+    /// Handles a caller that waits until older runs are finished.
     fn answer_yield(&mut self, mut caller: Caller) -> Stage {
         let Some((since, until)) = caller.yields else {
             return Continue(caller);
         };
         let now = self.clock.now();
         let busy = self.sessions.iter().any(Session::is_finishing);
-        // Ranks that were killed a moment ago may not have been missed yet.
+        // Recently killed ranks may not have been missed yet.
         let fresh = !self.sessions.is_empty() && now < since + NOTICED;
         if (busy || fresh) && now < until && !off(Switch::AgentYields) {
             return Break((!caller.conn.is_closed()).then_some(caller));
@@ -339,9 +347,10 @@ impl Agent {
         reply_to(caller, answer)
     }
 
-    /// A caller that sends a descriptor with what it said last.
+    /// Handles a caller whose last message is followed by a descriptor.
     fn receive_awaited(&mut self, mut caller: Caller) -> Stage {
-        // Breaks if: it is waited for here; a caller that says a half would keep all others waiting.
+        // Breaks if: it waits here; a caller that sends half a message would keep all others
+        // waiting.
         let Some(message) = caller.awaits.take() else {
             return Continue(caller);
         };
@@ -363,12 +372,13 @@ impl Agent {
         }
     }
 
-    /// A caller that waits until no session is left.
+    /// Handles a caller that waits until no session is left.
     fn answer_drain(&mut self, mut caller: Caller) -> Stage {
         let Some(until) = caller.drains else {
             return Continue(caller);
         };
-        // Breaks if: a session is not waited for; the agent would end with what its ranks left behind.
+        // Breaks if: it does not wait for sessions; the agent would end with what its ranks left
+        // behind.
         let busy = !self.sessions.is_empty() && !off(Switch::AgentDrained);
         if busy && self.clock.now() < until {
             return Break((!caller.conn.is_closed()).then_some(caller));
@@ -398,9 +408,9 @@ impl Agent {
             }
             AgentMessage::Begin => match caller.adopting.take() {
                 Some(adopting) => {
-                    // This node is in the new run, whose keeper has the directory now.
+                    // This node is in the new run, whose keeper now has the directory.
                     self.clear_shelf();
-                    // The session's own thread continues the conversation, and answers this.
+                    // The session's own thread continues the conversation and answers this message.
                     let world = (Arc::clone(&self.clock), self.failpoints.clone());
                     let (ram, waker) = (Arc::clone(&self.ram), self.poller.waker());
                     let session = Session::start(adopting, caller.conn, world, ram, waker);
@@ -421,7 +431,8 @@ impl Agent {
         reply_to(caller, done)
     }
 
-    /// A caller that has said everything for now; `None` when it is gone, or silent for too long in the middle of something.
+    /// Keeps a caller that has sent everything for now; `None` if it is gone, or was silent for too
+    /// long in the middle of a message.
     fn stays(&self, mut caller: Caller) -> Option<Caller> {
         let patience = match (&caller.awaits, &caller.adopting) {
             (Some(_), _) => PATIENCE,
@@ -442,7 +453,7 @@ impl Agent {
         Ok(())
     }
 
-    /// How sessions ended, and what those that are there are doing.
+    /// Sends how sessions ended, and what the current ones are doing.
     fn tell_ends(&self, conn: &mut Conn) -> Result<()> {
         let there = self.sessions.iter().map(Session::summary);
         for text in self.ended.iter().cloned().chain(there) {
@@ -452,7 +463,8 @@ impl Agent {
     }
 }
 
-/// What a status note is made of: names and values, each pair behind a tab, with an equals sign between the two.
+/// Builds the text of a status note: names and values, each pair preceded by a tab, with an equals
+/// sign in between.
 pub(crate) fn fields(pairs: &[(&str, &str)]) -> String {
     let mut text = String::new();
     for (name, value) in pairs {
@@ -461,13 +473,13 @@ pub(crate) fn fields(pairs: &[(&str, &str)]) -> String {
     text
 }
 
-/// What an agent says of itself, and then of each session: names and values.
+/// The status of an agent, followed by that of each session: names and values.
 pub type Told = Vec<BTreeMap<String, String>>;
 
-/// What the agent at this address is doing.
+/// Asks the agent at this address for its status.
 ///
 /// # Errors
-/// Unavailable when it is gone or does not answer.
+/// Unavailable if it is gone or does not answer.
 pub fn status(at: &Address, timeout: Duration) -> Result<Told> {
     let mut conn = Conn::connect(at, &KEY, &Failpoints::none(), timeout)?;
     let mut told = Vec::new();
@@ -483,11 +495,11 @@ fn read_fields(text: &str) -> BTreeMap<String, String> {
     pairs.map(own).collect()
 }
 
-/// Has the agent at this address finish what ranks left behind, at most `patience`, and end; what it says of each
-/// session, and whether all of them are over.
+/// Has the agent at this address finish what ranks left behind, for at most `patience`, and end.
+/// Returns its report on each session, and whether all of them are over.
 ///
 /// # Errors
-/// Unavailable when it is gone or does not answer.
+/// Unavailable if it is gone or does not answer.
 pub fn drain(at: &Address, patience: Duration, timeout: Duration) -> Result<(Told, bool)> {
     let mut conn = Conn::connect(at, &KEY, &Failpoints::none(), timeout)?;
     let patience_ms = patience.as_millis().try_into().unwrap_or(u64::MAX);
@@ -499,11 +511,11 @@ pub fn drain(at: &Address, patience: Duration, timeout: Duration) -> Result<(Tol
     });
     match done {
         Ok(()) => {
-            // It hangs up when it is gone.
+            // It hangs up when it ends.
             let _ = conn.receive(timeout);
             Ok((told, true))
         }
-        // It says of each session that is there what it is doing.
+        // It reports what each current session is doing.
         Err(error) if answered && error.kind() == ErrorKind::Unavailable => Ok((told, false)),
         Err(error) => Err(error),
     }
@@ -516,7 +528,7 @@ impl Caller {
     }
 }
 
-/// Takes one thing that a rank hands over.
+/// Accepts one item that a rank hands over.
 fn take(
     adopting: &mut Option<Adopting>,
     message: AgentMessage,
@@ -533,7 +545,7 @@ fn take(
     }
 }
 
-/// Says what became of something.
+/// Sends the outcome of a request.
 pub(crate) fn reply(conn: &mut Conn, done: Result<()>) -> Result<()> {
     reply_within(conn, done, PATIENCE)
 }
@@ -549,10 +561,11 @@ fn reply_within(conn: &mut Conn, done: Result<()>, patience: Duration) -> Result
     conn.send(&Message::Agent(answer), patience)
 }
 
-/// Says something to the agent and waits until it is done; what it has to tell the user meanwhile goes to `note`.
+/// Sends a request to the agent and waits until it is done; notes for the user that arrive
+/// meanwhile go to `note`.
 ///
 /// # Errors
-/// What the agent answers; Unavailable when it does not within `timeout`, or is gone.
+/// The agent's answer; Unavailable if it does not answer within `timeout`, or is gone.
 pub fn ask(
     conn: &mut Conn,
     message: AgentMessage,
@@ -584,7 +597,7 @@ pub fn ask(
     }
 }
 
-/// What becomes of a caller: it may say more, or it waits (`None`: it is done with).
+/// The next state of a caller: it may send more, or it waits (`None`: it is done).
 type Stage = ControlFlow<Option<Caller>, Caller>;
 
 fn reply_to(mut caller: Caller, answer: Result<()>) -> Stage {

@@ -1,14 +1,14 @@
-//! The host of a node's engine: starts the threads that do a node's work, in whichever process that is.
+//! Starts the threads that do a node's work, in whichever process hosts its engine.
 //!
 //! | thread | what it does |
 //! | --- | --- |
 //! | control | votes, placement, commit records of the node; on node 0 the lead (`control.rs`) |
-//! | CP-thread, one a writer | containers (`flush.rs`) |
+//! | CP-thread, one per writer | containers (`flush.rs`) |
 //! | keeper | replicas of other nodes (`keeper.rs`) |
 //!
 //! Invariants:
 //! 1. A node's lanes are known before any rank can ask for them.
-//! 2. What the threads must know is data ([`HostPlan`]), the same whoever starts them.
+//! 2. What the threads must know is data ([`HostPlan`]), the same for every host.
 //!
 //! Not here: who is in the job and where (crate `client`), when the threads end.
 
@@ -35,14 +35,14 @@ use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Longest wait for a thread at the end.
+/// Longest wait for a thread to end.
 pub const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A thread that waits for descriptors, and what ends its wait.
+/// A thread that waits for descriptors, and the waker that ends its wait.
 pub type Running = (JoinHandle<Result<()>>, Waker);
 
-/// What placement and records call the targets that are configured as `roots`. Of several places on one staging server,
-/// which differ in their keys, each has a name of its own.
+/// The names of the targets configured as `roots`, in placements and records. Several places on one
+/// staging server, which differ in their keys, have a name each.
 #[must_use]
 pub fn server_names(roots: &[String]) -> Vec<String> {
     let name = |(at, root): (usize, &String)| {
@@ -62,7 +62,7 @@ pub struct HostPlan {
     pub job: JobName,
     /// This run's epoch.
     pub epoch: Epoch,
-    /// Who is where.
+    /// Which ranks and nodes there are.
     pub layout: Layout,
     /// This node.
     pub node: NodeId,
@@ -74,34 +74,34 @@ pub struct HostPlan {
     pub keep: usize,
     /// How streams travel.
     pub mode: Mode,
-    /// Direct I/O where the file system takes it.
+    /// Whether to use direct I/O if the file system supports it.
     pub direct: bool,
-    /// CP-threads run on the SMT sibling where there is one.
+    /// Whether CP-threads run on the SMT sibling, if there is one.
     pub pin: bool,
-    /// Snapshots may refer to older containers.
+    /// Whether snapshots may refer to older containers.
     pub incremental: bool,
     /// Longest wait inside the engine.
     pub timeout: Duration,
-    /// Most nodes directly below one in the tree to the lead.
+    /// Maximum number of nodes directly below one in the tree to the lead.
     pub fan_out: u32,
     /// How containers are encoded.
     pub recipe: Recipe,
-    /// Replicas on other nodes, where they are asked for.
+    /// Replicas on other nodes, if requested.
     pub replication: Option<Replication>,
 }
 
-/// What replicas take.
+/// What replicas require.
 #[derive(Clone)]
 pub struct Replication {
-    /// Replicas of each container.
+    /// Number of replicas of each container.
     pub replicas: u32,
-    /// Room for those of other nodes.
+    /// Space for replicas of other nodes.
     pub budget_bytes: u64,
-    /// Where those lie.
+    /// Where those replicas are kept.
     pub store: ReplicaStore,
     /// Which nodes fail together.
     pub domains: Domains,
-    /// Where the keepers of the nodes are.
+    /// The addresses of the nodes' keepers.
     pub nodes: Vec<NodeAt>,
     /// The job's key.
     pub key: Key,
@@ -110,7 +110,7 @@ pub struct Replication {
 /// Starts a node's threads.
 #[derive(Clone)]
 pub struct Host {
-    /// What they must know.
+    /// What the threads must know.
     pub plan: HostPlan,
     /// The node's pool.
     pub pool: Arc<Pool>,
@@ -118,7 +118,7 @@ pub struct Host {
     pub shape: IndexShape,
     /// The job's directories.
     pub places: Places,
-    /// Where replicas of other nodes lie, where they are asked for.
+    /// Where replicas of other nodes are kept, if requested.
     pub room: Option<Arc<Room>>,
     /// Locks between processes.
     pub gates: Arc<Gates>,
@@ -126,9 +126,9 @@ pub struct Host {
     pub shared: Arc<ControlShared>,
     /// Clock.
     pub clock: Arc<dyn Clock>,
-    /// Numbered steps, for tests.
+    /// Failpoints, for tests.
     pub failpoints: Failpoints,
-    /// Whether the threads outlive the ranks: they are in an agent.
+    /// Whether the threads outlive the ranks, because they are in an agent.
     pub outlives: bool,
 }
 
@@ -137,16 +137,16 @@ impl Host {
         &self.plan.layout.nodes[self.plan.node.index()]
     }
 
-    /// The control thread; with `placement` the lanes lead there at first.
+    /// Starts the control thread; with `placement`, the lanes lead there at first.
     ///
     /// # Errors
-    /// Lack of threads or descriptors; another one that lives.
+    /// Lack of threads or descriptors; another control thread that is alive.
     pub fn control(&self, links: Links, placement: Option<Placement>) -> Result<Running> {
         let plan = &self.plan;
         if let Some(placement) = &placement
             && let Some(lanes) = placement.lanes.get(plan.node.index())
         {
-            // Before any rank can ask: the control thread starts later.
+            // Before any rank can ask, because the control thread starts later.
             Index::new(&self.pool, self.shape).set_lanes(placement.generation, lanes);
         }
         let writers = &self.node().writers;
@@ -184,7 +184,7 @@ impl Host {
         Ok((spawn("orcheck-control", move || control.run())?, waker))
     }
 
-    /// The keeper, where replicas are asked for; others come in by `doors`.
+    /// Starts the keeper, if replicas are requested; other nodes connect through `doors`.
     ///
     /// # Errors
     /// Lack of threads or descriptors.
@@ -214,10 +214,10 @@ impl Host {
         Ok(Some((thread, waker)))
     }
 
-    /// What brings containers to other nodes, where replicas are asked for; `rank` is who asks.
+    /// What brings containers to other nodes, if replicas are requested, on behalf of `rank`.
     ///
     /// # Errors
-    /// Invalid when there are not enough nodes; lack of descriptors.
+    /// Invalid if there are not enough nodes; lack of descriptors.
     pub fn replicas(&self, rank: Rank, stop: &Arc<AtomicBool>) -> Result<Option<Arc<Replicas>>> {
         let Some(replication) = &self.plan.replication else {
             return Ok(None);
@@ -237,7 +237,8 @@ impl Host {
         Replicas::new(context).map(Some)
     }
 
-    /// The CP-thread of a writer; `rank` is whose process it is in, `report` reaches the control thread.
+    /// Starts the CP-thread of a writer in the process of `rank`; `report` reaches the control
+    /// thread.
     ///
     /// # Errors
     /// Lack of threads or descriptors.
@@ -274,7 +275,7 @@ impl Host {
         };
         let mut flusher = Flusher::new(context, report)?;
         let shared = Arc::clone(&self.shared);
-        // The CP-thread shares a core with the worker: its SMT sibling where it has one in our set.
+        // The CP-thread shares a core with the worker: its SMT sibling, if our CPU set has one.
         let cpus = cpuset();
         let sibling = if plan.pin && plan.mode == Mode::Orchestrated {
             cpus.first().and_then(|&cpu| sibling_of(cpu))
@@ -296,10 +297,10 @@ impl Host {
     }
 }
 
-/// Waits for a thread that was told to end, at most `timeout`.
+/// Waits at most `timeout` for a thread that was told to end.
 ///
 /// # Errors
-/// Its own; Unavailable when it hangs, Internal when it panicked.
+/// The thread's error; Unavailable if it hangs, Internal if it panicked.
 pub fn join(thread: JoinHandle<Result<()>>, clock: &dyn Clock, timeout: Duration) -> Result<()> {
     let until = clock.now() + timeout;
     while !thread.is_finished() {

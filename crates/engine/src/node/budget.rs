@@ -1,9 +1,10 @@
-//! The memory budget of the staging pool: how large it may be, and what is reported when it is not.
+//! Computes the memory budget of the staging pool, and explains a pool size that does not fit.
 //!
 //! Invariants:
-//! 1. The pool never exceeds what the machine and every ancestor cgroup leave free. The size of `/dev/shm` does not
-//!    count: the pool is a memfd, which lives in a mount of the kernel's own.
-//! 2. A size the user asked for is granted exactly or refused with the numbers; never reduced.
+//! 1. The pool never exceeds what the machine and every ancestor cgroup leave free. The size of
+//!    `/dev/shm` does not count: the pool is a memfd, which lives in a mount of the kernel's own.
+//! 2. A size that the user sets is granted exactly or refused with the numbers; it is never
+//!    reduced.
 //!
 //! Not here: measuring (`io::machine`), allocating (`io::pool`).
 
@@ -11,12 +12,12 @@ use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result};
 use orcheck_io::machine::MemoryFacts;
 
-/// Chunks below which a pipelined pool could not overlap copy and write.
+/// With fewer chunks, a pipelined pool could not overlap copying and writing.
 pub const MIN_CHUNKS: u32 = 4;
 
-/// Chunks that a node's pool gets. `asked_bytes` is the user's size; without one the pool may
-/// grow to a quarter of what is usable, shared by the nodes on this host. Pages are taken only as
-/// snapshots need them.
+/// The number of chunks of a node's pool. `asked_bytes` is the size that the user set. Without it,
+/// the pool may grow to a quarter of the usable memory, shared by the nodes on this host. Pages are
+/// taken only as snapshots need them.
 ///
 /// # Errors
 /// NoSpace naming the limit; Invalid for a pool of fewer than [`MIN_CHUNKS`] chunks.
@@ -27,17 +28,19 @@ pub fn pool_chunks(
     nodes_on_host: u32,
 ) -> Result<u32> {
     let usable = facts.usable_bytes();
-    let bytes = match asked_bytes {
-        Some(asked) if asked > usable && !off(Switch::PoolBudget) => {
-            return Err(Error::no_space(format!(
+    let bytes =
+        match asked_bytes {
+            Some(asked) if asked > usable && !off(Switch::PoolBudget) => {
+                return Err(Error::no_space(format!(
                 "a pool of {asked} bytes does not fit: {}",
                 explain(facts)
             ))
-            .next("lower `pool`, or raise the limit named here; a pool smaller than the snapshots works, it is flushed while it fills"));
-        }
-        Some(asked) => asked,
-        None => usable / 4 / u64::from(nodes_on_host.max(1)),
-    };
+            .next("lower `pool`, or raise the limit named here; a pool smaller than the snapshots \
+                   works: it is flushed while it fills"));
+            }
+            Some(asked) => asked,
+            None => usable / 4 / u64::from(nodes_on_host.max(1)),
+        };
     let chunks = u32::try_from(bytes / u64::from(chunk_bytes)).unwrap_or(u32::MAX);
     if chunks < MIN_CHUNKS {
         return Err(Error::invalid(format!(
@@ -48,7 +51,7 @@ pub fn pool_chunks(
     Ok(chunks)
 }
 
-/// The tightest limit, in words.
+/// Describes the tightest limit.
 fn explain(facts: &MemoryFacts) -> String {
     let usable = facts.usable_bytes();
     for (path, limit, used) in &facts.cgroup_limits {

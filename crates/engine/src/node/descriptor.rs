@@ -1,31 +1,31 @@
-//! What a rank tells its CP-thread: eight words on a ring in the pool.
+//! Encodes what a rank tells its CP-thread as eight words on a ring in the pool.
 //!
-//! Invariant: a descriptor that was not written by this version, or was changed since, decodes to nothing: the first word
-//! is the kind and a checksum of all. What it says is checked by whoever uses it (`flush.rs`, the pool). Not here: the
-//! ring itself (`index.rs`).
+//! Invariant: a descriptor that this version did not write, or that was changed since, decodes to
+//! nothing, because the first word holds the kind and a checksum of all words. Its contents are
+//! checked by their users (`flush.rs`, the pool). Not here: the ring itself (`index.rs`).
 
 use crate::encoding::EncodePiece;
 use orcheck_format::Crc64;
 use orcheck_format::sabotage::{Switch, off};
 
-/// What a rank tells its CP-thread, in this order: `Begin`, segments, `Refers`, `Record`s, `Seal` — or `Fail`
-/// at any point after `Begin`. Where containers are encoded or the pool is checked, the pieces of a segment come
-/// before it.
+/// A rank's messages to its CP-thread, in this order: `Begin`, segments, `Refers`, `Record`s,
+/// `Seal` — or `Fail` at any point after `Begin`. If containers are encoded or the pool is checked,
+/// the pieces of a segment precede it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Descriptor {
     /// A snapshot begins.
     Begin {
         /// Step of the checkpoint.
         step: u64,
-        /// Length of the stream that follows.
+        /// Length of the stream that follows, or its maximum.
         stream_len_bytes: u64,
         /// Longest extent.
         cut_bytes: u32,
-        /// Chunks are released as they are written, because the pool does not hold all snapshots.
+        /// Chunks are freed as they are written, because the pool does not hold all snapshots.
         pipelined: bool,
-        /// The stream may turn out shorter: bytes that are stored already are left out.
+        /// The stream may turn out shorter: bytes that are already stored are left out.
         may_shrink: bool,
-        /// The rank gives its chunks back by itself (`kept.rs`).
+        /// The rank itself returns its chunks (`kept.rs`).
         kept: bool,
     },
     /// A piece of the segment that follows.
@@ -36,10 +36,10 @@ pub enum Descriptor {
         pool_at_bytes: u64,
         /// Their length, a multiple of a block.
         len_bytes: u64,
-        /// Chunk to give back once written; `None` for lent pool memory.
+        /// Chunk to free once written; `None` for lent pool memory.
         chunk: Option<u32>,
     },
-    /// The snapshot needs what the checkpoint of an older step stored.
+    /// The snapshot refers to what the checkpoint of an older step stored.
     Refers {
         /// That step.
         step: u64,
@@ -50,7 +50,7 @@ pub enum Descriptor {
         pool_at_bytes: u64,
         /// Its length.
         len_bytes: u64,
-        /// Chunk to give back.
+        /// Chunk to free.
         chunk: u32,
     },
     /// The snapshot is complete.
@@ -135,7 +135,8 @@ impl Descriptor {
     pub(crate) fn decode(mut words: [u64; 8]) -> Option<Self> {
         let found = words[0] & !KIND;
         words[0] &= KIND;
-        // Breaks if: it is not compared; a flipped bit would give back a chunk that another rank is staging into.
+        // Breaks if: it is not compared; a flipped bit would free a chunk that another rank is
+        // staging into.
         if found != checksum(words) && !off(Switch::DescriptorCrc) {
             return None;
         }
@@ -176,10 +177,10 @@ impl Descriptor {
     }
 }
 
-/// Bits of the first word that say what a descriptor is.
+/// Bits of the first word that hold the kind of a descriptor.
 const KIND: u64 = 0xff;
 
-/// A checksum of a descriptor, where the kind is not.
+/// A checksum of a descriptor, without the bits that hold the kind.
 fn checksum(words: [u64; 8]) -> u64 {
     let mut crc = Crc64::new();
     for word in words {

@@ -1,21 +1,21 @@
-//! What a run is asked for from outside, as ranks and the control thread of a node tell each other.
+//! Encodes halt requests for exchange between the ranks and the control thread of a node.
 //!
-//! Not here: where requests lie (`directory/halt.rs`).
+//! Not here: where the request files are (`directory/halt.rs`).
 
-/// What a run is asked for.
+/// A request to the run.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub enum HaltRequest {
     /// Nothing.
     #[default]
     None,
-    /// To take a checkpoint and end.
+    /// Take a checkpoint and end.
     Now,
-    /// To end after this many further checkpoints.
+    /// End after this many further checkpoints.
     After(u64),
 }
 
 impl HaltRequest {
-    /// As one number, for the ranks of the node.
+    /// The request as one number, for the ranks of the node.
     #[must_use]
     pub fn word(self) -> u64 {
         match self {
@@ -25,7 +25,7 @@ impl HaltRequest {
         }
     }
 
-    /// What [`Self::word`] gave.
+    /// The request for a result of [`Self::word`].
     #[must_use]
     pub fn of_word(word: u64) -> Self {
         match word {

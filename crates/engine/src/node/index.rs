@@ -1,31 +1,32 @@
-//! The snapshot index: what ranks, CP-threads and the control thread of a node tell each other
-//! through the shared pool.
+//! Implements the snapshot index, through which ranks, CP-threads and the control thread of a node
+//! communicate in the shared pool.
 //!
-//! Shared words (each a 64-bit atomic) and one ring of descriptors per rank:
+//! It consists of shared words (each a 64-bit atomic) and one ring of descriptors per rank:
 //!
 //! ```text
-//! word  0            news: bumped whenever the board or a committed step changes (waited on)
+//! word  0            news: incremented when the board or a committed step changes (waited on)
 //!       1, 2         newest step committed at level node / global, plus one
 //!       3            the engine of this node is gone
 //!       4            placement generation
 //!       5 … 12       server of lane 0 … 7, plus one
-//!       13           chunks that ranks of this node took with `alloc`
-//!       14           returns from checkpoint calls, of all ranks of the node together
-//!       15           notes for the user so far, of an engine in another process
+//!       13           chunks that ranks of this node have taken with `alloc`
+//!       14           returns from checkpoint calls, total of all ranks of the node
+//!       15           number of notes for the user so far, of an engine in another process
 //!       16 … 31      one bit per placed directory: out of use
 //!       32           newest step committed at level process, plus one
 //!       33           the run is asked to take a checkpoint and end
-//!       34, 35, 36   the interval that triggers keep by what they measured, what a checkpoint costs, and how long it takes
-//!                    until it is safe, microseconds; 0: none
-//!       37 …         per writer: news (bumped when one of its rings gets an entry)
-//!       …            per rank:   done, taken, popped, declared[2], …, why it gave up each of its last 16 such snapshots
+//!       34, 35, 36   in microseconds: the interval of measured triggers, the cost of a
+//!                    checkpoint, and the time until it is safe; 0: none
+//!       37 …         per writer: news (incremented when one of its rings gets an entry)
+//!       …            per rank:   done, taken, popped, declared[2], …, and the reasons for
+//!                    the last 16 snapshots that it gave up
 //!       …            the board: the last 64 steps, state and error per level, error text
 //! ```
 //!
 //! Invariants:
-//! 1. A word has one writer: a rank its own block, the lowest rank the interval, a CP-thread `done/taken/popped` of its ranks,
-//!    the control thread the rest; the news words may be bumped, and chunks of `alloc` and returns
-//!    counted, by anyone.
+//! 1. A word has one writer: a rank writes its own block, the lowest rank the interval, a CP-thread
+//!    `done/taken/popped` of its ranks, the control thread the rest. Anybody may increment the news
+//!    words, and count chunks of `alloc` and returns.
 //! 2. A descriptor is read from the ring once, then bounds-checked by the pool before use.
 //! 3. A board entry's text is written before its state, and its step is checked after reading.
 //!
@@ -51,13 +52,14 @@ const COMMITTED: u32 = 1;
 const GONE: u32 = 3;
 const GENERATION: u32 = 4;
 const LANES: u32 = 5;
-/// Lanes a node can have at most.
+/// Maximum number of lanes of a node.
 pub const MAX_LANES: u32 = 8;
 const ALLOCATED: u32 = 13;
 const RETURNS: u32 = 14;
 const NOTES: u32 = 15;
 const INACTIVE: u32 = 16;
-/// Placed directories that the index can call out of use; more are never left out.
+/// Number of placed directories that the index can mark as out of use; directories beyond it stay
+/// in use.
 const MAX_INACTIVE: u32 = 1024;
 const COMMITTED_PROCESS: u32 = INACTIVE + MAX_INACTIVE / 64;
 const HALT: u32 = COMMITTED_PROCESS + 1;
@@ -69,10 +71,10 @@ const TEXT_WORDS: u32 = 64;
 /// Step, state per level, text length per level, text per level.
 const BOARD_WORDS: u32 = 1 + LEVELS * (2 + TEXT_WORDS);
 const LEVELS: u32 = 3;
-/// Largest error text that reaches the other ranks of a node, in bytes.
+/// Length of the longest error text that reaches the other ranks of a node, in bytes.
 const MAX_TEXT_BYTES: usize = TEXT_WORDS as usize * 8;
 
-/// What became of one step at one level, as far as this node knows.
+/// The outcome of one step at one level, as far as this node knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// Nothing known yet.
@@ -135,9 +137,9 @@ const STORED_BYTES: u32 = 9;
 const ROUTED_BYTES: u32 = 10;
 const REASON: u32 = 11;
 
-/// Lock byte that the control thread of a node holds while it lives.
+/// Lock byte that the control thread of a node holds while it is alive.
 pub const ENGINE_ALIVE: u64 = 8;
-/// Lock byte that an agent holds while a thread of a session in it may touch the pool.
+/// Lock byte that an agent holds while one of its session threads may touch the pool.
 pub const POOL_IN_USE: u64 = 9;
 
 impl<'p> Index<'p> {
@@ -166,14 +168,15 @@ impl<'p> Index<'p> {
 
     // ---- rank to CP-thread -------------------------------------------------------------------
 
-    /// Says how many chunks this rank's next snapshot takes; `turn` alternates between
+    /// Declares how many chunks this rank's next snapshot takes. `turn` alternates between
     /// checkpoints, so that a fast rank cannot overwrite what a slow one still has to read.
     pub fn declare_chunks(&self, local: u32, turn: u64, chunks: u64) {
         self.set(self.rank_word(local, DECLARED + (turn % 2) as u32), chunks);
     }
 
-    /// Says what the files take that this rank's program writes itself, and returns what those of all ranks of the node take.
-    /// Of ranks that say it at the same time, the last one sees what all said.
+    /// Adds the size of the files that this rank's program writes itself, and returns the total of
+    /// all ranks of the node. If several ranks add at the same time, the last one sees the full
+    /// total.
     pub fn add_routed(&self, local: u32, bytes: u64) -> u64 {
         self.set(self.rank_word(local, ROUTED_BYTES), bytes);
         fence(SeqCst);
@@ -183,14 +186,15 @@ impl<'p> Index<'p> {
             .fold(0, u64::saturating_add)
     }
 
-    /// The most chunks that a rank declared for this turn or the one before or after.
+    /// The maximum number of chunks that a rank declared for this turn, the one before or the one
+    /// after.
     #[must_use]
     pub fn chunks_of(&self, local: u32) -> u64 {
         let declared = [0, 1].map(|turn| self.get(self.rank_word(local, DECLARED + turn)));
         declared[0].max(declared[1])
     }
 
-    /// Chunks all ranks of the node declared for this turn.
+    /// The number of chunks that all ranks of the node declared for this turn.
     #[must_use]
     pub fn declared_chunks(&self, turn: u64) -> u64 {
         (0..self.shape.ranks)
@@ -198,30 +202,30 @@ impl<'p> Index<'p> {
             .fold(0, u64::saturating_add)
     }
 
-    /// Says how many chunks this rank will stage into, so that the CP-thread can have their memory
-    /// ready before the first checkpoint.
+    /// Declares how many chunks this rank will stage into, so that the CP-thread can prepare their
+    /// memory before the first checkpoint.
     pub fn want_chunks(&self, local: u32, writer: WriterId, chunks: u64) {
         self.set(self.rank_word(local, WANTED), chunks);
         self.nudge(writer);
     }
 
-    /// Chunks a rank said it will stage into.
+    /// The number of chunks that a rank declared it will stage into.
     #[must_use]
     pub fn wanted_chunks(&self, local: u32) -> u64 {
         self.get(self.rank_word(local, WANTED))
     }
 
-    /// Where in a pool of `chunk_count` chunks a rank looks first: its own part, whose pages it has
-    /// mapped already.
+    /// The chunk, in a pool of `chunk_count` chunks, at which a rank begins to search: its own
+    /// part, whose pages it has already mapped.
     #[must_use]
     pub fn first_chunk(&self, local: u32, chunk_count: u32) -> u32 {
         (u64::from(chunk_count) * u64::from(local) / u64::from(self.shape.ranks.max(1))) as u32
     }
 
-    /// Hands a descriptor to the CP-thread of `writer`, waiting while the ring is full.
+    /// Hands a descriptor to the CP-thread of `writer`; waits while the ring is full.
     ///
     /// # Errors
-    /// Unavailable when the CP-thread takes nothing before `timeout`.
+    /// Unavailable if the CP-thread takes nothing before `timeout`.
     pub fn push(
         &self,
         local: u32,
@@ -265,7 +269,7 @@ impl<'p> Index<'p> {
         })
     }
 
-    /// Value to hand to [`Self::wait_for_entries`] after the rings were found empty.
+    /// Value to pass to [`Self::wait_for_entries`] once the rings were found empty.
     #[must_use]
     pub fn writer_news(&self, writer: WriterId) -> u64 {
         self.get(WRITERS + writer.0)
@@ -273,11 +277,11 @@ impl<'p> Index<'p> {
 
     /// Sleeps until an entry arrives or `timeout` passes.
     pub fn wait_for_entries(&self, writer: WriterId, news: u64, timeout: Duration) {
-        // Woken or not: the caller looks again.
+        // Woken or not, the caller looks again.
         let _ = self.pool.wait_while(WRITERS + writer.0, news, timeout);
     }
 
-    /// Wakes a writer without an entry, for it to see a stop flag.
+    /// Wakes a writer without an entry, so that it sees a stop flag.
     pub fn nudge(&self, writer: WriterId) {
         self.bump(WRITERS + writer.0);
     }
@@ -303,15 +307,15 @@ impl<'p> Index<'p> {
         self.get(self.rank_word(local, FLUSH_CPU_NS))
     }
 
-    /// What the CP-thread of this rank wrote since the session opened: bytes of streams, and the bytes they took
-    /// in files; every level counts.
+    /// Publishes what the CP-thread of this rank wrote since the session opened: bytes of streams,
+    /// and the bytes that they take in files; every level counts.
     pub fn set_flushed(&self, local: u32, flushed_bytes: u64, stored_bytes: u64, cpu_ns: u64) {
         self.set(self.rank_word(local, FLUSHED_BYTES), flushed_bytes);
         self.set(self.rank_word(local, STORED_BYTES), stored_bytes);
         self.set(self.rank_word(local, FLUSH_CPU_NS), cpu_ns);
     }
 
-    /// What [`Self::set_flushed`] said: bytes of streams, bytes in files.
+    /// What [`Self::set_flushed`] published: bytes of streams, bytes in files.
     #[must_use]
     pub fn flushed_bytes(&self, local: u32) -> (u64, u64) {
         (
@@ -320,7 +324,7 @@ impl<'p> Index<'p> {
         )
     }
 
-    /// Whether the rank's snapshot of `step` (or a later one) left the pool.
+    /// Whether the rank's snapshot of `step` (or a later one) has left the pool.
     #[must_use]
     pub fn is_done(&self, local: u32, step: u64) -> bool {
         self.get(self.rank_word(local, DONE)) > step
@@ -353,7 +357,8 @@ impl<'p> Index<'p> {
         }
     }
 
-    /// Makes the index as new for another engine; what became of past steps stays. Only while no engine uses it.
+    /// Resets the index for another engine; the outcomes of past steps stay. Call this only while
+    /// no engine uses the index.
     pub fn renew(&self, last_step: Option<u64>) {
         for word in [NOTES].into_iter().chain(INACTIVE..COMMITTED_PROCESS) {
             self.set(word, 0);
@@ -366,14 +371,15 @@ impl<'p> Index<'p> {
         self.bump(NEWS);
     }
 
-    /// As if every snapshot of this rank before `step` had left the pool, and none from it on. Only while no engine uses it.
+    /// Marks every snapshot of this rank before `step` as having left the pool, and no later one.
+    /// Call this only while no engine uses the index.
     pub fn set_left(&self, local: u32, step: u64) {
         for word in [TAKEN, DONE] {
             self.set(self.rank_word(local, word), step);
         }
     }
 
-    /// Forgets that `step` was lost at `level`: it is being made safe again.
+    /// Forgets that `step` was lost at `level`, because it is being made safe again.
     pub fn forget_loss(&self, step: u64, level: Level) {
         if let Some(base) = self.board_place(step)
             && matches!(self.outcome(step, level), Outcome::Lost(_))
@@ -384,18 +390,18 @@ impl<'p> Index<'p> {
 
     // ---- control thread to all ---------------------------------------------------------------
 
-    /// Says how many notes for the user there are so far.
+    /// Publishes the number of notes for the user so far.
     pub fn set_notes(&self, count: u64) {
         self.set(NOTES, count);
     }
 
-    /// How many notes for the user there are so far.
+    /// The number of notes for the user so far.
     #[must_use]
     pub fn notes(&self) -> u64 {
         self.get(NOTES)
     }
 
-    /// Says whether the run is asked to take a checkpoint and end, and when.
+    /// Publishes whether the run is asked to take a checkpoint and end, and when.
     pub fn set_halt(&self, asked: HaltRequest) {
         self.set(HALT, asked.word());
     }
@@ -406,21 +412,22 @@ impl<'p> Index<'p> {
         HaltRequest::of_word(self.get(HALT))
     }
 
-    /// The interval that triggers keep by what they measured, what a checkpoint costs the program, and how long it then takes
-    /// until it is safe; seconds. From the lowest rank of the node.
+    /// Publishes, in seconds: the interval that measured triggers keep, the cost of a checkpoint to
+    /// the program, and how long it then takes until the checkpoint is safe. Called by the lowest
+    /// rank of the node.
     pub fn set_interval(&self, seconds: [f64; 3]) {
         for (word, seconds) in (INTERVAL..).zip(seconds) {
             self.set(word, (seconds * 1e6).ceil() as u64);
         }
     }
 
-    /// What [`Self::set_interval`] said, microseconds; 0: nothing yet.
+    /// What [`Self::set_interval`] published, in microseconds; 0: nothing yet.
     #[must_use]
     pub fn interval_us(&self) -> [u64; 3] {
         [0, 1, 2].map(|number| self.get(INTERVAL + number))
     }
 
-    /// The process of a rank ended; its CP-thread gets nothing more from it.
+    /// Marks that the process of a rank has ended; its CP-thread gets nothing more from it.
     pub fn set_rank_gone(&self, local: u32) {
         self.set(self.rank_word(local, RANK_GONE), 1);
         for writer in 0..self.shape.writers {
@@ -428,19 +435,19 @@ impl<'p> Index<'p> {
         }
     }
 
-    /// Whether the process of a rank ended.
+    /// Whether the process of a rank has ended.
     #[must_use]
     pub fn is_rank_gone(&self, local: u32) -> bool {
         self.get(self.rank_word(local, RANK_GONE)) != 0
     }
 
-    /// The engine of this node ended; nothing will be committed any more.
+    /// Marks that the engine of this node has ended; nothing more will be committed.
     pub fn set_gone(&self) {
         self.set(GONE, 1);
         self.bump(NEWS);
     }
 
-    /// Whether the engine of this node ended.
+    /// Whether the engine of this node has ended.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.get(GONE) != 0
@@ -455,7 +462,7 @@ impl<'p> Index<'p> {
         self.set(GENERATION, generation);
     }
 
-    /// Says that a placed directory takes no more containers of this run.
+    /// Marks that a placed directory takes no more containers of this run.
     pub fn set_inactive(&self, server: TargetId) {
         if server.0 < MAX_INACTIVE {
             let word = self.pool.word(INACTIVE + server.0 / 64);
@@ -469,7 +476,7 @@ impl<'p> Index<'p> {
         server.0 < MAX_INACTIVE && self.get(INACTIVE + server.0 / 64) & 1 << (server.0 % 64) != 0
     }
 
-    /// Counts `chunks` as taken for good by a rank, if `limit` in all are not exceeded.
+    /// Counts `chunks` as permanently taken by a rank, unless the total would exceed `limit`.
     #[must_use]
     pub fn reserve(&self, chunks: u32, limit: u32) -> bool {
         let word = self.pool.word(ALLOCATED);
@@ -484,14 +491,14 @@ impl<'p> Index<'p> {
         fits
     }
 
-    /// Takes back a [`Self::reserve`].
+    /// Undoes a [`Self::reserve`].
     pub fn unreserve(&self, chunks: u32) {
         self.pool
             .word(ALLOCATED)
             .fetch_sub(u64::from(chunks), AcqRel);
     }
 
-    /// Server of lane `lane` (modulo the lanes there are).
+    /// Server of lane `lane` (modulo the number of lanes).
     #[must_use]
     pub fn lane_server(&self, lane: u32) -> Option<TargetId> {
         let servers: Vec<u64> = (0..MAX_LANES)
@@ -502,7 +509,7 @@ impl<'p> Index<'p> {
         Some(TargetId(server as u32 - 1))
     }
 
-    /// Placement generation that the lanes belong to.
+    /// Placement generation of the lanes.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.get(GENERATION)
@@ -513,15 +520,15 @@ impl<'p> Index<'p> {
         self.shape.board_base() + place * BOARD_WORDS
     }
 
-    /// The place that holds `step`. Looked for, not computed: steps that all are multiples of the
-    /// board's length would otherwise push each other out.
+    /// The place that holds `step`. It is searched for, not computed: steps that are all multiples
+    /// of the board's length would otherwise push each other out.
     fn board_place(&self, step: u64) -> Option<u32> {
         (0..BOARD_STEPS)
             .map(|place| self.board_word(place))
             .find(|&base| self.get(base) == step + 1)
     }
 
-    /// The place for `step`: its own, or that of the oldest step; `None` when all are newer.
+    /// The place for `step`: its own, or that of the oldest step; `None` if all are newer.
     fn board_place_for(&self, step: u64) -> Option<u32> {
         if let Some(base) = self.board_place(step) {
             return Some(base);
@@ -538,14 +545,14 @@ impl<'p> Index<'p> {
         Some(base)
     }
 
-    /// The newest step that is known here.
+    /// The newest known step.
     #[must_use]
     pub fn newest_step(&self) -> Option<u64> {
         let places = (0..BOARD_STEPS).map(|place| self.board_word(place));
         places.map(|base| self.get(base)).max()?.checked_sub(1)
     }
 
-    /// Publishes what became of `step` at `level`.
+    /// Publishes the outcome of `step` at `level`.
     pub fn publish(&self, step: u64, level: Level, outcome: &Outcome) {
         if *outcome == Outcome::Committed {
             let committed = committed_word(level);
@@ -563,7 +570,7 @@ impl<'p> Index<'p> {
         match outcome {
             Outcome::Pending => {}
             Outcome::Committed => self.set(at, 1),
-            // The first loss stays: it is the cause, later ones are its consequences.
+            // The first loss stays: it is the cause, and later ones are its consequences.
             Outcome::Lost(error) if self.get(at) == 0 => {
                 let len_bytes = self.set_text(text_base(base, slot), error.message());
                 self.set(base + 1 + LEVELS + slot, len_bytes);
@@ -573,7 +580,7 @@ impl<'p> Index<'p> {
         }
     }
 
-    /// What became of `step` at `level`.
+    /// The outcome of `step` at `level`.
     #[must_use]
     pub fn outcome(&self, step: u64, level: Level) -> Outcome {
         let Some(base) = self.board_place(step) else {
@@ -615,7 +622,8 @@ impl<'p> Index<'p> {
     }
 }
 
-/// The code of the error with which a call reports a loss: whatever the cause, that call and its step are not wrong.
+/// The code of the error with which a call reports a loss. Whatever the cause, it does not say that
+/// the call or its step is wrong.
 fn code_of_loss(cause: &Error) -> u32 {
     match cause.kind() {
         ErrorKind::Invalid | ErrorKind::NotFound => cause.code_as(ErrorKind::Unavailable),

@@ -1,20 +1,22 @@
-//! Snapshots that stay in the pool until they are safe, so that the successor of an engine can flush them again.
+//! Keeps snapshots in the pool until they are safe, so that the successor of an engine can flush
+//! them again.
 //!
-//! Only with agents: an engine in a rank ends with it. The CP-thread gives no chunk of such a snapshot back; the rank
-//! does, at its next checkpoints.
+//! This is used only with agents, because an engine in a rank ends with it. The CP-thread returns
+//! no chunk of such a snapshot; the rank does, at its next checkpoints.
 //!
 //! Invariants:
 //! 1. A snapshot whose flush is not over keeps its chunks.
-//! 2. At most `held_steps` snapshots of a rank are in the pool, which is what the pool has room for.
+//! 2. At most `held_steps` snapshots of a rank are in the pool; the pool has room for that many.
 //!
-//! Survives: an engine that ends at any moment. Not here: a pool that does not hold all snapshots: there chunks go back as
-//! they are written, and what was sealed goes with the engine; the succession itself (`client/src/succession.rs`).
+//! Survives: an engine that ends at any moment. Not here: a pool that does not hold all snapshots
+//! (its chunks are returned as they are written, and sealed data is lost with the engine); the
+//! succession itself (`client/src/succession.rs`).
 
 use crate::node::descriptor::Descriptor;
 use orcheck_pool::{Chunk, Pool};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What a rank told its CP-thread of one snapshot.
+/// What a rank told its CP-thread about one snapshot.
 #[derive(Debug, Clone)]
 struct Snapshot {
     step: u64,
@@ -30,8 +32,9 @@ impl Snapshot {
         })
     }
 
-    /// Whether another engine can flush it: it is whole, nothing of it lies in memory of the program, which may be
-    /// written by now, and it refers to nothing that only the engine which ended can find.
+    /// Whether another engine can flush it. It must be whole. None of it may lie in memory of the
+    /// program, which may have been written since. It must not refer to anything that only the
+    /// ended engine can find.
     fn can_be_resubmitted(&self) -> bool {
         self.told.last() == Some(&Descriptor::Seal)
             && !self.told.iter().any(|descriptor| {
@@ -70,8 +73,8 @@ impl Kept {
         }
     }
 
-    /// Gives chunks back of snapshots whose flush is over: those that are safe, and the oldest where more than `most`
-    /// are left.
+    /// Returns the chunks of snapshots whose flush is over: those that are safe, and the oldest
+    /// ones while more than `most` are left.
     pub fn give_back(
         &self,
         pool: &Pool,
@@ -89,7 +92,7 @@ impl Kept {
                 left.push(snapshot);
                 continue;
             }
-            // One that is free already was given back by an engine that gave the snapshot up.
+            // An engine that gave up the snapshot has already returned the chunk.
             for index in snapshot.chunks() {
                 if let Ok(chunk) = Chunk::from_index(pool, index) {
                     pool.give(chunk);
@@ -107,7 +110,8 @@ impl Kept {
             .any(|snapshot| snapshot.step == step && snapshot.can_be_resubmitted())
     }
 
-    /// After [`Pool::renew`]: keeps the snapshots of `steps`, takes their chunks again, and forgets all others.
+    /// After [`Pool::renew`]: keeps the snapshots of `steps`, takes their chunks again, and forgets
+    /// all others.
     pub fn keep_only(&self, steps: &[u64], pool: &Pool) {
         let mut snapshots = self.lock();
         snapshots.retain(|snapshot| steps.contains(&snapshot.step));
@@ -118,7 +122,7 @@ impl Kept {
         }
     }
 
-    /// What the CP-thread was told of `step`.
+    /// What the CP-thread was told about `step`.
     #[must_use]
     pub fn told(&self, step: u64) -> Vec<Descriptor> {
         let snapshots = self.lock();

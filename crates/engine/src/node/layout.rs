@@ -1,19 +1,19 @@
-//! Who is where: nodes, ranks, and which writer flushes which rank.
+//! Lays out the job: nodes, ranks, and the writer that flushes each rank.
 //!
-//! A **writer** is one CP-thread with its own containers. How many there are on a node follows
-//! from the mode and the scheme (Shahzad et al. compare one CP-thread a node, a socket, a core):
+//! A **writer** is one CP-thread with its own containers. The mode and the scheme determine how
+//! many there are on a node (Shahzad et al. compare one CP-thread per node, socket and core):
 //!
 //! | mode | writers on a node | a writer's ranks |
 //! | --- | --- | --- |
-//! | orchestrated, scheme node | one, or one a lane where a node has several lanes | all, dealt over the lanes |
-//! | orchestrated, scheme socket | one a socket in use | the ranks of that socket |
-//! | orchestrated, scheme core | one a rank | one |
-//! | vertical, traditional | one a rank | one |
+//! | orchestrated, scheme node | one, or one per lane | all, distributed over the lanes |
+//! | orchestrated, scheme socket | one per socket in use | the ranks of that socket |
+//! | orchestrated, scheme core | one per rank | one |
+//! | vertical, traditional | one per rank | one |
 //!
 //! Invariants:
 //! 1. Pure and deterministic: every rank computes the same layout from the same table.
-//! 2. Every rank belongs to exactly one writer, a writer to exactly one node; the lowest rank of
-//!    a node hosts the node's control thread, the lowest rank of a writer its CP-thread.
+//! 2. Every rank belongs to exactly one writer, and a writer to exactly one node. The lowest rank
+//!    of a node hosts its control thread; the lowest rank of a writer hosts its CP-thread.
 //!
 //! Not here: which server a lane leads to (`orcheck_placement::placement`).
 
@@ -22,11 +22,11 @@ use orcheck_format::{Error, NodeId, Rank, Result, WriterId};
 /// How checkpoints travel to the placed directories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Striped over all directories, every rank its own stream, nobody waits for anybody.
+    /// Every rank's stream is striped over all directories, without coordination.
     Traditional,
-    /// Whole containers on the node's own directory, every rank its own stream.
+    /// Every rank's stream goes to the node's own directory.
     Vertical,
-    /// Vertical, and one stream at a time per lane.
+    /// As `Vertical`, with one stream at a time per lane.
     Orchestrated,
 }
 
@@ -44,9 +44,9 @@ pub enum Scheme {
 /// One node of the job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
-    /// Failure domain's name.
+    /// Name of the failure domain.
     pub name: String,
-    /// Host it lives on.
+    /// Its host.
     pub host: String,
     /// Its ranks, ascending.
     pub ranks: Vec<Rank>,
@@ -63,8 +63,9 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Groups ranks into nodes and writers: names and hosts of the nodes, in order of their lowest rank; for each rank its
-    /// node; and for each, with scheme `socket`, its socket.
+    /// Groups ranks into nodes and writers. Takes the names and hosts of the nodes, in order of
+    /// their lowest rank; the node of each rank; and, with scheme `socket`, the socket of each
+    /// rank.
     ///
     /// # Errors
     /// Invalid for an empty world; Internal for nodes in another order.
@@ -123,7 +124,7 @@ impl Layout {
         Ok(Self { nodes, node_of })
     }
 
-    /// Of nodes that have all ranks, each once.
+    /// Makes the layout of nodes that hold all ranks, each once.
     #[must_use]
     pub fn of_nodes(nodes: Vec<Node>) -> Self {
         let mut node_of = vec![NodeId(0); nodes.iter().map(|node| node.ranks.len()).sum()];
@@ -141,7 +142,7 @@ impl Layout {
         self.node_of.len() as u32
     }
 
-    /// The node a rank lives on.
+    /// The node of a rank.
     #[must_use]
     pub fn node_of(&self, rank: Rank) -> NodeId {
         self.node_of[rank.index()]
@@ -261,7 +262,8 @@ mod tests {
         assert_eq!(many_lanes.nodes[0].writers.len(), 4);
     }
 
-    // Breaks if: a node is believed that has no name, or whose lowest rank another one comes before.
+    // Breaks if: a node without a name is accepted, or one whose lowest rank comes before that of
+    // an earlier node.
     #[test]
     fn nodes_in_another_order_are_refused() {
         let names = || vec![("a".to_owned(), "h".to_owned()); 2];

@@ -1,14 +1,14 @@
-//! Waiting for the engine of the node: long, but never for somebody who is gone.
+//! Waits for the engine of the node: for a long time, but never for an engine that is gone.
 //!
-//! A wait is cut into slices. Between two slices the waiter looks whether the session ends, whether
-//! the engine said that it ended, and whether it still holds the lock that it holds while it lives:
-//! a process that was killed says nothing, but the kernel gives its locks back.
+//! A wait is cut into slices. Between two slices the waiter checks whether the session is ending,
+//! whether the engine has reported its end, and whether the engine still holds the lock that it
+//! holds while alive. A killed process reports nothing, but the kernel releases its locks.
 //!
 //! Invariants:
 //! 1. A wait ends at its deadline, or within two slices after the engine is gone.
-//! 2. Whoever finds the engine gone tells the other ranks of the node.
+//! 2. A rank that finds the engine gone tells the other ranks of the node.
 //!
-//! Not here: what is waited for.
+//! Not here: what to wait for.
 
 use crate::node::index::{ENGINE_ALIVE, Index, IndexShape};
 use orcheck_format::sabotage::{Switch, off};
@@ -21,7 +21,7 @@ use std::time::Duration;
 /// Longest time between two looks.
 const SLICE: Duration = Duration::from_millis(200);
 
-/// What a waiting rank looks at.
+/// What a waiting rank checks.
 #[derive(Clone)]
 pub struct Patience {
     /// The node's pool.
@@ -35,11 +35,11 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// Tries `attempt`, each time with the longest it may wait, until it returns anything but
-    /// Unavailable or `timeout` is over.
+    /// Repeats `attempt`, each time with the longest time that it may wait, until it returns
+    /// anything but Unavailable or `timeout` is over.
     ///
     /// # Errors
-    /// The last attempt's; Unavailable when nobody is left to wait for.
+    /// The last attempt's error; Unavailable if nobody is left to wait for.
     pub fn wait<T>(
         &self,
         timeout: Duration,
@@ -57,7 +57,7 @@ impl Patience {
                     left -= slice;
                     self.check()?;
                 }
-                // The attempt knows of its last slice only.
+                // The attempt knows only about its last slice.
                 Err(error) if error.kind() == ErrorKind::Unavailable && timeout > slice => {
                     return Err(error.at(format!("after {:.1} s", timeout.as_secs_f64())));
                 }
@@ -66,10 +66,10 @@ impl Patience {
         }
     }
 
-    /// Whether there is still an engine to wait for.
+    /// Checks that there still is an engine to wait for.
     ///
     /// # Errors
-    /// Unavailable, saying what ended.
+    /// Unavailable, naming what has ended.
     pub fn check(&self) -> Result<()> {
         if self.stop.load(Ordering::Acquire) {
             return Err(Error::unavailable("the session ends"));

@@ -1,19 +1,21 @@
-//! The holder's side of replication: one thread that takes in what other nodes bring, and others that read to those who ask.
+//! Runs the holder's side of replication: one thread takes in what other nodes bring, and other
+//! threads serve readers.
 //!
-//! How: it listens for other nodes, each of which proves that it knows the job's key. Their containers are written into
-//! this node's own directory, beside its own ones and under the names that they have everywhere; prune treats them alike.
-//! A peer that asks for bytes gets a thread of its own, so that one who does not take them keeps nobody waiting; of those
-//! there are this many at once, and the next ones wait for their turn.
+//! How: the keeper listens for other nodes, each of which proves that it knows the job's key. It
+//! writes their containers into this node's own directory, beside its own containers and under the
+//! same names as everywhere; prune treats them alike. A peer that asks for bytes gets a thread of
+//! its own, so that a slow reader keeps nobody waiting. The number of these threads is limited;
+//! further readers wait for their turn.
 //!
 //! Invariants:
-//! 1. All decisions about what is taken in are in `protect.rs`; here bytes are moved.
-//! 2. A replica gets its name when it is whole and durable.
+//! 1. `protect.rs` decides what is taken in; this module only moves bytes.
+//! 2. A replica gets its final name when it is whole and durable.
 //! 3. No name leads outside the directory, and only names of this job's files are read or written.
-//! 4. A peer that sends rubbish, stalls or vanishes costs its own containers. A message to an owner is so short that
-//!    only one that never listens has it wait, and it is then left.
+//! 4. A peer that sends rubbish, stalls or vanishes costs only its own containers. Messages to an
+//!    owner are short: only an owner that never reads delays the keeper, which then drops it.
 //!
-//! Survives: any peer; a directory that fails (the owner is told). Not here: the owner's side (`replicas.rs`), who reads
-//! (`remote.rs`).
+//! Survives: any peer; a directory that fails (the owner is told). Not here: the owner's side
+//! (`owner.rs`), readers (`remote.rs`).
 
 use crate::directory::prune::coming_name;
 use crate::replicas::protect::{Keeper, KeeperAction, KeeperEvent, Place};
@@ -36,17 +38,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Longest time one word to an owner may take to leave: some bytes, where a socket takes thousands.
+/// Longest time that sending one message to an owner may take; it has a few bytes, and a socket
+/// buffers thousands.
 const SEND_TIMEOUT: Duration = Duration::from_secs(1);
-/// Longest time that a reader may take for one piece.
+/// Longest time that a reader may take to receive one piece.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
-/// Peers that are read to at once.
+/// Maximum number of peers that are served at once.
 const READERS_MAX: usize = 64;
-/// Longest sleep before the stop flag is looked at.
+/// Longest sleep between two looks at the stop flag.
 const SLICE: Duration = Duration::from_millis(500);
-/// Most connections at once.
+/// Maximum number of connections at once.
 const CONNS_MAX: usize = 4096;
-/// Bytes of one container that may be on the way.
+/// Number of bytes of one container that may be in flight.
 pub const CREDIT_BYTES: u64 = 32 << 20;
 
 /// What a keeper needs to know.
@@ -55,17 +58,17 @@ pub struct KeeperContext {
     pub epoch: Epoch,
     /// This node.
     pub node: NodeId,
-    /// Where replicas lie, and the node's own files.
+    /// Where replicas are kept, and the node's own files.
     pub room: Arc<Room>,
-    /// Bytes of replicas of others that may lie there.
+    /// Maximum number of bytes of other nodes' replicas.
     pub budget_bytes: u64,
-    /// Direct I/O where the file system takes it.
+    /// Whether to use direct I/O if the file system supports it.
     pub direct: bool,
     /// The job's key.
     pub key: Key,
-    /// Numbered steps, for tests.
+    /// Failpoints, for tests.
     pub failpoints: Failpoints,
-    /// The session ends.
+    /// Set when the session ends.
     pub stop: Arc<AtomicBool>,
 }
 
@@ -75,30 +78,30 @@ pub struct KeeperThread {
     listeners: Vec<Listener>,
     poller: Poller,
     keeper: Keeper,
-    /// By a number of our own: the protocol knows connections by it.
+    /// By a number of our own, by which the protocol knows connections.
     peers: BTreeMap<u32, Peer>,
     next_peer: u32,
     files: BTreeMap<Place, Incoming>,
     readers: Vec<(JoinHandle<()>, Waker)>,
-    /// Peers whose turn to be read to has not come, with what they asked for.
+    /// Peers that wait to be served, with their requests.
     waiting: VecDeque<(Conn, Message)>,
 }
 
 struct Peer {
     conn: Conn,
-    /// Its node, once it said so.
+    /// Its node, once it has named it.
     node: Option<NodeId>,
 }
 
 struct Incoming {
     file: Box<dyn File>,
-    /// What it is called as long as it is not whole, and then.
+    /// Its name until it is whole, and its final name.
     names: (String, String),
     crc: Crc64,
 }
 
 impl KeeperThread {
-    /// Prepares the thread; `poller` is the one whose waker the session holds.
+    /// Prepares the thread; the session holds the waker of `poller`.
     #[must_use]
     pub fn new(context: KeeperContext, listeners: Vec<Listener>, poller: Poller) -> Self {
         let keeper = Keeper::new(context.epoch, context.budget_bytes, CREDIT_BYTES);
@@ -118,7 +121,7 @@ impl KeeperThread {
     /// Runs until the session ends.
     ///
     /// # Errors
-    /// A defect, lack of descriptors, or a test's injected failure.
+    /// A defect, lack of descriptors, or a failure that a test injects.
     pub fn run(mut self) -> Result<()> {
         while !self.context.stop.load(Ordering::Acquire) {
             let doors = self.listeners.len();
@@ -129,7 +132,8 @@ impl KeeperThread {
             drop(fds);
             for door in ready.into_iter().filter(|&at| at < doors) {
                 let (key, failpoints) = (&self.context.key, &self.context.failpoints);
-                // Breaks if: it stays at the door; with strangers there all the time, replicas would come in drop by drop.
+                // Breaks if: it accepts one connection at a time; with strangers always waiting,
+                // replicas would trickle in.
                 if let Some(conn) = self.listeners[door].accept(key, failpoints, Duration::ZERO)?
                     && self.peers.len() < CONNS_MAX
                 {
@@ -143,7 +147,7 @@ impl KeeperThread {
             }
             self.begin_to_read()?;
         }
-        // They look at the same flag.
+        // They check the same flag.
         for (_, waker) in &self.readers {
             waker.wake();
         }
@@ -153,7 +157,7 @@ impl KeeperThread {
         Ok(())
     }
 
-    /// Reads to those who wait, as far as there is room for more.
+    /// Serves waiting readers, as far as there is room for more.
     fn begin_to_read(&mut self) -> Result<()> {
         self.readers.retain(|(reader, _)| !reader.is_finished());
         while self.readers.len() < READERS_MAX
@@ -171,7 +175,7 @@ impl KeeperThread {
         Ok(())
     }
 
-    /// Everything that a peer has said.
+    /// Handles everything that a peer has sent.
     fn hear(&mut self, number: u32) -> Result<()> {
         loop {
             let Some(peer) = self.peers.get_mut(&number) else {
@@ -207,7 +211,7 @@ impl KeeperThread {
                 self.step(event, Some(&bytes))
             }
             Message::Fetch { .. } | Message::List => {
-                // Whoever reads brings nothing.
+                // A reader brings nothing.
                 if let Some(peer) = self.peers.remove(&number) {
                     self.waiting.push_back((peer.conn, message));
                 }
@@ -224,7 +228,8 @@ impl KeeperThread {
         }
     }
 
-    /// Bytes of containers here that are not this node's own of this run. What cannot be listed is full.
+    /// Bytes of containers here that are not this node's own of this run. A directory that cannot
+    /// be listed counts as full.
     fn held_bytes(&self) -> u64 {
         let Ok(entries) = self.context.room.held() else {
             return u64::MAX;
@@ -260,7 +265,7 @@ impl KeeperThread {
         }
     }
 
-    /// Lets the protocol decide, and does it.
+    /// Lets the protocol decide, and performs its actions.
     fn step(&mut self, event: KeeperEvent, bytes: Option<&[u8]>) -> Result<()> {
         let mut actions: VecDeque<KeeperAction> = self.keeper.step(event).into();
         while let Some(action) = actions.pop_front() {
@@ -299,7 +304,7 @@ impl KeeperThread {
                 },
                 KeeperAction::Remove(place, name) => {
                     let coming = self.files.remove(&place).map(|one| one.names.0);
-                    // Best effort: what cannot be removed now is collected by prune.
+                    // Best effort: prune collects what cannot be removed now.
                     let _ = self.context.room.remove(coming.as_ref().unwrap_or(&name));
                     continue;
                 }
@@ -322,7 +327,7 @@ impl KeeperThread {
         self.context.room.create_replica(name, how, len)
     }
 
-    /// The checksum of what is durable now.
+    /// Makes a replica durable; returns its checksum.
     fn make_durable(&mut self, place: Place, len: u64) -> Result<u64> {
         let Some(Incoming { file, names, crc }) = self.files.remove(&place) else {
             return Err(Error::internal("the end of a replica without a file"));
@@ -343,8 +348,9 @@ impl KeeperThread {
         Ok(crc.value())
     }
 
-    /// What a replica is called that is not whole.
-    // Breaks if: it has its name from the beginning; after a crash on the way it would count as a copy.
+    /// The name of an incomplete replica.
+    // Breaks if: it has its final name from the beginning; after a crash an incomplete one would
+    // count as a copy.
     fn coming_name(&self, name: &str) -> String {
         if off(Switch::ReplicaWhole) {
             return name.to_owned();
@@ -353,7 +359,7 @@ impl KeeperThread {
     }
 }
 
-/// Answers one peer until it goes, takes too long, or the session ends.
+/// Serves one peer until it leaves, takes too long, or the session ends.
 fn read_to(mut conn: Conn, first: Message, dir: &dyn Dir, poller: &Poller, stop: &AtomicBool) {
     let mut open = None;
     let mut next = Some(first);
@@ -381,7 +387,7 @@ fn read_to(mut conn: Conn, first: Message, dir: &dyn Dir, poller: &Poller, stop:
                 }
                 continue;
             }
-            // Gone, or somebody who says what no reader does.
+            // Gone, or a peer that sends what no reader sends.
             _ => return,
         };
         let answer = match fetch(dir, &mut open, &file, at_bytes, len_bytes) {
@@ -401,7 +407,7 @@ fn read_to(mut conn: Conn, first: Message, dir: &dyn Dir, poller: &Poller, stop:
     }
 }
 
-/// What is here.
+/// Lists the files that are here.
 fn listing(dir: &dyn Dir) -> Message {
     match files_of(dir) {
         Ok(files) => Message::Listing { files },
@@ -416,7 +422,7 @@ fn listing(dir: &dyn Dir) -> Message {
     }
 }
 
-/// Bytes of a file, which stays open for the next piece.
+/// Reads bytes of a file, which stays open for the next piece.
 fn fetch(
     dir: &dyn Dir,
     open: &mut Option<(String, Box<dyn File>)>,
@@ -424,7 +430,7 @@ fn fetch(
     at_bytes: u64,
     len_bytes: u64,
 ) -> Result<Vec<u8>> {
-    // A list of members has keys in it, and is of no use elsewhere.
+    // A list of members contains keys, and is of no use elsewhere.
     let wanted = !matches!(FileName::parse(name), None | Some(FileName::Members { .. }));
     if !wanted && !off(Switch::FetchedName) || len_bytes > MAX_DATA_BYTES as u64 {
         return Err(Error::invalid(format!(

@@ -1,13 +1,15 @@
-//! Mending: after nodes were lost, what the run resumed from gets as many copies again as it is to have.
+//! Mends replication: after nodes were lost, restores the configured number of copies of what the
+//! run resumed from.
 //!
-//! How: all nodes know who holds what, so each finds out by itself which copies it has to make: of a container that too few
-//! nodes hold, the first of them brings it to new holders. What only nodes hold that have no rank of this run, which may
-//! leave at any time, one node fetches first. That continues in the background while the job computes.
+//! How: all nodes know who holds what, so each determines by itself which copies to make. If too
+//! few nodes hold a container, the first of them brings it to new holders. If the only holders have
+//! no rank in this run, and may therefore leave at any time, one node fetches the container first.
+//! Mending continues in the background while the job computes.
 //!
 //! Invariants:
-//! 1. Every missing copy is made by exactly one node.
-//! 2. Copies are counted on nodes of this run only.
-//! 3. A copy that cannot be made is reported; it harms nothing that is there.
+//! 1. Exactly one node makes each missing copy.
+//! 2. Only copies on nodes of this run count.
+//! 3. A copy that cannot be made is reported; it harms nothing that exists.
 //!
 //! Not here: how copies travel (`replicas.rs`).
 
@@ -22,27 +24,28 @@ use orcheck_io::memory::zeroed;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// A container that this node brings to others.
+/// A container that this node brings to other nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Copy {
     /// Its file.
     pub file: String,
-    /// It is not here yet: its length.
+    /// Its length, if it must first be fetched.
     pub fetch_bytes: Option<u64>,
     /// To whom.
     pub to: Vec<NodeId>,
 }
 
-/// What came of mending.
+/// The result of mending.
 #[derive(Debug, Default)]
 pub struct Mended {
     /// Copies that were made.
     pub made: u32,
-    /// Why others were not.
+    /// Why others could not be made.
     pub errors: Vec<Error>,
 }
 
-/// The containers that a restart from this record may read: its own, and the older ones that they refer to.
+/// The containers that a restart from this record may read: its own, and the older ones to which
+/// they refer.
 fn needed(record: &CommitRecord) -> BTreeSet<String> {
     let mut files = BTreeSet::new();
     for container in &record.containers {
@@ -54,8 +57,9 @@ fn needed(record: &CommitRecord) -> BTreeSet<String> {
     files
 }
 
-/// The copies that this node has to make, in a run of this many `members`; what is behind them in `holdings` are other nodes.
-/// With them, the files that no node can take a copy of, and why.
+/// Plans the copies that this node has to make, in a run of this many `members`; later entries of
+/// `holdings` are other nodes. Also returns the files that no further node can take as a copy, and
+/// why.
 #[must_use]
 pub fn plan(
     record: &CommitRecord,
@@ -70,7 +74,7 @@ pub fn plan(
                 .find(|(name, _)| *name == file)
                 .map(|(_, len)| *len)
         };
-        // One that was cut off is no copy.
+        // A truncated file is not a copy.
         let own = record.containers.iter().find(|own| own.file == file);
         let known = own.map(|own| own.len_bytes);
         let longest = known.or_else(|| holdings.iter().filter_map(len).max());
@@ -79,7 +83,7 @@ pub fn plan(
             .zip(holdings)
             .filter(|(_, node)| len(node).is_some() && len(node) == longest);
         let mut held: Vec<NodeId> = held.map(|(node, _)| node).collect();
-        // Breaks if: nobody fetches it; with the node that has it, it would be gone.
+        // Breaks if: nobody fetches it; it would be lost with the node that has it.
         let elsewhere = holdings.iter().any(|node| len(node) == longest);
         let fetch_bytes =
             longest.filter(|_| held.is_empty() && elsewhere && !off(Switch::MendFetch));
@@ -92,7 +96,8 @@ pub fn plan(
         if !ours || missing == 0 && fetch_bytes.is_none() {
             continue;
         }
-        // Breaks if: the first for which there is no node ends the plan; copies that can be made would not be made.
+        // Breaks if: the first file without a node ends the plan; copies that are possible would
+        // not be made.
         match replicas.more(record.step, &held, missing) {
             Ok(to) => copies.push(Copy {
                 file,
@@ -108,7 +113,7 @@ pub fn plan(
     (copies, impossible)
 }
 
-/// Makes the copies, as far as it goes.
+/// Makes the copies, as far as possible.
 pub fn mend(
     copies: &[Copy],
     dir: &dyn Dir,
@@ -128,7 +133,8 @@ pub fn mend(
         };
         let made = fetched.and_then(|fetched| {
             mended.made += fetched;
-            // Not on the disk: then in the agent's memory, which is asked like another node, and first.
+            // If it is not on the disk, it is in the agent's memory, which is queried like another
+            // node, and first.
             let mut dirs = std::iter::once(dir).chain(others.iter().map(|other| other.as_ref()));
             let has_it = dirs.find(|dir| dir.open(file).is_ok());
             replicas.copy(has_it.unwrap_or(dir), file, to)
@@ -141,17 +147,18 @@ pub fn mend(
     mended
 }
 
-/// Brings a container here, from the first node that has it whole. Whoever reads it proves it, as any other.
+/// Brings a container here from the first node that has it whole. Whoever reads it verifies it,
+/// like any other.
 fn fetch(file: &str, len_bytes: u64, others: &[Arc<dyn Dir>], dir: &dyn Dir) -> Result<()> {
     let mut last = Error::not_found("no node has it any more");
-    // What a run that ended half-way left of it is in the way.
+    // What an interrupted run left of it is in the way.
     let _ = dir.remove(file);
     for other in others {
         match fetch_from(other.as_ref(), file, len_bytes, dir) {
             Ok(()) => return Ok(()),
             Err(error) => last = error,
         }
-        // What is not whole is no copy.
+        // An incomplete file is not a copy.
         let _ = dir.remove(file);
     }
     Err(last)
@@ -165,7 +172,8 @@ fn fetch_from(from: &dyn Dir, file: &str, len_bytes: u64, dir: &dyn Dir) -> Resu
             "expected {len_bytes} bytes, found {found}"
         )));
     }
-    // Breaks if: room is set aside first; after a crash half-way it would be as long as a whole one.
+    // Breaks if: space is reserved first; after a crash halfway, the file would be as long as a
+    // whole one.
     let target = dir.create(file, Create::Buffered)?;
     let mut at = 0;
     while at < len_bytes {

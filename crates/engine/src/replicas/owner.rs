@@ -1,17 +1,21 @@
-//! The owner's side of replication: a directory whose containers appear on other nodes too.
+//! Implements the owner's side of replication: a directory whose containers also appear on other
+//! nodes.
 //!
-//! How: [`Replicas::wrap`] puts a [`Dir`] around the node's own one. A container that is created there is written to the
-//! own directory and sent to its holders at once; when it is made durable, it is so everywhere. Who holds it is drawn again
-//! for each step. Connections to holders are made when first needed, and again after one was lost.
+//! How: [`Replicas::wrap`] puts a [`Dir`] around the node's own directory. A container that is
+//! created there is written to the node's directory and sent to its holders at the same time; when
+//! it is made durable, it becomes durable everywhere. The holders are drawn again for each step.
+//! Connections to holders are made when first needed, and again after a loss.
 //!
 //! Invariants:
 //! 1. `sync` returns Ok only when every holder has the whole file durable (see `protect.rs`).
-//! 2. A write returns when all its bytes are with the kernel for every holder: their memory may then go.
+//! 2. A write returns when the kernel has all its bytes for every holder: their memory may then be
+//!    reused.
 //! 3. Every wait for a holder ends after `timeout` without progress, and when the session ends.
-//! 4. A container that is not made durable is let go of everywhere.
+//! 4. A container that does not become durable is dropped everywhere.
 //!
-//! Survives: holders that are slow, refuse, vanish or talk nonsense: the container is lost, with their name. Not here: the
-//! holder's side (`keeper.rs`), the protocol (`protect.rs`).
+//! Survives: holders that are slow, refuse, vanish or violate the protocol: the container is lost,
+//! and the error names them. Not here: the holder's side (`keeper.rs`), the protocol
+//! (`protect.rs`).
 
 use crate::replicas::protect::{Owner, OwnerAction, OwnerEvent, PIECE_BYTES};
 use crate::replicas::remote::{CONNECT_TIMEOUT, NodeAt};
@@ -32,10 +36,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Longest sleep before the stop flag is looked at.
+/// Longest sleep between two looks at the stop flag.
 const SLICE: Duration = Duration::from_millis(200);
 
-/// What bringing replicas to other nodes takes.
+/// What is needed to bring replicas to other nodes.
 pub struct ReplicasContext {
     /// The job.
     pub job: JobName,
@@ -47,19 +51,19 @@ pub struct ReplicasContext {
     pub replicas: u32,
     /// Which nodes fail together.
     pub domains: Domains,
-    /// Where their keepers are.
+    /// The addresses of their keepers.
     pub nodes: Vec<NodeAt>,
     /// Longest wait for a holder without any progress.
     pub timeout: Duration,
     /// Clock for waits.
     pub clock: Arc<dyn Clock>,
-    /// Numbered steps, for tests.
+    /// Failpoints, for tests.
     pub failpoints: Failpoints,
     /// Set when the session ends.
     pub stop: Arc<AtomicBool>,
 }
 
-/// The replicas of what one writer writes.
+/// The replicas of the containers of one writer.
 pub struct Replicas {
     context: ReplicasContext,
     poller: Poller,
@@ -73,10 +77,10 @@ struct Links {
 }
 
 impl Replicas {
-    /// Prepares; connects to nobody yet.
+    /// Prepares replication without connecting yet.
     ///
     /// # Errors
-    /// Invalid when there are not enough nodes; lack of descriptors.
+    /// Invalid if there are not enough nodes; lack of descriptors.
     pub fn new(context: ReplicasContext) -> Result<Arc<Self>> {
         let this = Self {
             context,
@@ -90,7 +94,7 @@ impl Replicas {
     /// The holders of this node's part of `step`.
     ///
     /// # Errors
-    /// Invalid when there are not enough nodes.
+    /// Invalid if there are not enough nodes.
     pub fn holders(&self, step: u64) -> Result<Vec<NodeId>> {
         let context = &self.context;
         let draw = Draw {
@@ -101,10 +105,10 @@ impl Replicas {
         draw.holders(&context.domains, context.own.1, context.replicas)
     }
 
-    /// Nodes for more copies of a container that the nodes `held` have.
+    /// Draws nodes for more copies of a container that the nodes `held` already have.
     ///
     /// # Errors
-    /// Invalid when there are not enough nodes.
+    /// Invalid if there are not enough nodes.
     pub fn more(&self, step: u64, held: &[NodeId], count: u32) -> Result<Vec<NodeId>> {
         let context = &self.context;
         let draw = Draw {
@@ -115,7 +119,7 @@ impl Replicas {
         draw.more(&context.domains, held, count)
     }
 
-    /// Copies of each container that there should be, the owner's included.
+    /// The intended number of copies of each container, including the owner's.
     #[must_use]
     pub fn copies(&self) -> u32 {
         self.context.replicas + 1
@@ -127,7 +131,8 @@ impl Replicas {
         self.context.own.1
     }
 
-    /// The node's own directory, whose containers of at most `most_bytes` go to these holders too.
+    /// Wraps the node's own directory: containers of at most `most_bytes` in it go to these holders
+    /// too.
     #[must_use]
     pub fn wrap(
         self: &Arc<Self>,
@@ -146,7 +151,7 @@ impl Replicas {
     /// Brings a container that is complete in `dir` to more holders.
     ///
     /// # Errors
-    /// What the directory or a holder says; nothing of it is then left at any of them.
+    /// The error of the directory or of a holder; none of it is then left at any holder.
     pub fn copy(self: &Arc<Self>, dir: &dyn Dir, name: &str, holders: &[NodeId]) -> Result<()> {
         let file = dir.open(name)?;
         let len = file.len_bytes()?;
@@ -161,7 +166,7 @@ impl Replicas {
         transfer.finish(|| Ok(()))
     }
 
-    /// Asks the holders for room.
+    /// Asks the holders for space.
     fn begin(self: &Arc<Self>, name: &str, most_bytes: u64, holders: &[NodeId]) -> Transfer {
         let mut links = self.links();
         let slot = links.next_slot;
@@ -258,13 +263,13 @@ impl Dir for ReplicatedDir {
     }
 }
 
-/// A container being written here and sent to its holders.
+/// A container that is being written here and sent to its holders.
 struct ReplicatedFile {
     own: Box<dyn File>,
     transfer: Transfer,
 }
 
-/// What goes to the holders; dropped before it is decided, they let go of it.
+/// The transfer to the holders; if it is dropped before the decision, they drop the container.
 struct Transfer {
     replicas: Arc<Replicas>,
     holders: Vec<NodeId>,
@@ -280,7 +285,7 @@ struct Sending {
     outcome: Option<Result<()>>,
 }
 
-/// Bytes of the container that are in memory, and where they lie in it.
+/// Bytes of the container that are in memory, and their offset in it.
 type Window<'a> = Option<(u64, &'a [u8])>;
 
 impl Sending {
@@ -289,7 +294,7 @@ impl Sending {
         self.carry_out(with, holders, actions, window);
     }
 
-    /// Does what the protocol asks for; what fails on the way is told to it.
+    /// Performs the protocol's actions, and reports their failures to it.
     fn carry_out(
         &mut self,
         with: &Replicas,
@@ -342,7 +347,7 @@ impl Sending {
         }
     }
 
-    /// Hears the holders until `enough`, or until the container is lost.
+    /// Handles messages of the holders until `enough`, or until the container is lost.
     fn wait(
         &mut self,
         with: &Replicas,
@@ -407,7 +412,7 @@ fn send(with: &Replicas, node: NodeId, message: &Message) -> Result<()> {
     })
 }
 
-/// What holders said meanwhile, waiting a little for the first word.
+/// The messages of holders so far; waits a little for the first.
 fn listen(with: &Replicas, holders: &[NodeId]) -> Result<Vec<OwnerEvent>> {
     let mut links = with.links();
     let fds: Vec<_> = holders
@@ -446,7 +451,8 @@ impl Transfer {
         sending.take(&self.replicas, &self.holders, event, window);
     }
 
-    /// Sends the next bytes while `meanwhile` does what else is to be done with them; returns when their memory may go.
+    /// Sends the next bytes while `meanwhile` does other work on them; returns when their memory
+    /// may be reused.
     fn send(&self, bytes: &[u8], at: u64, meanwhile: impl FnOnce() -> Result<()>) -> Result<()> {
         let mut sending = self.sending();
         if at != sending.ready_bytes {

@@ -1,4 +1,4 @@
-//! Protect: replicas of a node's containers on other nodes, as two pure state machines.
+//! Implements replication of a node's containers on other nodes as two pure state machines.
 //!
 //! ```text
 //! owner ──Reserve──▶ holder      room is set aside before a byte travels
@@ -8,21 +8,24 @@
 //!       ◀──Held──
 //! ```
 //!
-//! An [`Owner`] brings one container to all its holders at once, while it is being written: bytes are sent as they become
-//! ready, to each holder as far as its credit goes, and let go when the slowest has them. A [`Keeper`] is what a holder
-//! does for all owners.
+//! An [`Owner`] brings one container to all its holders while it is being written. It sends bytes
+//! as they become ready, to each holder as far as its credit allows, and releases them when the
+//! slowest holder has them. A [`Keeper`] is a holder's side, for all owners.
 //!
 //! Invariants:
-//! 1. `Done` comes only after every holder said that the whole is durable there, under the checksum of what was sent.
-//! 2. A loss at one holder is final for the container, and the others are told to let go of it.
-//! 3. A keeper takes bytes only into room that it granted, in order: containers of this run from the node whose they are,
-//!    those of older runs from any. None of a newer run.
-//! 4. What a keeper granted never exceeds its budget, and no bytes are on the way beyond the credit it gave.
-//! 5. Whatever a peer says, in whatever order, costs at most that peer's containers.
+//! 1. `Done` comes only after every holder has reported the whole container durable, with the
+//!    checksum of what was sent.
+//! 2. A loss at one holder is final for the container, and the other holders are told to drop it.
+//! 3. A keeper accepts bytes only into space that it granted, in order. It takes containers of this
+//!    run only from the node that owns them, containers of older runs from any node, and none of a
+//!    newer run.
+//! 4. A keeper never grants more than its budget, and bytes in flight never exceed the credit that
+//!    it gave.
+//! 5. Whatever a peer sends, in whatever order, costs at most that peer's containers.
 //!
-//! Survives: holders that refuse, fail, vanish or talk nonsense; owners that vanish. Pure: the drivers bring messages in,
-//! move the bytes, and watch the clock. Not here: who holds what (`orcheck-redundancy`), when a step is committed
-//! (`protocol.rs`), the connection (`io::conn`).
+//! Survives: holders that refuse, fail, vanish or violate the protocol; owners that vanish. Pure:
+//! the drivers deliver messages, move the bytes, and watch the clock. Not here: who holds what
+//! (`orcheck-placement`), when a step is committed (`protocol.rs`), the connection (`net::conn`).
 
 use orcheck_format::disk::FileName;
 use orcheck_format::sabotage::{Switch, off};
@@ -30,15 +33,15 @@ use orcheck_format::wire::Message;
 use orcheck_format::{Epoch, Error, ErrorKind, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Longest piece that one frame carries.
+/// Length of the longest piece that one frame carries.
 pub const PIECE_BYTES: u64 = 4 << 20;
-/// Containers that one owner may bring at once.
+/// Maximum number of containers that one owner may bring at once.
 const OPEN_MAX: usize = 64;
 
-/// Something that happened to an owner.
+/// An event for an owner.
 #[derive(Debug, Clone)]
 pub enum OwnerEvent {
-    /// A holder says something about this container.
+    /// A message of a holder about this container.
     From(NodeId, Message),
     /// The connection to a holder is gone.
     Gone(NodeId, Error),
@@ -48,22 +51,22 @@ pub enum OwnerEvent {
     End(u64),
     /// It will not be completed.
     GiveUp(Error),
-    /// Nothing moved for too long.
+    /// Nothing has moved for too long.
     Deadline,
 }
 
-/// Something an owner has to do.
+/// An action for an owner's driver.
 #[derive(Debug, Clone, PartialEq)]
 pub enum OwnerAction {
-    /// Tell a holder.
+    /// Send to a holder.
     To(NodeId, Message),
-    /// Send bytes of the container to a holder: from, how many.
+    /// Send bytes of the container to a holder: offset, length.
     Send(NodeId, u64, u64),
-    /// Every holder has the bytes up to here; their memory may go.
+    /// Every holder has the bytes up to here; their memory may be reused.
     Sent(u64),
     /// Durable at every holder.
     Done,
-    /// It will never be.
+    /// It never will be.
     Lost(Error),
 }
 
@@ -88,7 +91,7 @@ struct Holder {
 #[derive(Debug)]
 pub struct Owner {
     slot: u32,
-    /// The holders as they were drawn.
+    /// The holders in the order of the draw.
     order: Vec<NodeId>,
     holders: BTreeMap<NodeId, Holder>,
     ready_bytes: u64,
@@ -98,7 +101,8 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// Container `file`, at most `most_bytes` long, for these holders; `slot` names it on the connections.
+    /// The transfer of container `file`, at most `most_bytes` long, to these holders; `slot`
+    /// identifies it on the connections.
     #[must_use]
     pub fn new(
         slot: u32,
@@ -136,7 +140,7 @@ impl Owner {
         (this, actions)
     }
 
-    /// What messages call the holders; else they are called by their numbers.
+    /// Sets the names of the holders in messages; otherwise they are numbers.
     #[must_use]
     pub fn naming<'a>(mut self, name: impl Fn(NodeId) -> &'a str) -> Self {
         for (&node, holder) in &mut self.holders {
@@ -145,7 +149,7 @@ impl Owner {
         self
     }
 
-    /// Takes one event in. After `Done` or `Lost` nothing more comes out.
+    /// Takes one event in. After `Done` or `Lost` there are no more actions.
     pub fn step(&mut self, event: OwnerEvent) -> Vec<OwnerAction> {
         let actions = self.take(event);
         if cfg!(debug_assertions) {
@@ -154,7 +158,7 @@ impl Owner {
         actions
     }
 
-    /// Panics where the state contradicts the invariants above: a defect, whatever arrived.
+    /// Panics if the state contradicts the invariants above, which is a defect whatever arrived.
     pub fn check_invariants(&self) {
         for (node, holder) in &self.holders {
             let (sent, ready) = (holder.sent_bytes, self.ready_bytes);
@@ -235,10 +239,11 @@ impl Owner {
         Ok(())
     }
 
-    /// What can be sent now, and whether all is over.
+    /// Sends what can be sent now, and finishes if everything is done.
     fn go_on(&mut self) -> Vec<OwnerAction> {
         let mut actions = Vec::new();
-        // A piece to each in turn, in the order of the draw: all links are busy, and no node is everybody's first.
+        // One piece to each in turn, in the order of the draw: all links are busy, and no node is
+        // first for everybody.
         let mut more = true;
         while more {
             more = false;
@@ -311,38 +316,38 @@ impl Holder {
     }
 }
 
-/// Which container: the connection that it came by, and the slot that the owner chose.
+/// Identifies a container: the connection that it came by, and the slot that the owner chose.
 pub type Place = (u32, u32);
 
-/// Something that happened to a keeper. Owners are known by numbers of their connections.
+/// An event for a keeper. Owners are known by the numbers of their connections.
 #[derive(Debug, Clone)]
 pub enum KeeperEvent {
     /// The owner at the other end of a connection is this node.
     Came(u32, NodeId),
     /// A message of an owner.
     From(u32, Message),
-    /// Bytes of an owner's container came: slot, from, how many.
+    /// Bytes of an owner's container arrived: slot, offset, length.
     Data(u32, u32, u64, u64),
     /// Bytes are written.
     Written(Place, u64),
-    /// The container is durable, and this is the checksum of what was received.
+    /// The container is durable; the checksum of what was received.
     Synced(Place, u64),
     /// Its directory failed.
     Failed(Place, Error),
     /// The connection of an owner is gone.
     Gone(u32),
-    /// Replicas that are complete here take this many bytes.
+    /// Complete replicas here take this many bytes.
     Holding(u64),
 }
 
-/// Something a keeper has to do.
+/// An action for a keeper's driver.
 #[derive(Debug, Clone, PartialEq)]
 pub enum KeeperAction {
-    /// Tell an owner.
+    /// Send to an owner.
     To(u32, Message),
-    /// Create a file with room for this many bytes.
+    /// Create a file with space for this many bytes.
     Create(Place, String, u64),
-    /// Write the bytes that came: from, how many.
+    /// Write the bytes that arrived: offset, length.
     Write(Place, u64, u64),
     /// Cut the file to its length and make it durable.
     Sync(Place, u64),
@@ -361,7 +366,7 @@ struct Incoming {
     finish: Option<(u64, u64)>,
 }
 
-/// What a node does for those whose replicas it holds.
+/// A node's state machine for the replicas that it holds.
 #[derive(Debug)]
 pub struct Keeper {
     epoch: Epoch,
@@ -370,13 +375,13 @@ pub struct Keeper {
     budget_bytes: u64,
     credit_bytes: u64,
     incoming: BTreeMap<Place, Incoming>,
-    /// Bytes of replicas that are complete here.
+    /// Bytes of complete replicas here.
     held_bytes: u64,
 }
 
 impl Keeper {
-    /// A keeper of this epoch that gives away at most `budget_bytes` of room in all, and lets each owner have
-    /// `credit_bytes` on the way.
+    /// A keeper of this epoch that grants at most `budget_bytes` of space in all, and lets each
+    /// owner have `credit_bytes` in flight.
     #[must_use]
     pub fn new(epoch: Epoch, budget_bytes: u64, credit_bytes: u64) -> Self {
         Self {
@@ -389,14 +394,14 @@ impl Keeper {
         }
     }
 
-    /// Room that is given away.
+    /// Granted space.
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
         let coming: u64 = self.incoming.values().map(|one| one.len_bytes).sum();
         coming.saturating_add(self.held_bytes)
     }
 
-    /// Whether a container is on its way to here.
+    /// Whether a container is on its way here.
     #[must_use]
     pub fn is_coming(&self, file: &str) -> bool {
         self.incoming.values().any(|one| one.file == file)
@@ -411,7 +416,7 @@ impl Keeper {
         actions
     }
 
-    /// Panics where the state contradicts the invariants above: a defect, whatever arrived.
+    /// Panics if the state contradicts the invariants above, which is a defect whatever arrived.
     pub fn check_invariants(&self) {
         let mut files = BTreeSet::new();
         let mut open: BTreeMap<u32, usize> = BTreeMap::new();
@@ -517,7 +522,7 @@ impl Keeper {
                 epoch, run, node, ..
             }) => {
                 let ours = (epoch, run) == (self.epoch.counter, self.epoch.run.short_bytes());
-                // What older runs committed is brought by a node that has it, when copies were lost.
+                // When copies were lost, a node that has a container of an older run brings it.
                 let older = epoch < self.epoch.counter;
                 if !ours && !older && !off(Switch::ReplicaEpoch) {
                     return vec![refuse(
@@ -572,7 +577,7 @@ impl Keeper {
     fn data(&mut self, place: Place, at: u64, len: u64) -> Vec<KeeperAction> {
         let credit_bytes = self.credit_bytes;
         let Some(one) = self.incoming.get_mut(&place) else {
-            // On the way when it was lost here.
+            // In flight when it was lost here.
             return Vec::new();
         };
         let end = at.saturating_add(len);

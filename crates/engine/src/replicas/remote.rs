@@ -1,15 +1,17 @@
-//! What the other nodes of the job hold, as directories that can be read.
+//! Presents the files of the job's other nodes as readable directories.
 //!
-//! How: [`Others`] knows which node holds which files, as the nodes told each other. A file is fetched piece by piece from
-//! the keeper of a node that holds it (`keeper.rs`); the next pieces are asked for while the last is being used, so that a
-//! long read keeps the link busy. What comes is not believed: whoever reads proves it by checksums, as from any directory,
-//! and goes to the next copy: the first directory of [`Others::dirs`] has one copy of each file, the second another one.
+//! How: [`Others`] knows which node holds which files, because the nodes told each other. It
+//! fetches a file piece by piece from the keeper of a node that holds it (`keeper.rs`). It requests
+//! the next pieces while the last one is being used, so that a long read keeps the link busy.
+//! Received bytes are not trusted: the reader verifies them by checksums, as from any directory,
+//! and turns to the next copy. The first directory of [`Others::dirs`] has one copy of each file,
+//! the second another one.
 //!
 //! Invariants:
 //! 1. Nothing is ever written or removed.
-//! 2. Every wait has a deadline; after an error on the connection everything fails with it.
+//! 2. Every wait has a deadline; after an error on the connection, everything on it fails.
 //!
-//! Survives: a node that vanishes, stalls or sends other bytes than were asked for (an error names it). Not here: which
+//! Survives: a node that vanishes, stalls or sends wrong bytes (an error names it). Not here: which
 //! node is asked for what (`restore.rs`).
 
 use orcheck_format::disk::FileName;
@@ -23,16 +25,16 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Bytes asked for at once.
+/// Number of bytes requested at once.
 const PIECE_BYTES: u64 = 4 << 20;
-/// Pieces that are on the way.
+/// Number of pieces in flight.
 const AHEAD: usize = 3;
 /// Longest wait for a connection to one address.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Most copies of a file that are looked at.
+/// Maximum number of copies of a file that are considered.
 const COPIES_MAX: usize = 256;
 
-/// The path of all directories that are other nodes' (it leads nowhere on this machine).
+/// The path of all directories of other nodes (it leads nowhere on this machine).
 pub(crate) const OTHER_NODES: &str = "other nodes";
 
 /// Names of files with their lengths.
@@ -40,30 +42,30 @@ pub type Files = Vec<(String, u64)>;
 /// What each node holds.
 pub type Holdings = Vec<Files>;
 
-/// Where the keeper of a node is.
+/// The address of a node's keeper.
 #[derive(Debug, Clone)]
 pub struct NodeAt {
     /// The node's name.
     pub name: String,
     /// Its addresses, best first.
     pub addresses: Vec<Address>,
-    /// The key of the run that it is in.
+    /// The key of the run that it belongs to.
     pub key: Key,
 }
 
-/// How the other nodes are reached.
+/// What is needed to reach the other nodes.
 pub struct OthersContext {
     /// This rank, and its node.
     pub own: (Rank, NodeId),
-    /// Nodes of this run; those behind them in `nodes` are of earlier ones.
+    /// Number of nodes in this run; later entries of `nodes` belong to earlier runs.
     pub members: u32,
-    /// The own node's agent has files in memory: it is asked first.
+    /// Whether the node's own agent has files in memory; it is then asked first.
     pub asks_own: bool,
     /// All nodes that may be asked.
     pub nodes: Vec<NodeAt>,
     /// Longest wait for an answer.
     pub timeout: Duration,
-    /// Numbered steps, for tests.
+    /// Failpoints, for tests.
     pub failpoints: Failpoints,
 }
 
@@ -76,12 +78,12 @@ pub struct Others {
 }
 
 impl Others {
-    /// The other nodes; all have said what they hold.
+    /// The other nodes, all of which have reported their holdings.
     #[must_use]
     pub fn new(context: OthersContext, holdings: &Holdings) -> Arc<Self> {
         let mut files: BTreeMap<String, Vec<(NodeId, u64)>> = BTreeMap::new();
         let (own, members) = (context.own.1, context.members.max(1));
-        // Every node begins with the one after it: they do not all ask the same one.
+        // Every node begins with the next one, so that they do not all ask the same one.
         let ring = (1..members).map(|distance| NodeId((own.0 + distance) % members));
         let own_first = context.asks_own.then_some(own).into_iter();
         for node in own_first
@@ -100,7 +102,7 @@ impl Others {
         })
     }
 
-    /// Their files: in the first directory one copy of each, in the next another one, and so on.
+    /// Their files: the first directory holds one copy of each, the next another one, and so on.
     #[must_use]
     pub fn dirs(self: &Arc<Self>) -> Vec<Arc<dyn Dir>> {
         let most = self.files.values().map(Vec::len).max().unwrap_or(0);
@@ -138,10 +140,10 @@ impl Others {
 }
 
 impl NodeAt {
-    /// A connection to the keeper, which has been told who comes; at most `within` is waited at each address.
+    /// A connection to the keeper, after the introduction; waits at most `within` for each address.
     ///
     /// # Errors
-    /// Unavailable, with what each address said.
+    /// Unavailable, with the error of each address.
     pub fn reach(
         &self,
         own: (Rank, NodeId),
@@ -160,7 +162,7 @@ impl NodeAt {
             }
         }
         Err(Error::unavailable(format!(
-            "node '{}' is not reached: {}",
+            "node '{}' cannot be reached: {}",
             self.name,
             errors.join("; ")
         ))
@@ -170,14 +172,15 @@ impl NodeAt {
     /// The job's files that the node holds.
     ///
     /// # Errors
-    /// Unavailable when it is not reached or does not answer within `within`; Corrupt for a strange answer.
+    /// Unavailable if it cannot be reached or does not answer within `within`; Corrupt for an
+    /// unexpected answer.
     pub fn list(
         &self,
         own: (Rank, NodeId),
         failpoints: &Failpoints,
         within: Duration,
     ) -> Result<Files> {
-        // A node that is gone for good takes no longer for having many addresses.
+        // A node that is gone for good does not take longer because it has many addresses.
         let each = within / self.addresses.len().clamp(1, 8) as u32;
         let mut conn = self.reach(own, failpoints, each)?;
         conn.send(&Message::List, within)?;
@@ -189,14 +192,14 @@ impl NodeAt {
     }
 }
 
-/// Names and lengths of the job's files in a directory, as far as others may want them.
+/// Names and lengths of the job's files in a directory, without those of no use to others.
 ///
 /// # Errors
-/// What the directory says.
+/// The error of the directory.
 pub fn files_of(dir: &dyn Dir) -> Result<Files> {
     let wanted = |entry: &Entry| {
         let name = FileName::parse(&entry.name);
-        // A list of members is of use where it is, and has keys in it.
+        // A list of members is of use only where it is, and contains keys.
         let left = matches!(
             name,
             None | Some(FileName::Temporary(_) | FileName::Members { .. })
@@ -228,7 +231,7 @@ struct Link {
     timeout: Duration,
 }
 
-/// A connection, and the pieces that are on their way, in order.
+/// A connection, and the pieces in flight on it, in order.
 struct Asked {
     conn: Conn,
     next_slot: u32,
@@ -342,7 +345,7 @@ impl Asked {
         Ok(())
     }
 
-    /// The oldest piece that is on its way.
+    /// The oldest piece in flight.
     fn take(&mut self, link: &Link) -> Result<(Piece, Result<Vec<u8>>)> {
         let Some(piece) = self.pieces.pop_front() else {
             return Err(Error::internal("nothing is on its way"));
@@ -365,7 +368,7 @@ impl Asked {
     }
 }
 
-/// What a keeper of this version does not say here.
+/// The error for an answer that no keeper of this version gives here.
 fn strange(node: &str, message: &Message) -> Error {
     Error::corrupt(format!(
         "node '{node}' answered with a message of kind {} that was not asked for",
@@ -378,12 +381,12 @@ impl RemoteFile {
         PIECE_BYTES.min(self.len_bytes - at)
     }
 
-    /// Reads up to the end of one piece, which is on its way or is asked for; how much.
+    /// Reads up to the end of one piece, which is in flight or requested now; returns how much.
     fn read_some(&self, buf: &mut [u8], at: u64) -> Result<usize> {
         let link = &self.link;
         let mut asked = link.asked();
         let begins = |piece: &Piece| piece.file == self.name && piece.at_bytes == at;
-        // What was asked for ahead and is not wanted now is taken off the line.
+        // Pieces that were requested ahead and are not wanted now are taken off the line.
         while asked.pieces.front().is_some_and(|piece| !begins(piece)) {
             drop(asked.take(link)?);
         }
@@ -396,7 +399,7 @@ impl RemoteFile {
         if asked.pieces.is_empty() {
             asked.ask(link, &self.name, at, first)?;
         }
-        // Long reads continue: small ones are metadata, whose next one is elsewhere.
+        // Long reads continue; small reads are of metadata and continue elsewhere.
         while in_order && asked.pieces.len() < AHEAD {
             let Some(last) = asked.pieces.back() else {
                 break;

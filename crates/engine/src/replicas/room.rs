@@ -1,16 +1,17 @@
-//! The room of a node for replicas of others: on its disk, in the memory of its agent, or in both.
+//! Manages a node's space for replicas of other nodes: on its disk, in the memory of its agent, or
+//! in both.
 //!
-//! How: a directory in front of the node's own one. What the node writes itself goes to the disk as always; replicas go where
-//! the option says. What is in memory is listed, read and removed like what is on disk, so that nobody else (restart,
-//! prune, peers that read) needs to know where something lies.
+//! How: it is a directory in front of the node's own one. What the node writes itself goes to the
+//! disk as always; replicas go where the option says. Files in memory are listed, read and removed
+//! like those on disk, so that restart, prune and peers need not know where a file is.
 //!
 //! Invariants:
 //! 1. A file that is in both places is read from memory, and removed from both.
-//! 2. `Both` says that a replica is safe only when it is on the disk.
+//! 2. With `Both`, a replica is reported safe only when it is on the disk.
 //! 3. Memory takes at most what was set aside for it.
 //!
-//! Survives: what the disk survives; what is in memory alone ends with the agent. Not here: how much one owner may
-//! bring (`protect.rs`), who holds what (`orcheck-redundancy`).
+//! Survives: what the disk survives; files that are only in memory end with the agent. Not here:
+//! how much one owner may bring (`protect.rs`), who holds what (`orcheck-placement`).
 
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, ErrorKind, Result};
@@ -18,24 +19,24 @@ use orcheck_io::disk::{Create, Dir, Entry, File, Ram};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Where replicas of other nodes lie.
+/// Where replicas of other nodes are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplicaStore {
     /// In the node's directory.
     Disk,
     /// In the memory of the node's agent.
     Memory,
-    /// In both: the disk's are safe, the memory's are fast to read.
+    /// In both: on the disk they are safe, in memory they are fast to read.
     Both,
     /// In memory as far as there is room, then on disk.
     Spill,
 }
 
 impl ReplicaStore {
-    /// All of them; a store's place is its number where agents are told.
+    /// All variants; agents are told the number of a variant in this list.
     pub const ALL: [Self; 4] = [Self::Disk, Self::Memory, Self::Both, Self::Spill];
 
-    /// Room that the protocol gives away, of so much that is set aside.
+    /// The space that the protocol may grant, if this much is set aside.
     pub(crate) fn granted_bytes(self, budget_bytes: u64) -> u64 {
         match self {
             // What does not fit into memory goes to the disk.
@@ -54,13 +55,13 @@ pub struct Room {
 }
 
 impl Room {
-    /// Replicas on the disk only.
+    /// Keeps replicas on the disk only.
     #[must_use]
     pub fn on_disk(disk: Arc<dyn Dir>) -> Self {
         Self::new(disk, Arc::default(), ReplicaStore::Disk, 0)
     }
 
-    /// Replicas as `store` says, at most `memory_bytes` of them in `ram`.
+    /// Keeps replicas as `store` says, at most `memory_bytes` of them in `ram`.
     #[must_use]
     pub fn new(disk: Arc<dyn Dir>, ram: Arc<Ram>, store: ReplicaStore, memory_bytes: u64) -> Self {
         Self {
@@ -71,10 +72,10 @@ impl Room {
         }
     }
 
-    /// Creates a replica with room for `len_bytes`.
+    /// Creates a replica with space for `len_bytes`.
     ///
     /// # Errors
-    /// NoSpace; what the disk says. Nothing of it is then left.
+    /// NoSpace, or the error of the disk; nothing of the replica is then left.
     pub fn create_replica(&self, name: &str, how: Create, len_bytes: u64) -> Result<Box<dyn File>> {
         let created = match self.store {
             ReplicaStore::Disk => self.disk.create(name, how),
@@ -93,13 +94,13 @@ impl Room {
         };
         let file = created?;
         file.allocate(len_bytes).inspect_err(|_| {
-            // Best effort: what cannot be removed now is collected by prune.
+            // Best effort: prune collects what cannot be removed now.
             let _ = self.remove(name);
         })?;
         Ok(file)
     }
 
-    /// Gives a replica that is durable its name.
+    /// Gives a durable replica its final name.
     ///
     /// # Errors
     /// What the disk says.
@@ -119,7 +120,8 @@ impl Room {
     fn in_memory(&self, name: &str, len_bytes: u64) -> Result<Box<dyn File>> {
         let used = self.ram.used_bytes()?;
         let free = self.memory_bytes.saturating_sub(used);
-        // Breaks if: this is left out; replicas of others would take the memory that the program computes in.
+        // Breaks if: this is left out; replicas of other nodes would take the memory in which the
+        // program computes.
         if len_bytes > free && !off(Switch::ReplicaMemory) {
             return Err(Error::no_space(format!(
                 "{len_bytes} bytes of memory were asked for {name}, and {free} of {} for replicas are free",
@@ -130,7 +132,7 @@ impl Room {
         self.ram.create(name)
     }
 
-    /// What counts against the budget: everything that lies where replicas go.
+    /// What counts against the budget: everything that is where replicas go.
     ///
     /// # Errors
     /// What the disk says.
@@ -209,7 +211,7 @@ impl Dir for Room {
     }
 }
 
-/// A replica that is written to the disk and to memory.
+/// A replica that is written to disk and to memory.
 struct Twice {
     disk: Box<dyn File>,
     memory: Box<dyn File>,

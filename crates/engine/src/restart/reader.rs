@@ -1,25 +1,28 @@
-//! One container, opened and proven; regions read straight into place.
+//! Opens and verifies one container, and reads its regions straight into place.
 //!
-//! How: the container's file is looked for by name in every place. Its header, trailer and manifest must agree
-//! with the commit record, whose digest identifies the manifest. Where trailer or manifest are damaged, the
-//! manifest is rebuilt from the rank headers and rank records and used only if its digest is the recorded one.
-//! Data is read in pieces of at most [`PIECE_BYTES`] to where it belongs, and its checksum is computed over what
-//! arrived there. Encoded extents are decoded and proven one by one; encrypted ones need [`Reader::unlock`].
+//! How: the reader looks for the container's file by name in every place. Its header, trailer and
+//! manifest must agree with the commit record, whose digest identifies the manifest. If trailer or
+//! manifest are damaged, the manifest is rebuilt from the rank headers and rank records, and used
+//! only if its digest is the recorded one. Data is read in pieces of at most [`PIECE_BYTES`] to
+//! where it belongs, and its checksum is computed over what arrived there. Encoded extents are
+//! decoded and verified one by one; encrypted ones need [`Reader::open_trusting`].
 //!
 //! Invariants:
 //! 1. A manifest is used only if its digest equals the one in the commit record.
-//! 2. `read_region` returns `Ok` only if every byte was read and the checksum of every extent agrees. After an
-//!    error the contents of the target are undefined.
-//! 3. `stream_region` never hands on a byte whose checksum has not been proven.
-//! 4. Beyond the target, memory stays below one piece (three where it is encoded) plus the metadata, whatever the
-//!    file says.
+//! 2. `read_region` returns `Ok` only if every byte was read and the checksum of every extent
+//!    agrees. After an error the contents of the target are undefined.
+//! 3. `stream_region` never passes on a byte whose checksum is not verified.
+//! 4. In addition to the target, memory stays below one piece (three for encoded data) plus the
+//!    metadata, whatever the file says.
 //! 5. Nothing is ever written.
 //!
-//! Faults survived: a damaged trailer or manifest, a truncated or overlong tail, a damaged copy of the file in
-//! one place while another place has a good one. Recognised and refused: everything else that was damaged,
-//! swapped, mixed up or written by a newer version.
+//! Faults survived: a damaged trailer or manifest, a truncated or overlong tail, a damaged copy of
+//! the file in one place while another place has a good one. Anything else that is damaged,
+//! swapped, mixed up or written by a newer version is recognised and refused.
 //!
-//! Not here: reading on in another copy (`reader/copies.rs`), bytes that lie in other containers (`reader/referred.rs`), choosing a commit (`catalog` and the restart), checking what no restore needs (`verify`).
+//! Not here: continuing in another copy (`reader/copies.rs`), bytes that lie in other containers
+//! (`reader/referred.rs`), choosing a commit (`catalog` and the restart), checking what no restore
+//! needs (`verify`).
 
 mod copies;
 mod referred;
@@ -50,7 +53,7 @@ use scan::rebuild;
 pub(crate) use scan::{is_striped, manifest_of, padded, part_at, walk};
 use source::{Buffers, Source, Stored};
 
-/// Most bytes read at once.
+/// Maximum number of bytes read at once.
 pub const PIECE_BYTES: u64 = 4 << 20;
 
 /// A container whose metadata agrees with its commit record.
@@ -62,21 +65,21 @@ pub struct Reader {
     file_len_bytes: u64,
     /// The container's own file, then its stripes.
     stores: Vec<Box<dyn File>>,
-    /// Other containers that extents refer to, opened when first needed.
+    /// Other containers to which extents refer, opened when first needed.
     referred: Mutex<BTreeMap<String, Referred>>,
-    /// Files of the same name in other places, opened when a file turns out damaged.
+    /// Files of the same name in other places, opened when a file proves to be damaged.
     other_copies: Mutex<BTreeMap<String, Vec<Arc<dyn File>>>>,
-    /// Containers that store what several ranks hold alike, opened when first needed.
+    /// Containers that store what several ranks hold in common, opened when first needed.
     owners: Mutex<BTreeMap<String, Arc<Reader>>>,
-    /// What was wrong and not yet told.
+    /// Faults that were found and not yet reported.
     notes: Mutex<Vec<String>>,
-    /// `None`: opened without asking what is believed, as somebody without a key does.
+    /// `None` if it was opened without checking what is believed, as by somebody without a key.
     belief: Option<Belief>,
     /// The key of this container, if it is encrypted and there is one.
     key: Option<Arc<ContainerKey>>,
 }
 
-/// The user's keys, and what is known of the seal of the commit record.
+/// The user's keys, and whether the seal of the commit record was verified.
 #[derive(Clone)]
 struct Belief {
     trust: Arc<Trust>,
@@ -103,11 +106,13 @@ pub fn holder_of(commit: &CommitRecord, rank: Rank) -> Result<&ContainerRef> {
 }
 
 impl Reader {
-    /// Finds the container in the places and proves its metadata. Encrypted extents stay unreadable.
+    /// Finds the container in the places and verifies its metadata. Encrypted extents stay
+    /// unreadable.
     ///
     /// # Errors
-    /// `NotFound` if no place has the file; `Corrupt` if it cannot be proven and not be rebuilt; `Unsupported` if
-    /// a newer version wrote it; otherwise what the disk said. Several bad copies: the most telling error.
+    /// `NotFound` if no place has the file; `Corrupt` if it can neither be verified nor rebuilt;
+    /// `Unsupported` if a newer version wrote it; otherwise the error of the disk. For several bad
+    /// copies, the most informative error.
     pub fn open(
         places: &[Arc<dyn Dir>],
         commit: &CommitRecord,
@@ -116,11 +121,11 @@ impl Reader {
         Self::open_first(places, commit, container, None)
     }
 
-    /// As [`Reader::open`], but a copy that is not believed is passed over like a damaged one, and encrypted extents can
-    /// be read. `proof` is that of the commit record.
+    /// As [`Reader::open`], but a copy that is not believed is skipped like a damaged one, and
+    /// encrypted extents can be read. `proof` is that of the commit record.
     ///
     /// # Errors
-    /// As [`Reader::open`]; `Invalid` for an encrypted container without a key, or under another key.
+    /// As [`Reader::open`]; `Invalid` for an encrypted container without its key.
     pub fn open_trusting(
         places: &[Arc<dyn Dir>],
         commit: &CommitRecord,
@@ -155,8 +160,8 @@ impl Reader {
         Err(worst.unwrap_or_else(|| nowhere(places, commit, container)))
     }
 
-    /// The copy of a container in this one directory; stripes and what it refers to may be in any of `places`. `None`
-    /// where there is none.
+    /// Opens the copy of a container in this one directory; stripes and containers to which it
+    /// refers may be in any of `places`. `None` if it is not there.
     fn open_in(
         dir: &dyn Dir,
         places: &[Arc<dyn Dir>],
@@ -176,7 +181,8 @@ impl Reader {
         Ok(Some(reader))
     }
 
-    /// `None` for the container of another level: it has the same name, in the directories of that level.
+    /// Verifies a copy; `None` for the container of another level, which has the same name in that
+    /// level's directories.
     fn prove(
         places: &[Arc<dyn Dir>],
         commit: &CommitRecord,
@@ -246,11 +252,12 @@ impl Reader {
         }))
     }
 
-    /// Asks whether this copy is believed, and takes its key.
+    /// Checks whether this copy is believed, and takes its key.
     fn unlock(&mut self, belief: &Belief) -> Result<()> {
         let key = belief.trust.open(&self.header, belief.proof);
         let key = key.map_err(|error| match (error.kind(), belief.proof) {
-            // Who commits and who writes have one key: the header is not the one that was written.
+            // The record and the container have the same writer and key, so the header is not the
+            // one that was written.
             (ErrorKind::Invalid, Proof::Sealed) => Error::corrupt(
                 "forged: the container names another key than its commit record was sealed with",
             )
@@ -263,7 +270,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Whether data cannot be read for want of a key.
+    /// Whether data cannot be read without a key.
     pub fn is_locked(&self) -> bool {
         self.header.encryption.is_some() && self.key.is_none()
     }
@@ -283,13 +290,14 @@ impl Reader {
         &self.manifest
     }
 
-    /// What was wrong so far without harm to the data; each is told once.
+    /// Faults found so far that do not harm the data; each is returned once.
     pub fn take_notes(&self) -> Vec<String> {
         let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut *notes)
     }
 
-    /// Notes that the copy in this directory is used, and what was wrong with the worst one before it.
+    /// Notes that the copy in this directory is used, and what was wrong with the worst copy before
+    /// it.
     fn pass_over(&self, used: &dyn Dir, error: &Error) {
         let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
         notes.push(format!(
@@ -299,7 +307,7 @@ impl Reader {
         ));
     }
 
-    /// Bytes of the container's stripes, as found.
+    /// Number of bytes of the container's stripes, as found.
     pub fn stripe_bytes(&self) -> u64 {
         self.stores[1..]
             .iter()
@@ -315,11 +323,11 @@ impl Reader {
             .find(|region| region.name == name)
     }
 
-    /// Reads a region into place and proves it. `into` must have exactly the region's length.
+    /// Reads a region into place and verifies it. `into` must have exactly the region's length.
     ///
     /// # Errors
-    /// `Invalid` for a target of another length; `Corrupt` with file, rank, region and byte ranges where a
-    /// checksum disagrees or the file ends early.
+    /// `Invalid` for a target of another length; `Corrupt` with file, rank, region and byte ranges
+    /// if a checksum disagrees or the file ends early.
     pub fn read_region(&self, rank: Rank, region: &RegionRecord, into: Span) -> Result<()> {
         let mut decoder = Decoder::default();
         self.each_target(rank, region, into, &mut |_, source, target| {
@@ -327,7 +335,7 @@ impl Reader {
         })
     }
 
-    /// Calls `work` with each extent of the region and where its bytes belong.
+    /// Calls `work` with each extent of the region and its place in the target.
     fn each_target(
         &self,
         rank: Rank,
@@ -378,11 +386,11 @@ impl Reader {
         })
     }
 
-    /// Hands a region to `sink` piece by piece, in order, each piece with its offset in the region and only
-    /// after the checksum of its extent has been proven.
+    /// Passes a region to `sink` piece by piece and in order, each with its offset in the region,
+    /// and only after the checksum of its extent was verified.
     ///
     /// # Errors
-    /// As [`Reader::read_region`]; and what `sink` returns.
+    /// As [`Reader::read_region`]; or the error that `sink` returns.
     pub fn stream_region(
         &self,
         rank: Rank,
@@ -395,8 +403,9 @@ impl Reader {
         })
     }
 
-    /// Proves each wanted extent of the region, and continues after a damaged one. Of an encrypted
-    /// extent without the key only the stored bytes are proven; their number is returned.
+    /// Verifies each wanted extent of the region, and continues after a damaged one. Of an
+    /// encrypted extent without its key, only the stored bytes are verified; their number is
+    /// returned.
     pub(crate) fn check_region(
         &self,
         (rank, region): (Rank, &RegionRecord),
@@ -436,7 +445,7 @@ impl Reader {
         self.manifest.ranks.get(index)
     }
 
-    /// Where the bytes of an extent are, and what to say when they are wrong.
+    /// Where the bytes of an extent are, and how messages describe them.
     fn source<'a>(
         &'a self,
         rank: Rank,
@@ -480,17 +489,17 @@ impl Reader {
             .check_encoding()
             .map_err(|error| error.at(source.place()))?;
         source.encrypted = encoding.encrypted;
-        // Breaks if: it is read all the same; without a tag anybody can write it.
+        // Breaks if: it is read all the same; anybody can write it, because it has no tag.
         if self.header.encryption.is_some() && !encoding.encrypted && !off(Switch::PlainExtent) {
-            return Err(Error::corrupt(
-                "an extent that is not encrypted in an encrypted container",
-            )
-            .at(source.place())
-            .next(WHO_CAN_WRITE));
+            return Err(
+                Error::corrupt("an unencrypted extent in an encrypted container")
+                    .at(source.place())
+                    .next(WHO_CAN_WRITE),
+            );
         }
         if encoding.encrypted && key.is_none() && self.has_keys() {
             return Err(
-                Error::corrupt("an encrypted extent in a container that is not encrypted")
+                Error::corrupt("an encrypted extent in an unencrypted container")
                     .at(source.place()),
             );
         }
@@ -511,8 +520,8 @@ impl Reader {
     }
 }
 
-/// Whether an error says more about why no copy can be used than the one known so far: a key that the user can give
-/// before damage, and damage before a place that cannot be read.
+/// Whether an error says more about why no copy can be used than the known one. A key that the user
+/// can give ranks before damage, and damage before an unreadable place.
 fn tells_more(error: &Error, known: Option<&Error>) -> bool {
     let weight = |error: &Error| match error.kind() {
         ErrorKind::Invalid => 2,
@@ -554,7 +563,7 @@ pub(crate) fn read_block(file: &dyn File, at: u64) -> Result<[u8; BLOCK_BYTES]> 
     Ok(block)
 }
 
-/// `Corrupt`, naming the field, unless the two agree.
+/// Fails with `Corrupt`, naming the field, unless the two agree.
 fn agree<T: PartialEq + std::fmt::Display>(what: &str, expected: T, found: T) -> Result<()> {
     if expected == found || off(Switch::HeaderFields) {
         return Ok(());
@@ -635,7 +644,7 @@ fn check_manifest(
     }
 }
 
-/// Trailer and manifest as the file has them.
+/// Reads the trailer and the manifest from the file.
 fn stored_manifest(file: &dyn File, header_crc: u64, container: &ContainerRef) -> Result<Manifest> {
     let len = container.len_bytes;
     let trailer_at = len
@@ -649,12 +658,13 @@ fn stored_manifest(file: &dyn File, header_crc: u64, container: &ContainerRef) -
         .map_err(|error| error.at(place()))?;
     if trailer.header_crc != header_crc && !off(Switch::HeaderInTrailer) {
         return Err(Error::corrupt(format!(
-            "header and trailer are not of one file: expected CRC-64 {:016x} of the header, found {header_crc:016x}",
+            "header and trailer are not of one file: expected CRC-64 {:016x} of the header, found \
+             {header_crc:016x}",
             trailer.header_crc
         ))
         .at(place()));
     }
-    // Inside the file and bounded: the decoder has checked that.
+    // Inside the file and bounded; the decoder has checked that.
     let manifest_len = trailer.manifest_len_bytes;
     let mut bytes = zeroed(as_usize(manifest_len)?).map_err(|error| error.at(place()))?;
     file.read_at(&mut bytes, trailer.manifest_at)?;
@@ -675,7 +685,7 @@ fn check_digest(bytes: &[u8], container: &ContainerRef) -> Result<()> {
     if found == container.manifest_digest || off(Switch::Digest) {
         return Ok(());
     }
-    // Breaks if: this returns Ok; a manifest of another checkpoint would then be believed.
+    // Breaks if: this returns Ok; a manifest of another checkpoint would be believed.
     Err(Error::corrupt(format!(
         "expected BLAKE3 {} (from the commit record), found {}",
         short(&container.manifest_digest),
@@ -687,7 +697,7 @@ fn short(digest: &[u8; 32]) -> String {
     format!("{}…", orcheck_format::hex(&digest[..8]))
 }
 
-/// The places, for a person: all copies on other nodes are one place.
+/// The places, for a person; all replicas on other nodes are one place.
 pub(crate) fn listed(places: &[Arc<dyn Dir>]) -> String {
     let (here, others): (Vec<_>, Vec<_>) =
         (places.iter().map(|dir| dir.path())).partition(|path| !path.starts_with(OTHER_NODES));

@@ -1,16 +1,16 @@
-//! Restore: which checkpoints a rank could resume from, and its bytes, proven.
+//! Finds the checkpoints that a rank can resume from, and reads the rank's bytes, verified.
 //!
-//! The lead lists candidates; every rank checks whether it can open its own part of one; the
-//! client lets them agree and then reads. A rank prefers the copy of level `node`; bytes that turn
-//! out damaged there are read from level `global` instead, and that is noted.
+//! The lead lists candidates, and every rank checks whether it can open its own part of one; the
+//! client lets the ranks agree and then reads. A rank prefers the copy of level `node`. Bytes that
+//! are damaged there are read from level `global` instead, with a note.
 //!
 //! Invariants:
-//! 1. A region is handed over only after every extent's CRC was verified, from the manifest whose
-//!    digest the commit record holds.
+//! 1. A region is delivered only after the CRC of every extent was verified, against the manifest
+//!    whose digest the commit record holds.
 //! 2. A candidate is one (step, epoch); containers of two checkpoints are never mixed.
 //!
-//! Survives: damaged, missing or foreign files in any copy (another copy, or an error that names
-//! them). Not here: agreement between ranks (crate `client`), epochs (`epoch.rs`).
+//! Survives: damaged, missing or foreign files in any copy (another copy is used, or an error names
+//! the files). Not here: agreement among ranks (crate `client`), epochs (`epoch.rs`).
 
 use crate::directory::epoch::read_claim;
 use crate::directory::{Catalog, Commit, Places, RECORD_LIMIT_BYTES, Unread};
@@ -27,7 +27,7 @@ use orcheck_io::memory::Span;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// One checkpoint that may be restartable.
+/// A checkpoint that may be restartable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Candidate {
     /// Its step.
@@ -45,16 +45,17 @@ pub struct Offer {
     pub notes: Vec<String>,
     /// Containers newer than all candidates, without a commit record; for the user.
     pub uncommitted: Option<String>,
-    /// Checkpoints that would count, had the program not rejected them.
+    /// Checkpoints that would count if the program had not rejected them.
     pub rejected: Vec<Candidate>,
-    /// A checkpoint newer than all candidates has a commit record, but no copy of it can be read.
+    /// The error if a checkpoint newer than all candidates has a commit record, but no copy can
+    /// be read.
     pub hidden: Option<Error>,
 }
 
-/// Candidates newest first, and what the scan skipped.
+/// Finds the candidates, newest first, and what the scan skipped.
 ///
 /// # Errors
-/// What [`Catalog::scan`] says; the first problem it met when no candidate is left.
+/// The error of [`Catalog::scan`]; its first problem if no candidate is left.
 pub fn candidates(job: &JobName, places: &Places) -> Result<Offer> {
     let catalog = Catalog::scan_trusting(job, &places.all(), &places.trust)?;
     let mut candidates: Vec<Candidate> = Vec::new();
@@ -63,7 +64,8 @@ pub fn candidates(job: &JobName, places: &Places) -> Result<Offer> {
             candidates.push(candidate);
         }
     }
-    // No checkpoint at all is a fresh start; checkpoints that cannot be read must never look like it.
+    // If there is no checkpoint at all, this is a fresh start; unreadable checkpoints must never
+    // look like one.
     if candidates.is_empty()
         && let Some(problem) = catalog.problems().first()
         && !off(Switch::NeverAfresh)
@@ -103,10 +105,10 @@ fn candidate_of(commit: &Commit) -> Candidate {
     }
 }
 
-/// What one node's own directory knows.
+/// What one node's own directory holds.
 #[derive(Debug, Default)]
 pub struct NodeView {
-    /// Newest checkpoint of level `node` that counts, as far as it knows.
+    /// Newest checkpoint of level `node` that counts, according to this directory.
     pub newest: Option<Candidate>,
     /// The nodes that wrote it.
     pub nodes: Vec<String>,
@@ -118,10 +120,10 @@ pub struct NodeView {
     pub rejected: Vec<Candidate>,
 }
 
-/// Looks into the directory of level `node`; nothing without one.
+/// Reads the directory of level `node`; empty if there is none.
 ///
 /// # Errors
-/// What [`Catalog::scan`] says.
+/// The error of [`Catalog::scan`].
 pub fn node_view(job: &JobName, places: &Places) -> Result<NodeView> {
     let dirs = places.to_read(Level::Node);
     if dirs.is_empty() {
@@ -144,8 +146,9 @@ pub fn node_view(job: &JobName, places: &Places) -> Result<NodeView> {
     })
 }
 
-/// The newest step that has containers and no commit record, where it is newer than all commits and no later run has
-/// passed it by: a run ended before it had committed it, or somebody removed the record.
+/// Describes the newest step that has containers but no commit record, if it is newer than all
+/// commits and no later run has passed it: a run ended before the commit, or somebody removed the
+/// record.
 fn uncommitted(catalog: &Catalog) -> Option<String> {
     let known = (catalog.commits().iter()).chain(catalog.rejected());
     let newest = known.map(|commit| commit.record.step).max();
@@ -192,8 +195,8 @@ fn uncommitted(catalog: &Catalog) -> Option<String> {
     ))
 }
 
-/// Invalid when a checkpoint newer than all that are believed was sealed with a key that was not given: an older one in its
-/// place would lose what was computed since, for a key that was forgotten.
+/// Invalid if a checkpoint newer than all believed ones was sealed with a key that was not given.
+/// An older checkpoint in its place would lose what was computed since, because of a forgotten key.
 fn of_another_key(catalog: &Catalog) -> Option<Error> {
     let newest = catalog.commits().first().map(|commit| commit.record.step);
     let step = catalog.other_key().filter(|&step| Some(step) > newest)?;
@@ -201,8 +204,8 @@ fn of_another_key(catalog: &Catalog) -> Option<Error> {
     (!off(Switch::OtherKeyNewer)).then_some(told)
 }
 
-/// The newest checkpoint with commit records, none of them readable, if it is
-/// newer than all that can.
+/// The newest checkpoint with commit records but no readable one, if it is newer than all readable
+/// ones.
 fn hidden(catalog: &Catalog) -> Option<Error> {
     let newest = catalog.commits().first().map(|commit| commit.record.step);
     let unread = catalog.unread().iter();
@@ -210,7 +213,7 @@ fn hidden(catalog: &Catalog) -> Option<Error> {
     let newer: Vec<&Unread> = newer.collect();
     let newest = newer.iter().map(|one| (one.step, &one.file)).max()?;
     let copies = || newer.iter().filter(|one| (one.step, &one.file) == newest);
-    // Written by a newer version: damage is no reason to supersede it.
+    // A newer version wrote one of its records: damage to others is no reason to supersede it.
     let kind = match copies().any(|one| one.why.kind() == ErrorKind::Unsupported) {
         true => ErrorKind::Unsupported,
         false => ErrorKind::Corrupt,
@@ -227,11 +230,11 @@ fn hidden(catalog: &Catalog) -> Option<Error> {
                 why.join("; ")
             ),
         )
-        .next("look at the storage; without strict an older step is used"),
+        .next("check the storage; without strict, an older step is used"),
     )
 }
 
-/// One rank's part of a candidate, opened at every level where it can be.
+/// One rank's part of a candidate, open at every level where that is possible.
 pub struct RankView {
     rank: Rank,
     copies: Vec<Copy>,
@@ -244,23 +247,23 @@ struct Copy {
     found: Found,
 }
 
-/// A commit record as it was found.
+/// A commit record, as found.
 pub struct Found {
-    /// What it says.
+    /// Its contents.
     pub record: CommitRecord,
     /// Its bytes.
     pub bytes: Vec<u8>,
-    /// What is known of its seal.
+    /// Whether its seal was verified.
     pub proof: Proof,
 }
 
 impl RankView {
-    /// Opens rank `rank`'s part of a candidate. A copy that is damaged or not believed is passed over.
+    /// Opens rank `rank`'s part of a candidate. A copy that is damaged or not believed is skipped.
     ///
     /// # Errors
-    /// NotFound when it was never completely committed: this node's directories were there in that
-    /// run and hold no record of it. Unsupported for another number of ranks, Invalid where a key is missing; otherwise
-    /// why no level has it.
+    /// NotFound if it was never completely committed: this node's directories belonged to that run
+    /// and hold no record of it. Unsupported for another number of ranks; Invalid if a key is
+    /// missing; otherwise the reason why no level has it.
     pub fn open(
         places: &Places,
         candidate: Candidate,
@@ -270,7 +273,8 @@ impl RankView {
         let mut copies = Vec::new();
         let mut errors: Vec<Error> = Vec::new();
         let mut notes = Vec::new();
-        // Levels at which the directories were there in that run, and hold no record of the step.
+        // The number of levels whose directories belonged to that run and hold no record of the
+        // step.
         let mut never = 0;
         let levels = levels_of(places, candidate)?;
         for &level in &levels {
@@ -295,13 +299,13 @@ impl RankView {
         }
         if copies.is_empty() {
             let text: Vec<String> = errors.iter().map(Error::what).collect();
-            // Not damage: with the key it can be read.
+            // This is not damage: with the key it can be read.
             if let Some(error) = errors.iter().find(|e| e.kind() == ErrorKind::Invalid) {
                 return Err(error.clone());
             }
             let kind = match errors.last().map_or(ErrorKind::NotFound, Error::kind) {
-                // Breaks if: a step that was never completely committed counts as damage; a job killed during
-                // its first commit could then not start again without help.
+                // Breaks if: a step that was never completely committed counts as damage; a job
+                // that was killed during its first commit could not start again without help.
                 _ if never == levels.len() => ErrorKind::NotFound,
                 ErrorKind::NotFound => ErrorKind::Corrupt,
                 kind => kind,
@@ -316,7 +320,7 @@ impl RankView {
                 None => error,
             });
         }
-        // What they ask for is done: another copy is used.
+        // Another copy is used, so their next steps no longer apply.
         notes.extend(errors.iter().map(Error::what));
         Ok(Self {
             rank,
@@ -325,7 +329,7 @@ impl RankView {
         })
     }
 
-    /// What was skipped or repaired so far.
+    /// What was skipped or repaired so far; each note is returned once.
     pub fn take_notes(&mut self) -> Vec<String> {
         let mut notes = std::mem::take(&mut self.notes);
         for copy in &self.copies {
@@ -334,14 +338,14 @@ impl RankView {
         notes
     }
 
-    /// The commit record at the level of the node's own directory, if that is where the rank's part is.
+    /// The commit record at the level of the node's own directory, if the rank's part is there.
     #[must_use]
     pub fn node_record(&self) -> Option<&Found> {
         let of_node = |copy: &&Copy| copy.level != Level::Global;
         Some(&self.copies.iter().find(of_node)?.found)
     }
 
-    /// The node that this rank's part is read from, if that is another one.
+    /// The node from which this rank's part is read, if it is another one.
     #[must_use]
     pub fn other_node(&self) -> Option<&str> {
         self.copies[0].own.own_file().other_node()
@@ -370,8 +374,8 @@ impl RankView {
         self.copies[0].own.region(self.rank, name)
     }
 
-    /// Reads a region into place, verified. What is damaged is read from another copy at the same level, else from the
-    /// next level.
+    /// Reads a region into place, verified. Damaged bytes are read from another copy at the same
+    /// level, or else from the next level.
     ///
     /// # Errors
     /// The last level's error, naming file and byte range.
@@ -381,11 +385,11 @@ impl RankView {
         })
     }
 
-    /// Hands a region to `sink` piece by piece, each verified before. When no copy at a level is good, the next level
-    /// starts again from offset 0.
+    /// Passes a region to `sink` piece by piece, each verified first. If no copy at a level is
+    /// good, the next level starts again from offset 0.
     ///
     /// # Errors
-    /// As [`Self::read`], or what `sink` says.
+    /// As [`Self::read`]; or the error that `sink` returns.
     pub fn stream(
         &mut self,
         name: &str,
@@ -410,7 +414,7 @@ impl RankView {
                 let error = error.clone().at(format!("level {}", copy.level));
                 format!("another copy is used: {}", error.what())
             };
-            // The first one is enough to look at the storage: there may be thousands in one file.
+            // One finding suffices as a hint to check the storage; a file may have thousands.
             let mut damaged = None;
             let mut damage = |error: &Error| {
                 damaged.get_or_insert_with(|| note(error));
@@ -433,11 +437,11 @@ impl RankView {
     }
 }
 
-/// Reads a region of a rank, and tells what was damaged in one copy where another one was good.
+/// Reads a region of a rank, and reports what was damaged in one copy if another one was good.
 type Work<'w> = dyn FnMut(&Reader, Rank, &RegionRecord, &mut dyn FnMut(&Error)) -> Result<()> + 'w;
 
-/// The levels at which a candidate may be found, weakest first: those that are configured, but the node's own directory
-/// and the other nodes may have it at a level that was configured in its run.
+/// The levels at which a candidate may be found, weakest first: the configured ones, except that
+/// the node's own directory and the other nodes may hold it at the level configured in its run.
 fn levels_of(places: &Places, candidate: Candidate) -> Result<Vec<Level>> {
     let mut levels: BTreeSet<Level> = BTreeSet::new();
     for dir in places.to_read(places.node_level()) {
@@ -476,8 +480,8 @@ fn home_of(places: &Places, level: Level) -> String {
     )
 }
 
-/// Whether every directory of a level that this run uses was there in the candidate's run too: it
-/// then has that run's claim, which is older than any record.
+/// Whether every directory of a level that this run uses also belonged to the candidate's run: it
+/// then holds that run's claim, which is older than any record.
 fn was_there(places: &Places, candidate: Candidate, level: Level) -> bool {
     let dirs = places.to_read(level);
     let all = level != Level::Global || dirs.len() == places.server_roots.len();
@@ -489,7 +493,7 @@ fn was_there(places: &Places, candidate: Candidate, level: Level) -> bool {
     all && dirs.iter().all(claimed)
 }
 
-/// This rank's copy at one level; `None` when no directory of the level holds a commit record.
+/// Opens this rank's copy at one level; `None` if no directory of the level holds a commit record.
 fn open_copy(
     places: &Places,
     (candidate, level): (Candidate, Level),
@@ -518,8 +522,8 @@ fn open_copy(
     Ok(Some(Copy { level, own, found }))
 }
 
-/// The first record of a candidate in these directories that is believed; with a key, one that is proven before one that is
-/// only accepted.
+/// The first believed record of a candidate in these directories; with a key, a verified record
+/// ranks before one that is merely accepted.
 fn read_record(
     places: &Places,
     dirs: &[Arc<dyn Dir>],
@@ -560,7 +564,8 @@ fn believe(places: &Places, bytes: Vec<u8>, of: (Candidate, Level)) -> Result<Fo
     let proof = places.trust.check(&bytes)?;
     let record = CommitRecord::decode(&bytes)?;
     let (step, epoch) = (record.step, record.epoch);
-    // Breaks if: the job is not compared; a record that another job sealed with the same key would stand for this one's.
+    // Breaks if: the job is not compared; a record that another job sealed with the same key would
+    // pass for this job's.
     let other_job = record.job != places.job && !off(Switch::RecordOfJob);
     if other_job || (Candidate { step, epoch }, record.level) != of {
         return Err(Error::corrupt(format!(

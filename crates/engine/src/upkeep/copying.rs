@@ -1,29 +1,36 @@
-//! Copying: a committed checkpoint is brought to directories of another level, or to other directories of its own.
+//! Copies a committed checkpoint to directories of another level, or to other directories of its
+//! own level.
 //!
-//! How: containers are read and proven as a restart reads them, and written again, one for one, under the level that they
-//! come to (it is in their header, and in what encryption binds them to). What an incremental checkpoint refers to is
-//! stored in the copy. The commit record names the run that took the checkpoint; the copy is made under a claim of its
-//! own, which is newer than all others there, and which no note of resumption follows.
+//! How: containers are read and verified as in a restart, and written again one by one under the
+//! level of the copy (which is in their header, and in what encryption binds them to). Data to
+//! which an incremental checkpoint refers is stored in the copy. The commit record names the run
+//! that took the checkpoint. The copy is made under a claim of its own, which is newer than all
+//! others there and has no resumed record.
 //!
 //! ```text
-//! plan ─ claim ─ look again ─ leftovers go ─ containers (temporary names) ─ claim of the run ─ commit.rs ─ claim goes
+//! plan ─ claim ─ look again ─ remove leftovers ─ containers (temporary names)
+//!      ─ claim of the run ─ commit record ─ withdraw the claim
 //! ```
 //!
 //! Invariants:
 //! 1. The sources are only read.
-//! 2. What is there before stays as it is until the commit record appears; after a crash anywhere there is either the whole
-//!    copy or none, and the next copy, or the next run's prune, removes what is left.
-//! 3. What a newer run superseded, or the program rejected, is not copied.
+//! 2. Existing files stay unchanged until the commit record appears. After a crash at any point,
+//!    there is either the whole copy or none; the next copy, or the next run's prune, removes the
+//!    rest.
+//! 3. A checkpoint that a newer run superseded, or the program rejected, is not copied.
 //! 4. Nothing is written where a run is alive, or where a checkpoint needs files of the same names.
-//! 5. The copy supersedes nothing: its claim has no note of resumption, and goes when the record is there. Where the resume
-//!    rule would take the record itself for that of a run that went back, the copy is refused.
-//! 6. Every byte that is written was proven by its checksum, and with a key by its tag, right before.
+//! 5. The copy supersedes nothing: its claim has no resumed record, and is removed once the commit
+//!    record exists. If the resume rule would attribute the record to a run that went back, the
+//!    copy is refused.
+//! 6. Every byte is verified by its checksum, and with a key by its tag, immediately before it is
+//!    written.
 //!
-//! Faults survived: those of `reader.rs`; a full disk, a failed fsync, a directory that is moved away (no record appears);
-//! another run that takes over meanwhile.
+//! Faults survived: those of `reader.rs`; a full disk, a failed fsync, a directory that is moved
+//! away (no record appears); another run that takes over meanwhile.
 //!
-//! Not here: which checkpoint is meant (callers), what is refused (`copying/allowed.rs`), encoding of one container
-//! (`copying/again.rs`), replicas on other nodes: the run that resumes makes them.
+//! Not here: which checkpoint is meant (callers), what is refused (`copying/allowed.rs`), encoding
+//! of one container (`copying/again.rs`), replicas on other nodes (the run that resumes makes
+//! them).
 
 mod again;
 mod allowed;
@@ -53,10 +60,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Level of the compressor where the source does not tell.
+/// Level of the compressor if the source does not say.
 const COMPRESS_LEVEL: i32 = 1;
 
-/// A directory that the copy goes to. It is made when the copy is carried out.
+/// A directory to which the checkpoint is copied. It is created when the copy is carried out.
 #[derive(Clone)]
 pub struct Destination {
     root: Arc<dyn Dir>,
@@ -65,13 +72,13 @@ pub struct Destination {
 }
 
 impl Destination {
-    /// The directory `below` an existing root, which messages and the commit record call `name`.
+    /// The directory `below` an existing root, called `name` in messages and in the commit record.
     #[must_use]
     pub fn new(root: Arc<dyn Dir>, below: Vec<String>, name: String) -> Self {
         Self { root, below, name }
     }
 
-    /// What the commit record calls it.
+    /// Its name in the commit record.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -90,7 +97,7 @@ impl Destination {
         Ok(dir)
     }
 
-    /// `None` where it is not there yet.
+    /// `None` if it does not exist yet.
     fn there(&self) -> Result<Option<Arc<dyn Dir>>> {
         match self.open(false) {
             Ok(dir) => Ok(Some(dir)),
@@ -100,25 +107,25 @@ impl Destination {
     }
 }
 
-/// What is to be copied, and where to.
+/// What to copy, and where.
 pub struct Order<'a> {
     /// The job.
     pub job: &'a JobName,
-    /// What the sources hold.
+    /// The contents of the sources.
     pub catalog: &'a Catalog,
     /// The checkpoint, one of `catalog`.
     pub commit: &'a Commit,
-    /// Where its containers are looked for.
+    /// Where to look for its containers.
     pub places: Vec<Arc<dyn Dir>>,
-    /// Opens what is encrypted, and encrypts the copy where it has a key.
+    /// Opens encrypted containers, and encrypts the copy if it has a key.
     pub trust: &'a Arc<Trust>,
     /// The level of the copy: `node` or `global`.
     pub level: Level,
     /// At level `global` by server, at level `node` by node of the checkpoint.
     pub destinations: Vec<Destination>,
-    /// How pieces are made smaller; `None`: as they were.
+    /// How to compress pieces; `None`: as before.
     pub compress: Option<(Compression, i32)>,
-    /// How long a run that has just ended may take to let go of the destinations.
+    /// How long to wait for a run that has just ended to release the destinations.
     pub patience: Duration,
 }
 
@@ -131,19 +138,20 @@ pub struct Planned {
     pub destination: usize,
     /// Bytes of regions in it.
     pub region_bytes: u64,
-    /// Bytes that it takes about, and at most unless it can be made less small than it was.
+    /// Approximate size of its file, and an upper bound unless it compresses worse than before.
     pub file_bytes: u64,
     compress: (Compression, i32),
 }
 
-/// What a copy comes to.
+/// The plan of a copy.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The containers, as the commit record names them.
     pub containers: Vec<Planned>,
-    /// It is there already, at this level and whole as far as names and lengths tell.
+    /// Whether the copy already exists at this level and is whole, as far as names and lengths
+    /// tell.
     pub is_there: bool,
-    /// What the user should know.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 
@@ -152,22 +160,23 @@ pub struct Plan {
 pub struct Copied {
     /// The record that names it.
     pub record: CommitRecord,
-    /// It was there before.
+    /// Whether it existed before.
     pub was_there: bool,
-    /// What the user should know.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 
-/// Hears how many bytes of regions are done, and may say that it is enough.
+/// Called with the number of region bytes that are done; an error stops the copy.
 pub type Tick<'a> = dyn FnMut(u64) -> Result<()> + 'a;
 
 impl Order<'_> {
-    /// What is to be done, and whether it can be; nothing is changed.
+    /// Plans the copy, and checks that it is possible; changes nothing.
     ///
     /// # Errors
-    /// NotFound naming the nodes whose directories are missing; Fenced for what a newer run superseded; Invalid for a level
-    /// that nothing is copied to, for what the program rejected, or where a checkpoint needs what would be replaced;
-    /// NoSpace; Unavailable while a run is alive there; what is wrong with the sources.
+    /// NotFound, naming the nodes whose directories are missing; Fenced if a newer run superseded
+    /// the checkpoint; Invalid for a level to which nothing is copied, for a rejected checkpoint,
+    /// or if a checkpoint needs files that would be replaced; NoSpace; Unavailable while a run is
+    /// alive there; otherwise the error of the sources.
     pub fn plan(&self, clock: &dyn Clock) -> Result<Plan> {
         self.check_destinations()?;
         let there = self.destinations.iter().map(Destination::there);
@@ -190,18 +199,19 @@ impl Order<'_> {
         })
     }
 
-    /// Makes the copy, or completes what an earlier one left. `tick` hears how many bytes of regions are done.
+    /// Makes the copy, or completes what an earlier one left. `tick` is called with the number of
+    /// region bytes that are done.
     ///
     /// # Errors
-    /// As [`Self::plan`], what a directory says, and what `tick` says. No commit record is then there that was not there
-    /// before, unless a directory failed while the record was written to several.
+    /// As [`Self::plan`], the error of a directory, or that of `tick`. No new commit record then
+    /// exists, unless a directory failed while the record was written to several.
     pub fn carry_out(&self, plan: &Plan, clock: &dyn Clock, tick: &mut Tick<'_>) -> Result<Copied> {
         let dirs = self.destinations.iter().map(|one| one.open(true));
         let dirs: Vec<Arc<dyn Dir>> = dirs.collect::<Result<_>>()?;
         if let Some(there) = self.look(&dirs)?
             && there.copies.len() == dirs.len()
         {
-            // Nothing is to be written, so nobody is in the way.
+            // Nothing is to be written, so a live run is not in the way.
             self.prove(&dirs, &there)?;
             return Ok(Copied {
                 record: there.record,
@@ -225,12 +235,12 @@ impl Order<'_> {
         let counter = sources.max(highest_counter(&dirs)?) + 1;
         let mut held = claim(&dirs, &claimant, counter, clock)?;
         for dir in &dirs {
-            // Best effort: it is in nobody's way, and is pruned by the next run.
+            // Best effort: it is in nobody's way, and the next run prunes it.
             let _ = remove_unfinished_claims(dir.as_ref());
         }
         let mut notes = held.notes.clone();
         notes.extend(plan.notes.iter().cloned());
-        // Only now nobody else changes anything there.
+        // From here on nobody else changes anything there.
         let there = self.look(&dirs)?;
         let was_there = there.is_some();
         let copy = match there {
@@ -242,7 +252,7 @@ impl Order<'_> {
                 self.clear(&dirs)?;
                 let written = self.write(plan, &dirs, counter, clock, tick, &mut notes);
                 written.map_err(|error| {
-                    // What cannot be removed now goes with the next copy or prune.
+                    // The next copy or prune removes what cannot be removed now.
                     let _ = self.clear(&dirs);
                     self.unless_removed(error)
                 })?
@@ -272,7 +282,7 @@ impl Order<'_> {
         name.checkpoint() == Some((step, epoch.counter, epoch.run.short_bytes()))
     }
 
-    /// What is there, byte for byte.
+    /// Verifies an existing copy byte for byte.
     fn prove(&self, dirs: &[Arc<dyn Dir>], there: &Commit) -> Result<()> {
         let of = (self.trust, there.proof);
         let verdict = verify_commit_with(dirs, &there.record, of, &mut |_, _| {})?;
@@ -285,7 +295,7 @@ impl Order<'_> {
         }
     }
 
-    /// Opens every container, so that what is missing is known before anything is written.
+    /// Opens every container, so that missing ones are known before anything is written.
     fn inspect(&self, notes: &mut Vec<String>) -> Result<Vec<Planned>> {
         let record = &self.commit.record;
         let (mut planned, mut missing) = (Vec::new(), BTreeMap::new());
@@ -337,7 +347,7 @@ impl Order<'_> {
                 kept if kept != Compression::None && kept == compression => stored_bytes,
                 _ => region_bytes,
             };
-            // Headers, records and padding, from above.
+            // An upper bound for headers, records and padding.
             let blocks = 4 + 4 * reader.manifest().ranks.len() as u64;
             planned.push(Planned {
                 file: container.file.clone(),
@@ -354,13 +364,13 @@ impl Order<'_> {
         Ok(planned)
     }
 
-    /// A copy of a container that is proven, and believed where there is a key.
+    /// Opens a copy of a container that is verified and, with a key, believed.
     fn reader(&self, container: &ContainerRef) -> Result<Reader> {
         let proven = (self.trust, self.commit.proof);
         Reader::open_trusting(&self.places, &self.commit.record, container, proven)
     }
 
-    /// That the directories of some nodes are missing, with their names.
+    /// The error for missing directories of some nodes, with their names.
     fn missing(&self, missing: Vec<&ContainerRef>) -> Error {
         let record = &self.commit.record;
         let name = |node: NodeId| record.nodes.get(node.index()).map_or("?", String::as_str);
@@ -398,7 +408,7 @@ impl Order<'_> {
         .next(next)
     }
 
-    /// Deals the containers out to the destinations.
+    /// Distributes the containers over the destinations.
     fn place(&self, planned: &mut [Planned]) -> Result<()> {
         let record = &self.commit.record;
         let lanes = match self.level {
@@ -425,7 +435,8 @@ impl Order<'_> {
         Ok(())
     }
 
-    /// Removes what earlier copies, or a run that died in its flush, left of this checkpoint; only where no record names it.
+    /// Removes what earlier copies, or a run that died during its flush, left of this checkpoint;
+    /// only if no record names it.
     fn clear(&self, dirs: &[Arc<dyn Dir>]) -> Result<()> {
         for dir in dirs {
             let mut gone = false;
@@ -458,7 +469,7 @@ impl Order<'_> {
         Ok(())
     }
 
-    /// Writes all containers; the record that names them.
+    /// Writes all containers; returns the record that names them.
     fn write(
         &self,
         plan: &Plan,
@@ -470,7 +481,7 @@ impl Order<'_> {
     ) -> Result<CommitRecord> {
         let record = &self.commit.record;
         let inspected;
-        // It was whole there when it was planned, and is not there any more.
+        // It was whole there when it was planned, and no longer is.
         let planned = match plan.containers.is_empty() {
             false => &plan.containers,
             true => {
@@ -512,7 +523,7 @@ impl Order<'_> {
         Ok(record_of_copy(record, self.level, servers, containers))
     }
 
-    /// What `error` is when the run that took the checkpoint lives, and let go of it while it was copied.
+    /// Replaces `error` if the run that took the checkpoint is alive and pruned it during the copy.
     fn unless_removed(&self, error: Error) -> Error {
         let record = &self.commit.record;
         let name = FileName::commit(record.step, record.epoch, record.level).to_string();
@@ -525,12 +536,14 @@ impl Order<'_> {
                 "step {} was removed from where it lay while it was copied",
                 record.step
             ))
-            .next("copy again: the newest step is taken then; `orcheck keep STEP` makes one stay"),
+            .next(
+                "copy again, which takes the newest step; to keep a step, use `orcheck keep STEP`",
+            ),
         }
     }
 
-    /// The claim of the run that took the checkpoint comes along: the directories then remember the job by it. Whether it is
-    /// there.
+    /// Brings along the claim of the run that took the checkpoint, so that the directories remember
+    /// the job by it. Returns whether it is there.
     fn bring_claim(&self, dirs: &[Arc<dyn Dir>]) -> Result<bool> {
         let (_, epoch) = self.key();
         let known = self.catalog.claims().iter().map(|(claim, _)| claim);
@@ -546,7 +559,7 @@ impl Order<'_> {
         Ok(true)
     }
 
-    /// What somebody marked to be kept is kept as a copy too.
+    /// Marks the copy to be kept, if the checkpoint is.
     fn bring_mark(&self, dirs: &[Arc<dyn Dir>], clock: &dyn Clock) -> Result<()> {
         let (step, epoch) = self.key();
         if !self.catalog.is_kept(step, epoch) {
@@ -558,7 +571,7 @@ impl Order<'_> {
         decide(dirs, &mark)
     }
 
-    /// Whoever looks into these directories alone finds the copy.
+    /// Checks that a reader of these directories alone finds the copy.
     fn read_back(&self, dirs: &[Arc<dyn Dir>], copy: &CommitRecord) -> Result<()> {
         let there = Catalog::scan_trusting(self.job, dirs, self.trust)?;
         if there.commits().iter().any(|commit| commit.record == *copy) {
@@ -575,7 +588,7 @@ impl Order<'_> {
     }
 }
 
-/// A checkpoint is there, and not good.
+/// The error for an existing copy that is not good.
 fn again_there(error: Error, step: u64) -> Error {
     error
         .at("the directory that is copied to holds this checkpoint already, and it is not whole")

@@ -1,21 +1,26 @@
-//! Scrubbing: what lies on a disk is read again and again, so that damage is known before a restart needs the bytes.
+//! Scrubs disks: reads their files again and again, so that damage is known before a restart needs
+//! the bytes.
 //!
-//! How: a pass goes through the directories of all tenants of a staging server: `TENANT/JOB`, and `TENANT/JOB/NODE` where a
-//! job keeps its files per node. Each container that a commit record there names is proven as `orcheck verify` proves it
-//! (`verify.rs`), from what lies in that directory alone: what it refers to in other containers is proven where that lies.
-//! Each is read at most once in a stated time. The directories are read at a pace (`orcheck_io::disk::paced`).
+//! How: a pass goes through the directories of all tenants of a staging server: `TENANT/JOB`, and
+//! `TENANT/JOB/NODE` if a job keeps its files per node. Each container that a commit record there
+//! names is verified as by `orcheck verify` (`verify.rs`), but only with the files of that
+//! directory: data to which it refers in other containers is verified where those are. A container
+//! is read at most once in a stated time. The directories are read at a limited rate
+//! (`orcheck_io::disk::paced`).
 //!
 //! Invariants:
-//! 1. A damaged file is told of once, as long as it is there; so is one that the disk does not give, which is asked for again
-//!    in the next pass.
-//! 2. What was pruned, or became superseded, while it was read is not called damaged.
-//! 3. Nothing is written and nothing is locked; what is removed while it is read is let go within a piece.
-//! 4. What is remembered is bounded by the files that are there.
+//! 1. A damaged file is reported once as long as it exists. So is a file that the disk does not
+//!    deliver, which is read again in the next pass.
+//! 2. Files that were pruned or superseded while they were read are not reported as damaged.
+//! 3. Nothing is written and nothing is locked; a file that is removed while it is read is closed
+//!    within one piece.
+//! 4. What is remembered is bounded by the number of existing files.
 //!
-//! Faults survived: any damage, files and directories that vanish, disks that fail (told of, and tried again).
+//! Faults survived: any damage, files and directories that vanish, disks that fail (reported, and
+//! tried again).
 //!
-//! Not here: containers without a commit record (being written, or left over), stripes that lie on another server than
-//! their container, repair.
+//! Not here: containers without a commit record (being written, or left over), stripes that lie on
+//! a different server from their container, repair.
 
 use crate::directory::{Catalog, Commit};
 use crate::encoding::Proof;
@@ -31,27 +36,28 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What a file that was read looked like.
+/// What is remembered of a file that was read.
 struct Known {
-    /// When it was read; `None` if the disk did not give it.
+    /// When it was read; `None` if the disk did not deliver it.
     at: Option<Duration>,
     damaged: bool,
 }
 
-/// Damage that was found; as text one line, with what to do next.
+/// Damage that was found; its text is one line with the next step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Damage {
-    /// Whose directory it is in.
+    /// The tenant whose directory it is in.
     pub tenant: String,
     /// The job's name.
     pub job: String,
-    /// The container's place in the job: step, epoch and level, index and name of the node; `None` for a damaged record.
+    /// The container's place in the job: step, epoch and level, number and name of the node; `None`
+    /// for a damaged record.
     pub container: Option<String>,
-    /// The step, where it is known.
+    /// The step, if it is known.
     pub step: Option<u64>,
     /// The kind of fault.
     pub kind: ErrorKind,
-    /// Whether a restore needs what is damaged.
+    /// Whether a restore needs the damaged bytes.
     pub fatal: bool,
     /// File, byte range, what was expected and what was found.
     pub message: String,
@@ -72,7 +78,7 @@ impl fmt::Display for Damage {
             write!(f, ", {container}")?;
         }
         let weight = match (self.kind, self.fatal) {
-            (ErrorKind::Unavailable, _) => "the disk does not give it now",
+            (ErrorKind::Unavailable, _) => "the disk does not deliver it now",
             (_, true) => "this copy cannot be restored whole",
             (_, false) => "no data is lost",
         };
@@ -90,18 +96,18 @@ impl fmt::Display for Damage {
     }
 }
 
-/// What was done so far.
+/// Work done so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Passes that were completed.
+    /// Completed passes.
     pub passes: u64,
-    /// Containers that were read to their end, each time counted.
+    /// Containers read to their end, counted each time.
     pub containers: u64,
-    /// Bytes that were read.
+    /// Bytes read.
     pub read_bytes: u64,
-    /// Damaged files that were told of.
+    /// Damaged files that were reported.
     pub damaged: u64,
-    /// Containers read whose records have a seal, which nobody without the user's key can check.
+    /// Sealed containers that were read; nobody can check a seal without the user's key.
     pub unproven: u64,
 }
 
@@ -116,16 +122,16 @@ impl fmt::Display for Counts {
         )?;
         match self.unproven {
             0 => Ok(()),
-            1 => f.write_str("; 1 container was encrypted, and is not authenticated"),
+            1 => f.write_str("; 1 container was encrypted and is not authenticated"),
             some => write!(
                 f,
-                "; {some} containers were encrypted, and are not authenticated"
+                "; {some} containers were encrypted and are not authenticated"
             ),
         }
     }
 }
 
-/// What a [`Scrub`] has done so far, at any time and from any thread.
+/// What a [`Scrub`] has done so far; readable at any time and from any thread.
 #[derive(Clone)]
 pub struct Progress {
     pace: Arc<Pace>,
@@ -133,7 +139,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// What was done so far.
+    /// Work done so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         Counts {
@@ -147,26 +153,26 @@ impl Progress {
     }
 }
 
-/// Reads what lies below some directories; see the module.
+/// Scrubs the files below some directories; see the module.
 pub struct Scrub {
     tenants: Vec<(String, Arc<dyn Dir>)>,
     pace: Arc<Pace>,
     clock: Arc<dyn Clock>,
     every: Duration,
     known: BTreeMap<PathBuf, Known>,
-    /// Messages about records and directories.
+    /// Messages about records and directories that were reported.
     told: BTreeSet<String>,
     progress: Progress,
 }
 
-/// Whose directory is being looked at, and who hears of it.
+/// The directory being read, and who receives reports about it.
 struct About<'a> {
     tenant: &'a str,
     job: String,
     report: &'a mut dyn FnMut(&Damage),
 }
 
-/// What a pass has come by so far.
+/// The findings of a pass so far.
 #[derive(Default)]
 struct Pass {
     seen: BTreeSet<PathBuf>,
@@ -176,7 +182,8 @@ struct Pass {
 }
 
 impl Scrub {
-    /// Reads the directories of these tenants (name and directory) at this pace, and no container twice within `every`.
+    /// Scrubs the directories of these tenants (name and directory) at this rate, and no container
+    /// twice within `every`.
     #[must_use]
     pub fn new(
         tenants: Vec<(String, Arc<dyn Dir>)>,
@@ -199,19 +206,19 @@ impl Scrub {
         }
     }
 
-    /// Reads the directory of one more tenant from the next pass on.
+    /// Also scrubs the directory of one more tenant, from the next pass on.
     pub fn watch(&mut self, tenant: String, dir: Arc<dyn Dir>) {
         let dir = paced(dir, &self.pace);
         self.tenants.push((tenant, dir));
     }
 
-    /// What was done so far, for others to look at.
+    /// The work done so far, for others to read.
     #[must_use]
     pub fn progress(&self) -> Progress {
         self.progress.clone()
     }
 
-    /// Reads everything that is due, once. `report` hears of damage that it was not told of before.
+    /// Reads everything that is due, once. `report` is called with new damage.
     pub fn pass(&mut self, report: &mut dyn FnMut(&Damage)) {
         let mut pass = Pass::default();
         for (tenant, dir) in self.tenants.clone() {
@@ -239,13 +246,13 @@ impl Scrub {
         });
         match pass.unlisted.is_empty() {
             true => self.told = pass.told,
-            // What was told of a place that could not be looked at stays told.
+            // What was reported of an unreadable place counts as reported.
             false => self.told.extend(pass.told),
         }
         self.progress.lock().passes += 1;
     }
 
-    /// The directories in a directory; that it cannot be listed is told once.
+    /// The directories in a directory; an error of listing it is reported once.
     fn entries(
         &mut self,
         dir: &Arc<dyn Dir>,
@@ -279,13 +286,13 @@ impl Scrub {
 
     fn unlisted(&mut self, path: PathBuf, error: &Error, pass: &mut Pass, about: &mut About<'_>) {
         pass.unlisted.push(path);
-        // One that was removed meanwhile is no damage.
+        // A directory that was removed meanwhile is not damaged.
         if error.kind() != ErrorKind::NotFound {
             self.tell(error.kind(), error.message(), pass, about);
         }
     }
 
-    /// Tells of what is no container, once.
+    /// Reports something that is not a container, once.
     fn tell(&mut self, kind: ErrorKind, message: &str, pass: &mut Pass, about: &mut About<'_>) {
         if self.pace.is_stopped() {
             return;
@@ -347,7 +354,7 @@ impl Scrub {
         }
     }
 
-    /// Reads one container if it is due; gives back damage that is new.
+    /// Reads one container if it is due; returns new damage.
     fn container(
         &mut self,
         path: PathBuf,
@@ -362,7 +369,7 @@ impl Scrub {
             let since = known.at.map(|at| now.saturating_sub(at));
             since.is_some_and(|since| since < self.every)
         };
-        // Breaks if: what was read once is never read again; a disk loses bytes later, too.
+        // Breaks if: a container is never read a second time; a disk loses bytes later, too.
         if known.is_some_and(|known| recent(known) || off(Switch::ScrubDue)) {
             return None;
         }
@@ -372,7 +379,8 @@ impl Scrub {
             return None;
         }
         let damage = damage_of(&verdict, commit, container);
-        // Breaks if: it is not looked for once more; every checkpoint that is pruned meanwhile would be an alarm.
+        // Breaks if: this second look is left out; every checkpoint that is pruned meanwhile would
+        // raise an alarm.
         if damage.is_some() && !is_committed(places, place, commit, container) {
             return None;
         }
@@ -380,7 +388,7 @@ impl Scrub {
         counts.containers += 1;
         counts.unproven += u64::from(commit.proof == Proof::Unchecked);
         drop(counts);
-        // Breaks if: what the disk did not give counts as read; it may well come the next time.
+        // Breaks if: undelivered bytes count as read; the disk may well deliver them next time.
         let read = |damage: &Damage| damage.kind != ErrorKind::Unavailable;
         let at = damage.as_ref().is_none_or(read).then_some(now);
         let damaged = damage.is_some();
@@ -389,7 +397,7 @@ impl Scrub {
     }
 }
 
-/// Whether the container still is there and a commit record still names it.
+/// Whether the container still exists and a commit record still names it.
 fn is_committed(
     places: &[Arc<dyn Dir>],
     place: &Arc<dyn Dir>,
@@ -401,7 +409,7 @@ fn is_committed(
     }
     let record = &commit.record;
     let name = FileName::commit(record.step, record.epoch, record.level).to_string();
-    // What cannot be looked at is not known to be gone.
+    // A file that cannot be looked up is not known to be gone.
     let holds = |dir: &Arc<dyn Dir>, name: &str| dir.holds(name).unwrap_or(true);
     let mut copies = commit.copies.iter().filter_map(|&at| places.get(at));
     holds(place, &container.file) && copies.any(|dir| holds(dir, &name))

@@ -1,16 +1,17 @@
-//! Proves a whole checkpoint: every byte that a restore would read, and every byte that only a rescue would.
+//! Verifies a whole checkpoint: every byte that a restore would read, and every byte that only a
+//! rescue would.
 //!
-//! How: each container is opened as a restore would open it, then every extent is read and its checksum
-//! compared; then the file is walked from its header through rank headers and rank records to the trailer, the
-//! records are compared with the manifest, and the padding must be zero. Verification continues after a finding. Where
-//! several places hold a container, as they do at level `peers`, every copy is read, and what is damaged in one of them
-//! is no loss while another one has it.
+//! How: each container is opened as by a restore. Every extent is read and its checksum compared.
+//! Then the file is walked from its header through rank headers and rank records to the trailer,
+//! the records are compared with the manifest, and the padding must be zero. Verification continues
+//! after a finding. If several places hold a container, as at level `peers`, every copy is read,
+//! and damage in one copy is not a loss if another copy is good.
 //!
 //! Invariants:
-//! 1. A verdict without findings means: every region of every rank can be restored (an encrypted one: was stored
-//!    whole), and the container could even be rebuilt without its trailer and manifest.
+//! 1. If a verdict has no findings, every region of every rank can be restored (an encrypted one:
+//!    was stored whole), and the container could even be rebuilt without its trailer and manifest.
 //! 2. A finding that is not `fatal` costs no data.
-//! 3. Findings are bounded per container; what is beyond the bound is counted.
+//! 3. The findings kept per container are bounded; further ones are only counted.
 //! 4. Nothing is written.
 //!
 //! Faults survived: any damage; a container that is missing or cannot be opened is a finding.
@@ -33,30 +34,31 @@ use crate::restart::reader::{
     walk,
 };
 
-/// Most findings kept of one container.
+/// Maximum number of findings kept for one container.
 pub const MAX_FINDINGS: usize = 100;
 
-/// What is wrong in one spot.
+/// A fault in one place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     /// The kind of fault.
     pub kind: ErrorKind,
     /// Whether data is lost: a restore of this rank (or of the whole container) fails.
     pub fatal: bool,
-    /// The rank concerned, if one is.
+    /// The rank concerned, if there is one.
     pub rank: Option<Rank>,
-    /// The region concerned, if one is.
+    /// The region concerned, if there is one.
     pub region: Option<String>,
-    /// What, where, expected and found.
+    /// What is wrong, where, what was expected and what was found.
     pub message: String,
 }
 
-/// What was found out about one container.
+/// The findings about one container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerVerdict {
     /// File name of the container.
     pub file: String,
-    /// Full path of the copy that was read, the best where there are several; `None` if none could be opened.
+    /// Full path of the copy that was read, the best if there are several; `None` if none could be
+    /// opened.
     pub path: Option<String>,
     /// Copies found in the places.
     pub copies: u32,
@@ -68,15 +70,15 @@ pub struct ContainerVerdict {
     pub regions: u64,
     /// Bytes of regions read and compared.
     pub checked_bytes: u64,
-    /// Of these: encrypted, and for want of the key only compared as they are stored.
+    /// Encrypted bytes among these that were compared only as stored, because the key is missing.
     pub locked_bytes: u64,
-    /// What is wrong, at most [`MAX_FINDINGS`].
+    /// Faults, at most [`MAX_FINDINGS`].
     pub findings: Vec<Finding>,
     /// Findings beyond that.
     pub more_findings: u64,
 }
 
-/// What was found out about one checkpoint.
+/// The findings about one checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
     /// One entry per container of the commit record, in its order.
@@ -84,12 +86,12 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Nothing at all is wrong.
+    /// Whether nothing at all is wrong.
     pub fn is_good(&self) -> bool {
         self.findings().next().is_none()
     }
 
-    /// Every region of every rank can be restored.
+    /// Whether every region of every rank can be restored.
     pub fn is_restorable(&self) -> bool {
         self.findings().all(|finding| !finding.fatal)
     }
@@ -101,7 +103,7 @@ impl Verdict {
             .flat_map(|container| &container.findings)
     }
 
-    /// Bytes of regions that are encrypted and were compared only as they are stored.
+    /// Bytes of encrypted regions that were compared only as stored.
     pub fn locked_bytes(&self) -> u64 {
         self.containers
             .iter()
@@ -131,12 +133,12 @@ pub fn verify_commit(
     verify_commit_with(places, commit, nobody, progress)
 }
 
-/// Reads and proves everything of a checkpoint; of an encrypted one without its key what is stored, not what it
-/// means. `progress` hears how many bytes of how many are done; the total
-/// grows while stripes are found.
+/// Reads and verifies everything of a checkpoint; of an encrypted one without its key, only what is
+/// stored. `progress` is called with the bytes done and the total, which grows while stripes are
+/// found.
 ///
 /// # Errors
-/// Never for damage, which the verdict holds; `Invalid` without any place to look in, or for a wrong key.
+/// Never for damage, which the verdict holds; `Invalid` if no place is given, or for a wrong key.
 pub fn verify_commit_with(
     places: &[Arc<dyn Dir>],
     commit: &CommitRecord,
@@ -170,7 +172,7 @@ struct Pass<'a> {
     places: &'a [Arc<dyn Dir>],
     commit: &'a CommitRecord,
     trust: (&'a Arc<Trust>, Proof),
-    /// Grows while stripes and second copies are found.
+    /// Grows while stripes and further copies are found.
     total_bytes: u64,
     done_bytes: u64,
     progress: &'a mut dyn FnMut(u64, u64),
@@ -187,14 +189,15 @@ impl Pass<'_> {
             if matches!(opened, Ok(None)) {
                 continue;
             }
-            // The first one was counted as the only one.
+            // The first copy was counted as if it were the only one.
             self.total_bytes += match copies.is_empty() {
                 true => 0,
                 false => container.len_bytes,
             };
             let mut check = Check::new(container);
             match opened {
-                // Breaks if: one copy that is not believed ends it; nothing would be told of the others.
+                // Breaks if: one copy that is not believed ends this; nothing would be reported
+                // about the others.
                 Err(error) => {
                     check.find(&error, true, None, None);
                     no_key = no_key.or(Some(error).filter(|e| e.kind() == ErrorKind::Invalid));
@@ -215,7 +218,7 @@ impl Pass<'_> {
             self.done(container.len_bytes);
             copies.push(check.verdict);
         }
-        // With another key nothing can be said of any copy.
+        // With a different key, nothing can be said about any copy.
         if let Some(error) = no_key.filter(|_| !opened_one) {
             return Err(error);
         }
@@ -234,9 +237,10 @@ impl Pass<'_> {
     }
 }
 
-/// Reads and proves what one directory holds of a container. What the container refers to in others is proven where that
-/// lies; an encrypted one is read as it is stored. `None` where the container is not there, or where that directory alone
-/// does not prove it (stripes that are in none of `places`).
+/// Reads and verifies what one directory holds of a container. Data to which it refers in other
+/// containers is verified where those are; an encrypted container is read as it is stored. `None`
+/// if the container does not exist, or if that directory alone cannot verify it (stripes that are
+/// in none of `places`).
 pub fn verify_here(
     dir: &dyn Dir,
     places: &[Arc<dyn Dir>],
@@ -259,7 +263,8 @@ pub fn verify_here(
     Some(check.verdict)
 }
 
-/// One verdict of those on the copies of a container: what one of them lacks is lost only if all others lack it too.
+/// Combines the verdicts on the copies of a container: data is lost only if it is lost in all
+/// copies.
 fn of_all_copies(mut copies: Vec<ContainerVerdict>) -> ContainerVerdict {
     let lost: Vec<Lost> = copies.iter().map(Lost::of).collect();
     let worth = |copy: &ContainerVerdict| {
@@ -278,20 +283,20 @@ fn of_all_copies(mut copies: Vec<ContainerVerdict>) -> ContainerVerdict {
     let others: Vec<Finding> = others.collect();
     all.findings.extend(others);
     for finding in all.findings.iter_mut().filter(|finding| finding.fatal) {
-        // Breaks if: one good copy does not count; a replica would be held for nothing.
+        // Breaks if: one good copy does not count; a replica would be kept for nothing.
         if lost.iter().any(|lost| !lost.holds(finding)) && !off(Switch::OtherPlace) {
             finding.fatal = false;
             finding.message = beside_a_good_copy(&finding.message);
         }
     }
-    // What is beyond the bound weighs less than what is kept.
+    // Findings beyond the bound matter less than those kept.
     all.findings.sort_by_key(|finding| !finding.fatal);
     all.more_findings += all.findings.len().saturating_sub(MAX_FINDINGS) as u64;
     all.findings.truncate(MAX_FINDINGS);
     all
 }
 
-/// What a copy of a container lacks.
+/// The data that a copy of a container has lost.
 enum Lost {
     Everything,
     Regions(BTreeSet<(Rank, Option<String>)>),
@@ -301,7 +306,8 @@ impl Lost {
     fn of(copy: &ContainerVerdict) -> Self {
         let mut regions = BTreeSet::new();
         for finding in copy.findings.iter().filter(|finding| finding.fatal) {
-            // More than could be kept: which they are is not known.
+            // There were more findings than could be kept, so it is not known which ranks are
+            // affected.
             let Some(rank) = finding.rank.filter(|_| copy.more_findings == 0) else {
                 return Self::Everything;
             };
@@ -313,7 +319,7 @@ impl Lost {
     fn holds(&self, finding: &Finding) -> bool {
         match (self, finding.rank) {
             (Self::Everything, _) => true,
-            // A whole container is lost here; this copy is there.
+            // The whole container is lost here, and this copy exists.
             (Self::Regions(_), None) => false,
             (Self::Regions(regions), Some(rank)) => {
                 regions.contains(&(rank, None)) || regions.contains(&(rank, finding.region.clone()))
@@ -324,7 +330,7 @@ impl Lost {
 
 struct Check {
     verdict: ContainerVerdict,
-    /// Only what the container itself stores is read.
+    /// Whether only what the container itself stores is read.
     here: bool,
 }
 
@@ -350,7 +356,7 @@ impl Check {
     fn find(&mut self, error: &Error, fatal: bool, rank: Option<Rank>, region: Option<&str>) {
         if self.verdict.findings.len() >= MAX_FINDINGS {
             self.verdict.more_findings += 1;
-            // A fatal finding is never lost behind harmless ones.
+            // A fatal finding is never dropped in favour of harmless ones.
             let Some(slot) = self
                 .verdict
                 .findings
@@ -420,7 +426,7 @@ impl Check {
                 continue;
             }
             if region.same_as.is_some() {
-                // The bytes are checked where they are stored; here only that they are.
+                // The bytes are checked where they are stored; here only that they are stored.
                 if let Err(error) = reader.with_owner(rank, region, |_, _, _| Ok(())) {
                     self.find(&error, true, Some(rank), Some(&region.name));
                 }
@@ -446,7 +452,7 @@ impl Check {
         }
     }
 
-    /// What no restore needs: rank headers, rank records, padding.
+    /// Checks what no restore needs: rank headers, rank records, padding.
     fn structures(&mut self, reader: &Reader, commit: &CommitRecord, container: &ContainerRef) {
         let file = reader.own_file();
         let header = reader.header();
@@ -479,7 +485,7 @@ impl Check {
                         None,
                         None,
                     );
-                    // The damaged part is skipped where its length is known from the manifest.
+                    // The damaged part is skipped if its length is known from the manifest.
                     let Some(next) = after_damage(file, header, alignment, at, end, &mut expected)
                     else {
                         break;
@@ -488,11 +494,11 @@ impl Check {
                 }
             }
         }
-        // Where all was sound, nothing but the manifest follows.
+        // If everything was sound, only the manifest follows.
         let (parts, stopped) = walk(file, header, if sound { at } else { end });
         let whole = parts.len() == reader.manifest().ranks.len();
         if sound && !whole {
-            // All was there a moment ago: what was not compared must not look as if it had been.
+            // It was all there a moment ago: what was not compared must not appear to have been.
             self.find(&stopped.next("verify again"), false, None, None);
         }
         if whole
@@ -518,7 +524,7 @@ impl Check {
         }
     }
 
-    /// The bytes from `from` to `to` must be zero.
+    /// Checks that the bytes from `from` to `to` are zero.
     fn zeros(&mut self, file: &dyn File, from: u64, to: u64) {
         let mut at = from;
         let mut piece = Vec::new();
@@ -547,7 +553,7 @@ impl Check {
     }
 }
 
-/// Whether the rank records and the manifest say the same. Where stripes are, only the manifest knows.
+/// Whether the rank records and the manifest agree. With stripes, only the manifest knows.
 fn same_manifest(rebuilt: &Manifest, stored: &Manifest) -> bool {
     if stored.stores.len() == 1 {
         return rebuilt == stored;
@@ -576,8 +582,8 @@ fn finding(error: &Error, fatal: bool, rank: Option<Rank>, region: Option<&str>)
     }
 }
 
-/// Where the part after a damaged one begins: the position that the manifest's stream length and the length of
-/// the record lead to, if a part (or the end of the parts) really is there.
+/// Finds the beginning of the part after a damaged one: the offset that follows from the manifest's
+/// stream length and the length of the record, if a part (or the end of the parts) really is there.
 fn after_damage(
     file: &dyn File,
     header: &orcheck_format::disk::ContainerHeader,
@@ -594,7 +600,7 @@ fn after_damage(
         if own.any(|extent| {
             extent.physical < stream_at || extent.physical - stream_at >= record.stream_len_bytes
         }) {
-            // The manifest has this rank elsewhere.
+            // The manifest has this rank at another offset.
             continue;
         }
         let in_file = if is_striped(header) {
@@ -617,7 +623,7 @@ fn after_damage(
     None
 }
 
-/// Bytes of the framed rank record that belongs to this entry of the manifest.
+/// Length of the framed rank record for this entry of the manifest.
 fn framed_len_bytes(record: &RankRecord, stream_at: u64) -> u64 {
     let mut relative = record.clone();
     for extent in relative

@@ -76,8 +76,8 @@ fn containers_are_whole(site: &Site, number: u64) {
     }
 }
 
-// Breaks if: a record appears before all containers are whole, an older file is replaced by a part of one, or what is left
-// stands in the way of the next copy.
+// Breaks if: a record appears before all containers are whole, an older file is replaced by a part
+// of one, or what is left stands in the way of the next copy.
 #[test]
 fn a_copy_that_was_killed_anywhere_leaves_all_or_nothing() {
     let mut last = u64::MAX;

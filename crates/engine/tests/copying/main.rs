@@ -1,4 +1,5 @@
-//! Copies of committed checkpoints: what they hold, what they refuse, and what a failure or a power cut leaves of one.
+//! Copies of committed checkpoints: what they hold, what they refuse, and what a failure or a power
+//! cut leaves of one.
 
 // Tests make and damage files themselves, and a failed preparation may panic anywhere.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
@@ -103,7 +104,8 @@ impl Site {
     }
 }
 
-/// Hands over an order to copy the newest step in these directories, which waits this long for a run that is alive.
+/// Hands over an order to copy the newest step in these directories, which waits this long for a
+/// run that is alive.
 fn with_order<T>(
     sources: &[PathBuf],
     (level, destinations): (Level, Vec<Destination>),
@@ -190,8 +192,8 @@ fn check(places: &[Arc<dyn Dir>], record: &CommitRecord, spec: &Spec) {
     }
 }
 
-// Breaks if: ranks or regions get lost or mixed, the copy counts as another run's, or says when it was copied instead of when
-// the checkpoint was taken.
+// Breaks if: ranks or regions get lost or mixed, the copy counts as another run's, or says when it
+// was copied instead of when the checkpoint was taken.
 #[test]
 fn what_nodes_hold_comes_to_any_number_of_directories() {
     for (roots, compress) in [
@@ -260,7 +262,8 @@ fn what_nodes_hold_comes_to_any_number_of_directories() {
     }
 }
 
-// Breaks if: at level node the containers of a node do not lie in its own directory, or a node lacks the record.
+// Breaks if: at level node the containers of a node do not lie in its own directory, or a node
+// lacks the record.
 #[test]
 fn a_global_checkpoint_seeds_the_directories_of_nodes() {
     let site = Site::new();
@@ -292,7 +295,8 @@ fn a_global_checkpoint_seeds_the_directories_of_nodes() {
     check(&places, &record, &site.spec);
 }
 
-// Breaks if: a second copy writes again, or a record that reached one of two directories is not completed.
+// Breaks if: a second copy writes again, or a record that reached one of two directories is not
+// completed.
 #[test]
 fn a_copy_that_is_there_is_proven_and_completed() {
     let site = Site::new();
@@ -346,7 +350,8 @@ fn a_copy_that_is_there_is_proven_and_completed() {
     assert!(error.message().contains("is not there"), "{error}");
 }
 
-// Breaks if: what a run that died in its flush left there is not replaced, or stands in for what was written.
+// Breaks if: what a run that died in its flush left there is not replaced, or stands in for what
+// was written.
 #[test]
 fn what_a_dead_run_left_of_the_step_is_replaced() {
     let site = Site::new();

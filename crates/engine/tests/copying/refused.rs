@@ -46,7 +46,8 @@ fn there(site: &Site) -> std::path::PathBuf {
     dir
 }
 
-// Breaks if: a superseded step is copied: where the note of the newer run is not known it would be the newest.
+// Breaks if: a superseded step is copied: where the note of the newer run is not known it would be
+// the newest.
 #[test]
 fn what_a_newer_run_superseded_is_not_copied() {
     // The note is in the directory that is copied to, which the nodes' directories know nothing of.
@@ -185,7 +186,8 @@ fn claimant() -> Claimant {
     }
 }
 
-// Breaks if: nobody asks whether a run is alive there; its next commit would be superseded, or its prune meet our files.
+// Breaks if: nobody asks whether a run is alive there; its next commit would be superseded, or its
+// prune meet our files.
 #[test]
 fn a_living_run_keeps_its_directories() {
     let site = Site::new();
@@ -262,7 +264,8 @@ fn room_is_looked_for_before_anything_is_written() {
     assert!(!site.root("a").join("cavity").exists());
 }
 
-// Breaks if: each directory is compared with the room of the disk alone: two that share it would take it twice.
+// Breaks if: each directory is compared with the room of the disk alone: two that share it would
+// take it twice.
 #[test]
 fn room_is_counted_once_for_all_directories_on_one_disk() {
     let site = Site::new();
@@ -295,10 +298,12 @@ fn room_is_counted_once_for_all_directories_on_one_disk() {
     }
 }
 
-// Breaks if: a checkpoint that counts where the copy goes does not count any more once the copy is there.
+// Breaks if: a checkpoint that counts where the copy goes does not count any more once the copy is
+// there.
 #[test]
 fn a_copy_that_would_supersede_what_is_there_is_refused() {
-    // Another run took a later step there, which these nodes know nothing of: they began with epochs of their own.
+    // Another run took a later step there, which these nodes know nothing of: they began with
+    // epochs of their own.
     let other = |counter: u64, run: u8| {
         let mut spec = Spec::new(12, counter);
         spec.epoch.run = RunId([run; 16]);
@@ -356,7 +361,8 @@ impl Clock for Letting {
     }
 }
 
-// Breaks if: nobody waits for a run that has just ended; a copy at the end of a batch script would fail by chance.
+// Breaks if: nobody waits for a run that has just ended; a copy at the end of a batch script would
+// fail by chance.
 #[test]
 fn a_run_that_is_just_ending_is_waited_for() {
     let site = Site::new();

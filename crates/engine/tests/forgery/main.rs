@@ -1,5 +1,6 @@
-//! Fault class F24: somebody with write access who has everything but the key. Thousands of forged jobs are read as a
-//! restart and `orcheck verify` read them; no byte of them may be taken for the job's.
+//! Fault class F24: somebody with write access who has everything but the key. Thousands of forged
+//! jobs are read as a restart and `orcheck verify` read them; no byte of them may be taken for the
+//! job's.
 //!
 //! `ORCHECK_TRIALS` is the number of forgeries of each kind, `ORCHECK_SEED` repeats a run.
 
@@ -148,8 +149,9 @@ fn believed_lists(world: &World, trust: &Arc<Trust>) -> usize {
     all.filter(|&at| read(at) == Some(true)).count()
 }
 
-/// Runs kinds of forgeries, all where none is named, against files of one form; how often each was believed, and what was. A checkpoint whose whole
-/// copy lies out of the attacker's reach must still be restored, unless forgeries are `accepted` by the options.
+/// Runs kinds of forgeries, all where none is named, against files of one form; how often each was
+/// believed, and what was. A checkpoint whose whole copy lies out of the attacker's reach must
+/// still be restored, unless forgeries are `accepted` by the options.
 fn campaign(
     form: Form,
     trust: &Arc<Trust>,
@@ -240,7 +242,8 @@ fn many_of_the_same_forgeries_pass_where_records_have_no_seal() {
     }
 }
 
-// Breaks if: what has no tag at all is read because encryption in the old form is accepted, or the other way round.
+// Breaks if: what has no tag at all is read because encryption in the old form is accepted, or the
+// other way round.
 #[test]
 fn accepting_one_form_does_not_accept_another() {
     let none = Accept::default();
@@ -286,8 +289,8 @@ fn accepting_one_form_does_not_accept_another() {
         let reading = Trust::new(&secrets, false, none).unwrap();
         assert_eq!(restart(&world, &reading), Outcome::Restored(NEWEST, None));
     }
-    // With 'v1' accepted, forgeries that neither the old form has: no plain extent in an encrypted container, no
-    // sealed container under a record without a seal.
+    // With 'v1' accepted, forgeries that neither the old form has: no plain extent in an encrypted
+    // container, no sealed container under a record without a seal.
     let kinds = ["plain extent", "downgrade to plain"];
     for (kind, count, first) in campaign(Form::V1, &key(SECRET, v1), (&kinds, 60), true) {
         assert_eq!(count, 0, "{kind}: {first}");
@@ -308,8 +311,8 @@ fn accepting_one_form_does_not_accept_another() {
     }
 }
 
-/// A forged header in some copies of each container of a step: at one level, in one directory of several that are
-/// looked into, or everywhere but on one node.
+/// A forged header in some copies of each container of a step: at one level, in one directory of
+/// several that are looked into, or everywhere but on one node.
 fn with_forged_copies(step: u64) -> Vec<(World, Vec<Place>)> {
     let genuine = World::new(Form::Sealed);
     let whole_levels = LEVELS.map(record_places).to_vec();
@@ -336,8 +339,8 @@ fn with_forged_copies(step: u64) -> Vec<(World, Vec<Place>)> {
     all.into_iter().map(forge).collect()
 }
 
-// Breaks if: `open_first` or `referred` gives up at the first copy that is not believed, or `RankView::open` at the first
-// level.
+// Breaks if: `open_first` or `referred` gives up at the first copy that is not believed, or
+// `RankView::open` at the first level.
 #[test]
 fn one_forged_copy_does_not_cost_the_step() {
     let trust = key(SECRET, Accept::default());
@@ -413,7 +416,8 @@ fn a_job_whose_newest_checkpoints_were_removed_restarts_from_an_older_one() {
     }
 }
 
-/// What is not prevented, as SECURITY.md says: notes that are removed, so that a superseded checkpoint counts again.
+/// What is not prevented, as SECURITY.md says: notes that are removed, so that a superseded
+/// checkpoint counts again.
 #[test]
 fn a_superseded_checkpoint_counts_again_where_the_note_that_superseded_it_was_removed() {
     let trust = key(SECRET, Accept::default());
@@ -472,7 +476,8 @@ fn every_key_reads_and_the_first_one_writes() {
     assert_eq!(Trust::nobody().check(&written), Ok(Proof::Unchecked));
 }
 
-// Breaks if: a claim counts whoever wrote it; a file in place of a run's claim would end the run, or accuse another user.
+// Breaks if: a claim counts whoever wrote it; a file in place of a run's claim would end the run,
+// or accuse another user.
 #[test]
 fn an_invented_claim_ends_no_run_and_names_nobody() {
     let trust = key(SECRET, Accept::default());
@@ -505,7 +510,8 @@ fn an_invented_claim_ends_no_run_and_names_nobody() {
     }
 }
 
-// Breaks if: the number in a claim that is not believed counts; a request to halt would be for another run.
+// Breaks if: the number in a claim that is not believed counts; a request to halt would be for
+// another run.
 #[test]
 fn a_request_to_halt_is_for_the_run_whose_number_the_file_of_its_claim_has() {
     let trust = key(SECRET, Accept::default());

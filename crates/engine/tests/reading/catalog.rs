@@ -67,7 +67,8 @@ fn an_empty_directory_is_an_empty_catalog() {
 
 #[test]
 fn the_resume_rule() {
-    // Breaks if: `fenced_by` compares with `>=` or ignores a fresh start; a zombie's step would come back.
+    // Breaks if: `fenced_by` compares with `>=` or ignores a fresh start; a zombie's step would
+    // come back.
     let scratch = Scratch::new();
     let dirs = [scratch.dir("a")];
     for step in [10, 20, 30] {
@@ -305,7 +306,8 @@ impl orcheck_io::failpoints::FailpointHook for FailList {
     }
 }
 
-// Breaks if: each damaged file is a note of its own; a directory full of them would fill the memory and the screen.
+// Breaks if: each damaged file is a note of its own; a directory full of them would fill the memory
+// and the screen.
 #[test]
 fn thousands_of_damaged_records_are_a_few_warnings_and_cost_nothing_else() {
     const DAMAGED: u64 = 50_000;

@@ -169,7 +169,8 @@ fn what_is_marked_to_be_kept_stays() {
     assert_eq!(steps(&Catalog::scan(&job(), &dirs).unwrap()), [50, 40]);
 }
 
-// Breaks if: the claims of later runs go while a superseded checkpoint stays by hand: it would come back.
+// Breaks if: the claims of later runs go while a superseded checkpoint stays by hand: it would come
+// back.
 #[test]
 fn a_superseded_checkpoint_that_is_kept_stays_superseded() {
     let scratch = Scratch::new();
@@ -195,7 +196,8 @@ fn a_superseded_checkpoint_that_is_kept_stays_superseded() {
     assert!(names(&paths[0]).contains(&resumed));
 }
 
-// Breaks if: only the newest is named, or one that refers by another; whoever removes what is named is refused again.
+// Breaks if: only the newest is named, or one that refers by another; whoever removes what is named
+// is refused again.
 #[test]
 fn all_that_have_to_go_too_are_named() {
     let scratch = Scratch::new();
@@ -269,7 +271,8 @@ fn what_others_refer_to_is_not_removed_by_hand() {
         .unwrap();
 }
 
-// Breaks if: containers go before the records, or the records' directory is not synced between the two.
+// Breaks if: containers go before the records, or the records' directory is not synced between the
+// two.
 #[test]
 fn a_removal_that_fails_anywhere_leaves_no_record_without_its_containers() {
     let mut failed = 0;
@@ -306,7 +309,8 @@ fn a_removal_that_fails_anywhere_leaves_no_record_without_its_containers() {
             continue;
         }
         failed += 1;
-        // The rest goes with the next try, or is what a run that was killed leaves, which is pruned.
+        // The rest goes with the next try, or is what a run that was killed leaves, which is
+        // pruned.
         let catalog = Catalog::scan(&job(), &open_places(&paths)).unwrap();
         if let Ok(removal) = Removal::plan(&catalog, 20, None) {
             removal.carry_out().unwrap();

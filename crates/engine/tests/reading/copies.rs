@@ -1,4 +1,5 @@
-//! A container in several directories, as replicas of level `peers` are: whichever copy is good is used.
+//! A container in several directories, as replicas of level `peers` are: whichever copy is good is
+//! used.
 
 use orcheck_engine::restart::reader::{Reader, holder_of};
 use orcheck_engine::upkeep::verify_commit;
@@ -6,7 +7,8 @@ use orcheck_format::Rank;
 
 use orcheck_fixtures::reading::{Scratch, Spec, Written, flip, open_places, payload, write};
 
-/// A checkpoint whose containers are all in both directories, and where rank 1's bytes are in the file.
+/// A checkpoint whose containers are all in both directories, and where rank 1's bytes are in the
+/// file.
 fn twice(scratch: &Scratch) -> (Written, [std::path::PathBuf; 2], usize) {
     let dirs = [scratch.dir("a"), scratch.dir("b")];
     let written = write(&dirs, &Spec::new(40, 7));
@@ -22,7 +24,8 @@ fn twice(scratch: &Scratch) -> (Written, [std::path::PathBuf; 2], usize) {
     (written, dirs, at)
 }
 
-// Breaks if: the first copy is the only one whose data is read; or what another copy replaced is given twice.
+// Breaks if: the first copy is the only one whose data is read; or what another copy replaced is
+// given twice.
 #[test]
 fn damaged_data_is_read_from_another_copy_once() {
     let scratch = Scratch::new();
@@ -62,7 +65,8 @@ fn damaged_data_is_read_from_another_copy_once() {
     assert_eq!(end, 8192);
 }
 
-// Breaks if: only the first copy is read, or one bad copy counts as a loss although another one is good.
+// Breaks if: only the first copy is read, or one bad copy counts as a loss although another one is
+// good.
 #[test]
 fn every_copy_is_verified_and_one_good_one_is_enough() {
     for damaged in 0..2 {

@@ -320,7 +320,8 @@ fn torn_files_are_never_half_read() {
             }
             std::fs::write(&path, &torn).unwrap();
             case.readable();
-            // Losing only zeros at the end of the last block but one changes nothing in a filled file.
+            // Losing only zeros at the end of the last block but one changes nothing in a filled
+            // file.
             assert!(
                 !case.verify().is_good() || torn == good,
                 "cut at {len}, filled {filled}"
@@ -363,7 +364,8 @@ fn another_well_formed_manifest_is_not_believed() {
     assert!(notes.iter().any(told), "{notes:?}");
 }
 
-// Breaks if: the trailer's copy of the header's CRC is not compared: parts of two files pass as one.
+// Breaks if: the trailer's copy of the header's CRC is not compared: parts of two files pass as
+// one.
 #[test]
 fn a_header_of_another_file_is_noticed() {
     let case = Case::new();
@@ -376,8 +378,8 @@ fn a_header_of_another_file_is_noticed() {
     assert!(notes.iter().any(told), "{notes:?}");
 }
 
-// Breaks if: `check_manifest` does not ask whether the commit record names the older checkpoint: prune, which reads only
-// records, would take it away.
+// Breaks if: `check_manifest` does not ask whether the commit record names the older checkpoint:
+// prune, which reads only records, would take it away.
 #[test]
 fn a_reference_that_is_named_by_no_record_is_refused() {
     let mut case = Case::new();

@@ -28,7 +28,8 @@ fn places(scratch: &Scratch) -> Vec<Arc<dyn Dir>> {
     open_places(&dirs)
 }
 
-// Breaks if: a request is looked for without its epoch: a job that was halted once could never run again.
+// Breaks if: a request is looked for without its epoch: a job that was halted once could never run
+// again.
 #[test]
 fn a_request_to_halt_is_for_one_run() {
     let scratch = Scratch::new();
@@ -84,7 +85,8 @@ fn it_is_looked_for_now_and_then() {
     assert_eq!(watch.look(START + EVERY, 0), Some(HaltRequest::Now));
 }
 
-// Breaks if: only one of the directories is looked at, or one without a request takes back what another one asks for.
+// Breaks if: only one of the directories is looked at, or one without a request takes back what
+// another one asks for.
 #[test]
 fn any_directory_of_the_run_asks() {
     let scratch = Scratch::new();
@@ -126,7 +128,8 @@ fn a_run_whose_claim_is_not_here_is_not_asked() {
     assert_eq!(requests(&dirs).unwrap().len(), 1);
 }
 
-// Breaks if: the time is not looked at again at each look, or a count replaces a request to halt at once.
+// Breaks if: the time is not looked at again at each look, or a count replaces a request to halt at
+// once.
 #[test]
 fn a_request_for_later_waits_for_its_time_or_count() {
     let scratch = Scratch::new();
@@ -174,7 +177,8 @@ fn looks(watch: &mut Watch, turn: u32, unix_ms: u64) -> Vec<HaltRequest> {
     said.collect()
 }
 
-// Breaks if: the request goes with its run; the job would run past the time that an operator named, and nobody would say so.
+// Breaks if: the request goes with its run; the job would run past the time that an operator named,
+// and nobody would say so.
 #[test]
 fn a_time_to_halt_at_applies_to_runs_that_begin_before_it() {
     let scratch = Scratch::new();
@@ -197,7 +201,8 @@ fn a_time_to_halt_at_applies_to_runs_that_begin_before_it() {
     }
 }
 
-// Breaks if: a directory that takes no file for a while forgets the time, or keeps asking when it was withdrawn.
+// Breaks if: a directory that takes no file for a while forgets the time, or keeps asking when it
+// was withdrawn.
 #[test]
 fn a_time_to_halt_at_that_cannot_be_written_again_applies_until_it_is_withdrawn() {
     let scratch = Scratch::new();

@@ -71,8 +71,9 @@ fn there(paths: &[PathBuf]) -> (Vec<u64>, Vec<u64>) {
     (list(records), list(containers))
 }
 
-// Breaks if: a record in one directory is enough for what stays. A run that was killed while it committed step 30 leaves such; a crash
-// before the next commit would then leave no step that is recorded in all directories.
+// Breaks if: a record in one directory is enough for what stays. A run that was killed while it
+// committed step 30 leaves such; a crash before the next commit would then leave no step that is
+// recorded in all directories.
 #[test]
 fn where_what_stays_is_not_recorded_in_every_directory_no_record_goes() {
     let scratch = Scratch::new();
@@ -82,7 +83,8 @@ fn where_what_stays_is_not_recorded_in_every_directory_no_record_goes() {
     assert_eq!(there(&paths).0, [10, 20, 30]);
 }
 
-// Breaks if: what the run restarts from counts as left over, or a newer one counts as one of those to keep.
+// Breaks if: what the run restarts from counts as left over, or a newer one counts as one of those
+// to keep.
 #[test]
 fn what_is_restarted_from_stays_with_the_ones_before_it() {
     for (resumed, records, containers) in [
@@ -117,7 +119,8 @@ fn what_the_step_refers_to_and_what_is_kept_by_hand_is_not_left_over() {
     assert_eq!(there(&paths), (stay.clone(), stay));
 }
 
-// Breaks if: a record that is missing here is taken for one that is nowhere; another node may hold it.
+// Breaks if: a record that is missing here is taken for one that is nowhere; another node may hold
+// it.
 #[test]
 fn a_container_that_others_may_have_a_record_of_is_not_left_over() {
     for complete in [false, true] {

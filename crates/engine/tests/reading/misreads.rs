@@ -1,5 +1,5 @@
-//! Reads that succeed with other bytes: another block, another file, an older version of the file, zeros. Each read of a
-//! restart in turn; what comes out is right, or an error.
+//! Reads that succeed with other bytes: another block, another file, an older version of the file,
+//! zeros. Each read of a restart in turn; what comes out is right, or an error.
 
 use orcheck_engine::directory::Catalog;
 use orcheck_engine::restart::reader::{Reader, holder_of};
@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use orcheck_fixtures::reading::{Scratch, Spec, claim, epoch, job, open_places, payload, write};
 
-/// What a restart of rank 1 does, from the listing to the last byte: the step that it found, and whether its bytes are
-/// that step's. An error is a clear answer.
+/// What a restart of rank 1 does, from the listing to the last byte: the step that it found, and
+/// whether its bytes are that step's. An error is a clear answer.
 fn restart(dir: &Arc<dyn Dir>) -> Result<(u64, bool)> {
     let catalog = Catalog::scan(&job(), std::slice::from_ref(dir))?;
     let commit = catalog
@@ -60,8 +60,8 @@ fn versions(scratch: &Scratch) -> [PathBuf; 2] {
     dirs
 }
 
-// Breaks if: the CRC of an extent, the digest of the manifest, the name in a record or the step in a header is not
-// compared with what was read.
+// Breaks if: the CRC of an extent, the digest of the manifest, the name in a record or the step in
+// a header is not compared with what was read.
 #[test]
 fn a_read_that_gives_other_bytes_never_gives_wrong_ones() {
     let scratch = Scratch::new();
@@ -89,7 +89,8 @@ fn a_read_that_gives_other_bytes_never_gives_wrong_ones() {
         for strike in 1..=reads() {
             let (dir, _) = misreading(Arc::clone(&now), how.clone(), strike);
             match restart(&dir) {
-                // The newest, or an older one when its record was misread: the bytes are that step's.
+                // The newest, or an older one when its record was misread: the bytes are that
+                // step's.
                 Ok((step, true)) => {
                     assert!(step == 40 || step == 30, "read {strike}: step {step}");
                     right += 1;

@@ -158,7 +158,8 @@ fn a_target_of_another_size_is_refused() {
             "{error}"
         );
     }
-    // Breaks if: the sum of the extents is not compared; a forged record would reach beyond the target.
+    // Breaks if: the sum of the extents is not compared; a forged record would reach beyond the
+    // target.
     let mut forged = region.clone();
     forged.len_bytes = 100;
     let error = reader
@@ -286,7 +287,8 @@ fn an_unknown_feature_is_unsupported_not_corrupt() {
 
 #[test]
 fn containers_of_two_levels_have_one_name() {
-    // Breaks if: the level in the header is not looked at; the other level's container would count as damage.
+    // Breaks if: the level in the header is not looked at; the other level's container would count
+    // as damage.
     let scratch = Scratch::new();
     let global = Spec::new(40, 7);
     let mut node = Spec::new(40, 7);

@@ -50,7 +50,8 @@ struct Bench {
 }
 
 impl Bench {
-    /// A scrub of tenant "default"; `at_piece` is called before each piece that is read, with its number.
+    /// A scrub of tenant "default"; `at_piece` is called before each piece that is read, with its
+    /// number.
     fn new(at_piece: impl Fn(u64) + Send + Sync + 'static) -> Bench {
         Bench::on(Failpoints::none(), at_piece)
     }
@@ -235,7 +236,8 @@ fn what_is_removed_while_it_is_read_is_no_damage() {
         let written = write_into(&bench, &spec);
         *record.lock().unwrap() = bench.scratch.dir("disk/cavity").join(spec.commit_name());
         *scratch_of.lock().unwrap() = Some(written);
-        // Breaks if: it is not looked whether the checkpoint is still there; pruning would be called damage.
+        // Breaks if: it is not looked whether the checkpoint is still there; pruning would be
+        // called damage.
         assert_eq!(bench.pass(), [], "container goes: {container_goes}");
         assert!(scratch_of.lock().unwrap().is_none(), "nothing was removed");
         assert_eq!(bench.scrub.progress().counts().containers, 0);
@@ -261,7 +263,8 @@ fn a_pass_that_is_stopped_ends_and_tells_nothing() {
     assert_eq!(bench.scrub.progress().counts().passes, 0);
 }
 
-// Breaks if: a disk that does not give what it has is silence, told of again and again, or not asked again.
+// Breaks if: a disk that does not give what it has is silence, told of again and again, or not
+// asked again.
 #[test]
 fn what_the_disk_does_not_give_is_told_once_and_asked_for_again() {
     let (plan, failpoints) = FaultPlan::new().failpoints();
@@ -283,7 +286,7 @@ fn what_the_disk_does_not_give_is_told_once_and_asked_for_again() {
         );
         assert_eq!(found[0].container.is_some(), of_container);
         let text = found[0].to_string();
-        assert!(text.contains("the disk does not give it now"), "{text}");
+        assert!(text.contains("the disk does not deliver it now"), "{text}");
         assert_eq!(bench.pass(), [], "{site} {target}");
         plan.heal();
         // Not due, and read all the same where nothing was read before.
@@ -292,7 +295,8 @@ fn what_the_disk_does_not_give_is_told_once_and_asked_for_again() {
         let after = bench.scrub.progress().counts().containers;
         assert_eq!(after - before, u64::from(of_container), "{site} {target}");
     }
-    // What could not be looked at is not forgotten: whole containers are not read again, damage is not told again.
+    // What could not be looked at is not forgotten: whole containers are not read again, damage is
+    // not told again.
     assert_eq!(bench.scrub.progress().counts().damaged, 3);
 }
 
@@ -313,7 +317,7 @@ fn a_server_says_of_how_much_it_does_not_know_who_wrote_it() {
     assert_eq!((counts.containers, counts.unproven), (4, 2));
     let text = counts.to_string();
     assert!(
-        text.contains("2 containers were encrypted, and are not authenticated"),
+        text.contains("2 containers were encrypted and are not authenticated"),
         "{text}"
     );
 }

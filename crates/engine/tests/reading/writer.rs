@@ -102,8 +102,8 @@ fn writer(dir: &Arc<dyn Dir>, step: u64, features: Features, may_shrink: bool) -
     writer
 }
 
-// Breaks if: `end_rank` takes the extents of a rank as they are: a manifest would name bytes of another rank, or a
-// place in an older container that the writer never looked up.
+// Breaks if: `end_rank` takes the extents of a rank as they are: a manifest would name bytes of
+// another rank, or a place in an older container that the writer never looked up.
 #[test]
 fn an_extent_outside_the_stream_is_refused() {
     let scratch = Scratch::new();
@@ -144,8 +144,8 @@ fn an_extent_outside_the_stream_is_refused() {
     pool.give(chunk);
 }
 
-// Breaks if: `end_rank` looks a reference up in any container that the writer remembers: the commit record would not
-// name it, and prune would take it away.
+// Breaks if: `end_rank` looks a reference up in any container that the writer remembers: the commit
+// record would not name it, and prune would take it away.
 #[test]
 fn a_reference_to_a_checkpoint_that_the_rank_did_not_name_is_refused() {
     let scratch = Scratch::new();
@@ -173,8 +173,8 @@ fn a_reference_to_a_checkpoint_that_the_rank_did_not_name_is_refused() {
     }
 }
 
-// Breaks if: `make_visible` looks for newer runs only after it wrote the record: what a superseded run leaves then
-// lies about for readers to leave out.
+// Breaks if: `make_visible` looks for newer runs only after it wrote the record: what a superseded
+// run leaves then lies about for readers to leave out.
 #[test]
 fn a_superseded_run_leaves_no_commit_record_behind() {
     let scratch = Scratch::new();
@@ -248,7 +248,8 @@ fn begun(dir: &Arc<dyn Dir>, pool: &Pool, rank: Rank) -> ContainerWriter {
     writer
 }
 
-// Breaks if: `append` does not look at what was announced, or `end_rank` does not compare the record with the stream.
+// Breaks if: `append` does not look at what was announced, or `end_rank` does not compare the
+// record with the stream.
 #[test]
 fn a_record_of_another_stream_is_refused() {
     let scratch = Scratch::new();
@@ -282,8 +283,8 @@ fn a_record_of_another_stream_is_refused() {
     pool.give(chunk);
 }
 
-// Breaks if: `rewrite` leaves an extent that is no piece as the rank wrote it: a place in a stream that is stored
-// otherwise.
+// Breaks if: `rewrite` leaves an extent that is no piece as the rank wrote it: a place in a stream
+// that is stored otherwise.
 #[test]
 fn an_extent_that_was_never_sent_as_a_piece_is_refused() {
     let scratch = Scratch::new();
@@ -319,8 +320,8 @@ fn an_extent_that_was_never_sent_as_a_piece_is_refused() {
     pool.give(chunk);
 }
 
-// Breaks if: space is reserved rank by rank: containers that grow side by side would lie between each other on the disk; or
-// if what may follow has to be there.
+// Breaks if: space is reserved rank by rank: containers that grow side by side would lie between
+// each other on the disk; or if what may follow has to be there.
 #[test]
 fn space_is_reserved_for_all_ranks_at_once_where_there_is_room() {
     let pool = pool();
@@ -428,7 +429,8 @@ fn a_commit_that_fails_says_whether_the_step_may_be_found() {
     }
 }
 
-// Breaks if: `make_visible` does not read the record as readers will: the step would be acknowledged and never found.
+// Breaks if: `make_visible` does not read the record as readers will: the step would be
+// acknowledged and never found.
 #[test]
 fn a_record_that_readers_would_refuse_is_not_written() {
     let scratch = Scratch::new();

@@ -85,7 +85,7 @@ fn a_start_from_nothing_beside_data_is_reported_and_refused_by_strict() {
             "flat",
             false,
             |root| all_files(&root.join("ost0/job"), &root.join("ost0")),
-            &["ost0 itself holds checkpoint files", "belong into"],
+            &["ost0 itself holds checkpoint files", "belong in"],
         ),
         (
             "node",

@@ -1,4 +1,5 @@
-//! What earlier runs left over goes before the first container of this run is written: see `prune/leftovers.rs` of the engine.
+//! Removes what earlier runs left over, before the first container of this run is written; see
+//! `prune/leftovers.rs` of the engine.
 //!
 //! Not here: what counts as left over.
 
@@ -9,8 +10,9 @@ use orcheck_format::{Level, Rank};
 use std::collections::BTreeSet;
 
 impl Session {
-    /// Removes it, when the note of what the run resumed from is durable in all directories. The agreement on the first
-    /// checkpoint, which follows, keeps every rank from handing a snapshot over before all is gone.
+    /// Removes it, once the record of what the run resumed from is durable in all directories. The
+    /// agreement on the first checkpoint, which follows, keeps every rank from handing over a
+    /// snapshot before everything is removed.
     pub(super) fn remove_leftovers(&mut self) {
         let mut levels = Vec::new();
         if self.rank == Rank(0) {
@@ -36,13 +38,13 @@ impl Session {
                 trust: &self.link.places.trust,
                 dirs: &dirs,
                 level,
-                // A node sees its own records only.
+                // A node sees only its own records.
                 complete: level == Level::Global
                     && dirs.len() == self.link.places.server_roots.len(),
                 rule: &rule,
             };
             if let Err(error) = left.remove() {
-                // Nothing is lost by keeping too much; the first commit tries again.
+                // Keeping too much loses nothing; the first commit tries again.
                 self.warnings.push(format!("prune: {error}"));
             }
         }

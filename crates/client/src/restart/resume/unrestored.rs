@@ -1,9 +1,9 @@
-//! The errors of a restart for which no checkpoint is left.
+//! Builds the errors of a restart for which no checkpoint is left.
 //!
 //! Invariants:
-//! 1. Every checkpoint that was tried is named with what is wrong with it.
-//! 2. A start from nothing is offered only while every configured directory can be looked at, and nothing lies in one that
-//!    was not given.
+//! 1. Every checkpoint that was tried is named, with its error.
+//! 2. A start from nothing is offered only if every configured directory is readable, and no
+//!    directory that was not given holds data of the job.
 //! 3. All ranks return the same error.
 //!
 //! Not here: what is tried, and in which order (`resume.rs`).
@@ -16,14 +16,15 @@ use orcheck_engine::directory::choose::listed;
 use orcheck_engine::encoding::HOW_TO_ACCEPT;
 use orcheck_format::{Detail, Error, ErrorKind, Rank, Result};
 
-/// Next step where everything could be looked at.
+/// Next step if everything was readable.
 const OR_FRESH: &str = "run `orcheck verify`; set start = 'fresh' to begin from nothing";
 
 impl Session {
-    /// The job begins from nothing.
+    /// The message that the job begins from nothing.
     pub(super) fn nothing_there(&self) -> Error {
         let job = self.job.as_str();
-        // Breaks if: both say the same; a user would believe that the checkpoints of the job are gone.
+        // Breaks if: both messages are the same; a user would believe that the checkpoints of the
+        // job are gone.
         let why = match self.options.fresh {
             true => format!("job '{job}' begins from nothing, because start = 'fresh'"),
             false => format!("job '{job}' has no checkpoint"),
@@ -31,7 +32,7 @@ impl Session {
         Error::not_found(why).next("start from nothing")
     }
 
-    /// None of the checkpoints that are `there` was asked for.
+    /// The error that no requested checkpoint is among those that exist.
     pub(super) fn none_of(&self, which: Which, there: &str) -> Error {
         let job = self.job.as_str();
         match self.options.fresh {
@@ -43,7 +44,7 @@ impl Session {
         }
     }
 
-    /// Candidates are there, and all of them turned out damaged before. Collective.
+    /// The error that all existing candidates have proved to be damaged. Collective.
     pub(super) fn all_damaged(&mut self) -> Error {
         let damaged = self.resume.damaged.iter().map(|candidate| candidate.step);
         let error = Error::corrupt(format!(
@@ -55,7 +56,7 @@ impl Session {
         self.blame_away(error)
     }
 
-    /// The last candidate that was tried cannot be restored either. Collective.
+    /// The error that the last candidate cannot be restored either. Collective.
     pub(super) fn none_left(&mut self, damaged: &Error) -> Error {
         let kind = match damaged.kind() {
             ErrorKind::NotFound => ErrorKind::Corrupt,
@@ -81,12 +82,14 @@ impl Session {
         self.blame_away(error)
     }
 
-    /// Breaks if: it is a start from nothing all the same; that supersedes checkpoints with which nothing is wrong.
+    /// Breaks if: it is a start from nothing all the same; that supersedes checkpoints that are
+    /// intact.
     fn or_fresh(&self) -> &str {
         self.resume.not_given.as_deref().unwrap_or(OR_FRESH)
     }
 
-    /// A damaged checkpoint is not replaced by an older one, because the program wants it so. Collective.
+    /// The error that a damaged checkpoint is not replaced by an older one, because of `strict`.
+    /// Collective.
     pub(super) fn refuse_strictly(&mut self, step: u64, error: Error) -> Error {
         let mut error = error.at(format!("strict allows no step older than {step}"));
         if !error.is(Detail::NotGiven) {
@@ -96,7 +99,8 @@ impl Session {
         self.blame_away(error)
     }
 
-    /// Tells `orcheck run` what a search or a restart came to, beyond a fresh start: not every program says it.
+    /// Reports the outcome of a search or restart to `orcheck run`, unless it is a fresh start: not
+    /// every program reports it.
     pub(super) fn tell_of_restart<T>(&mut self, came_to: Result<T>) -> Result<T> {
         self.tell_warnings();
         let from_nothing = matches!(self.resume.state, Past::Decided | Past::Settled);
@@ -109,7 +113,7 @@ impl Session {
         came_to
     }
 
-    /// While a rank cannot look at a configured directory, that directory is named. Collective.
+    /// While a rank cannot read a configured directory, names that directory. Collective.
     fn blame_away(&mut self, error: Error) -> Error {
         let here = match self.link.places.away.is_empty() {
             true => Ok(()),

@@ -1,6 +1,7 @@
-//! What a rank needs to stage, and its way to the CP-thread.
+//! Holds what a rank needs to stage: its place in the node and its channel to the CP-thread.
 //!
-//! Invariant: what the CP-thread was told of a snapshot that is kept is noted. Not here: staging (`stage.rs`).
+//! Invariant: everything the CP-thread is told about a kept snapshot is also noted in `kept`. Not
+//! here: staging (`stage.rs`).
 
 use crate::node::{Descriptor, Index, IndexShape, Kept, Patience};
 use orcheck_format::{Rank, Result, WriterId};
@@ -9,7 +10,7 @@ use orcheck_pool::{Chunk, Pool};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a rank needs to stage: its place in the node.
+/// What a rank needs to stage.
 #[derive(Clone)]
 pub struct StageContext {
     /// The node's pool.
@@ -22,19 +23,20 @@ pub struct StageContext {
     pub rank: Rank,
     /// The writer that flushes it.
     pub writer: WriterId,
-    /// Whether the CP-thread must know the pieces of each segment, because it encodes them.
+    /// Whether the CP-thread must know the pieces of each segment in order to encode them.
     pub encoded: bool,
-    /// Whether the pool is compared with what was staged before it is written.
+    /// Whether the CP-thread compares the pool with what was staged before it writes.
     pub checked: bool,
-    /// Longest wait for a chunk or the CP-thread without any progress.
+    /// Longest wait for a chunk or for the CP-thread without any progress.
     pub timeout: Duration,
     /// How it waits.
     pub patience: Patience,
-    /// Numbered steps, for tests.
+    /// Failpoints, for tests.
     pub failpoints: Failpoints,
-    /// Told of the step when the snapshot is whole in the pool, where the engine outlives this rank.
+    /// Called with the step when the whole snapshot is in the pool; set if the engine outlives this
+    /// rank.
     pub sealed: Option<Arc<dyn Fn(u64) + Send + Sync>>,
-    /// Where the snapshot stays until it is decided, should it be needed again.
+    /// Keeps the snapshot until its step is decided, in case it is needed again.
     pub kept: Option<Arc<Kept>>,
 }
 
@@ -51,7 +53,7 @@ impl StageContext {
     }
 
     pub(super) fn push(&self, descriptor: Descriptor) -> Result<()> {
-        // First: what is flushed at once may be given back at once.
+        // First: a segment may be flushed, and its chunk returned, at once.
         self.kept.iter().for_each(|kept| kept.note(descriptor));
         self.patience.wait(self.timeout, |slice| {
             self.index()

@@ -1,7 +1,8 @@
-//! What a rank tells its CP-thread of the pieces in a segment, where they are encoded or checked.
+//! Describes to the CP-thread the pieces of each segment, if it encodes or checks them.
 //!
-//! Invariant: pieces are told in the order in which they lie in their segment, before it, and together they hold all
-//! bytes of it but padding. Not here: segments (`stage.rs`), what is made of pieces (`writer/pieces.rs`).
+//! Invariant: the descriptions of pieces precede their segment, in the order in which the pieces
+//! lie in it. Together the pieces hold every byte of the segment except padding. Not here: segments
+//! (`stage.rs`), what the CP-thread does with pieces (`writer/pieces.rs`).
 
 use crate::capture::pages::{Copied, Pages};
 use crate::capture::stage::context::StageContext;
@@ -11,7 +12,7 @@ use crate::node::Descriptor;
 use orcheck_format::disk::RegionRecord;
 use orcheck_format::{Dtype, Result, crc64_combine};
 
-/// What encoding and checking must know of a region.
+/// What the CP-thread must know about a region in order to encode or check it.
 #[derive(Clone, Copy)]
 pub(crate) struct Kind {
     identity: [u8; 16],
@@ -20,7 +21,7 @@ pub(crate) struct Kind {
 
 impl Kind {
     pub(crate) fn of(record: &RegionRecord) -> Self {
-        // Complex numbers are shuffled by their parts.
+        // Complex numbers are shuffled by their components.
         let element_bytes = match record.dtype {
             Dtype::C64 => 4,
             Dtype::C128 => 8,
@@ -32,7 +33,7 @@ impl Kind {
         }
     }
 
-    /// A piece of such a region, with the CRC of its bytes.
+    /// A piece of a region of this kind, with the CRC of its bytes.
     pub(crate) fn piece(self, piece: &Piece, crc_plain: u64, checked: bool) -> EncodePiece {
         EncodePiece {
             segment_at_bytes: piece.segment_at_bytes as u32,
@@ -46,7 +47,7 @@ impl Kind {
     }
 }
 
-/// Describes the pieces of the segment that follows, where the CP-thread encodes or checks.
+/// Describes the pieces of the next segment, if the CP-thread encodes or checks.
 pub(super) fn push_pieces(
     context: &StageContext,
     segment: &Segment,
@@ -63,7 +64,8 @@ pub(super) fn push_pieces(
     Ok(())
 }
 
-/// Describes copied pages, where the CP-thread checks: one piece for each run of them without padding.
+/// Describes copied pages, if the CP-thread checks: one piece for each run of pages without
+/// padding.
 pub(super) fn push_pages(
     context: &StageContext,
     pages: &Pages,

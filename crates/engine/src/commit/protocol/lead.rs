@@ -1,7 +1,7 @@
-//! The lead's part of the commit protocol: it counts votes, decides, and moves nodes away from
-//! directories that fail.
+//! Implements the lead's part of the commit protocol: it counts votes, decides, and moves nodes
+//! away from directories that fail.
 //!
-//! Invariants: those of `protocol.rs`, by their numbers. Not here: what makes a node vote (`node.rs`).
+//! Invariants: those of `protocol.rs`, by number. Not here: what makes a node vote (`node.rs`).
 
 use super::{REMEMBERED, remember, undecided};
 use crate::commit::relay::each;
@@ -13,21 +13,21 @@ use orcheck_format::{Epoch, Error, ErrorKind, JobName, Level, NodeId, TargetId};
 use orcheck_placement::Placement;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Committed steps of level `global` whose directories are known.
+/// Number of committed steps of level `global` whose directories are remembered.
 const PLACED: usize = 128;
 
-/// Something that happened to the lead.
+/// An event for the lead.
 #[derive(Debug, Clone)]
 pub enum LeadEvent {
     /// A message from a node.
     FromNode(NodeId, Message),
     /// A node's connection is gone.
     NodeGone(NodeId, Error),
-    /// The record of level `global` is in every directory, or one failed (and which).
+    /// The record of level `global` is in every directory, or one directory failed.
     RecordWritten(u64, Result<(), TargetFailure>),
 }
 
-/// Something the lead has to do.
+/// An action for the lead's driver.
 #[derive(Debug, Clone, PartialEq)]
 pub enum LeadAction {
     /// Send to every node.
@@ -49,7 +49,7 @@ pub struct JobFacts {
     pub nodes: Vec<String>,
     /// Placed directories as configured.
     pub servers: Vec<String>,
-    /// Directory of level `node` as configured, or empty.
+    /// Directory of level `node` as configured; may be empty.
     pub node_root: String,
 }
 
@@ -60,7 +60,7 @@ struct Ballot {
     writing: bool,
 }
 
-/// The lead's part.
+/// The lead's state machine.
 #[derive(Debug)]
 pub struct LeadState {
     facts: JobFacts,
@@ -68,16 +68,16 @@ pub struct LeadState {
     ballots: BTreeMap<(u64, Level), Ballot>,
     decided: BTreeSet<(u64, Level)>,
     gone: BTreeMap<NodeId, Error>,
-    /// Nodes whose ranks ended: they vote no more.
+    /// Nodes whose ranks have ended: they vote no more.
     left: BTreeSet<NodeId>,
-    /// Directories that failed, other than by being full: what lies there may be gone.
+    /// Directories that failed for another reason than being full: their files may be gone.
     lost_servers: BTreeSet<TargetId>,
-    /// Directories of the last steps of level `global`, for those that refer to them.
+    /// Directories of the last steps of level `global`, to check steps that refer to them.
     placed: BTreeMap<u64, BTreeSet<TargetId>>,
 }
 
 impl LeadState {
-    /// The lead of a job; `placement` is absent when no directories are placed.
+    /// The lead of a job; `placement` is absent if no directories are placed.
     #[must_use]
     pub fn new(facts: JobFacts, placement: Option<Placement>) -> Self {
         Self {
@@ -115,7 +115,7 @@ impl LeadState {
         }
     }
 
-    /// Panics where the state contradicts the invariants above: a defect, whatever arrived.
+    /// Panics if the state contradicts the invariants above, which is a defect whatever arrived.
     pub fn check_invariants(&self) {
         let nodes = self.facts.nodes.len();
         for (key, ballot) in &self.ballots {
@@ -131,7 +131,7 @@ impl LeadState {
             // 4.
             let waits_for = self.left.iter().find(|one| !ballot.votes.contains_key(one));
             assert!(waits_for.is_none(), "{key:?} waits for {waits_for:?}");
-            // Only a record that is being written into directories can still come to be.
+            // Only a record that is being written into directories can still appear.
             let comes = ballot.writing && key.1 == Level::Global;
             assert!(
                 self.gone.is_empty() || comes,
@@ -170,7 +170,8 @@ impl LeadState {
                 let Some(level) = level else {
                     return self.lose_node(node, &error, "flushes no more");
                 };
-                // The new map first: a rank that learns of the loss and continues finds it in use.
+                // The new placement first: a rank that learns of the loss and continues must find
+                // it in use.
                 let mut actions: Vec<LeadAction> = self.replace(server, kind).into_iter().collect();
                 if off(Switch::LossIsFinal) {
                     return actions;
@@ -190,7 +191,8 @@ impl LeadState {
                 failed: Some(error),
                 ..
             } => {
-                // That node's error says what its record came to; others may have theirs already.
+                // The node's error says what became of its record; other nodes may already have
+                // theirs.
                 let aborted = match self.facts.nodes.len() {
                     1 => self.lose(step, level, &error),
                     _ => self.abort(step, level, &error),
@@ -202,7 +204,7 @@ impl LeadState {
         }
     }
 
-    /// The ranks of a node ended: no step is committed any more that it has not voted for.
+    /// Handles the end of a node's ranks: no step can commit any more without that node's vote.
     fn goodbye(&mut self, node: NodeId) -> Vec<LeadAction> {
         self.left.insert(node);
         let waiting: Vec<(u64, Level)> = (self.ballots.iter())
@@ -216,7 +218,7 @@ impl LeadState {
             .collect()
     }
 
-    /// What several nodes say at once.
+    /// Handles a message that speaks for several nodes.
     fn said(
         &mut self,
         by: &[(NodeId, u32)],
@@ -248,7 +250,8 @@ impl LeadState {
             return Vec::new();
         };
         let nodes = self.facts.nodes.len();
-        // Breaks if: any number counts; a record would count as written on nodes that are not there.
+        // Breaks if: any node number counts; a record would count as written on nodes that do not
+        // exist.
         let known = each(by).filter(|&node| node.index() < nodes);
         ballot.recorded.extend(known);
         if ballot.recorded.len() < self.facts.nodes.len() && !off(Switch::AllRecorded) {
@@ -263,7 +266,7 @@ impl LeadState {
         self.ballots.is_empty()
     }
 
-    /// Why a checkpoint without a vote of this node is lost.
+    /// The loss of a checkpoint for which this node did not vote.
     fn ended(&self, node: NodeId) -> Error {
         let name = self
             .facts
@@ -275,7 +278,7 @@ impl LeadState {
         ))
     }
 
-    /// Nothing that still waits for this node can be committed, nor anything later.
+    /// Handles the loss of a node: neither a step that waits for it nor any later one can commit.
     fn lose_node(&mut self, node: NodeId, error: &Error, what: &str) -> Vec<LeadAction> {
         let name = self
             .facts
@@ -332,7 +335,7 @@ impl LeadState {
             return Vec::new();
         }
         if level == Level::Process {
-            // It is in the memory of all nodes: there is nothing to record.
+            // The checkpoint is in the memory of all nodes: there is nothing to record.
             return self.commit(step, level);
         }
         ballot.writing = true;
@@ -356,7 +359,7 @@ impl LeadState {
         vec![LeadAction::WriteRecord(record)]
     }
 
-    /// Why a step with these containers can never be committed, whatever other nodes say.
+    /// Why a step with these containers can never commit, whatever other nodes report.
     fn cannot_count(&self, level: Level, containers: &[ContainerRef]) -> Option<Error> {
         if let Some(error) = self.gone.values().next() {
             return Some(error.clone());
@@ -369,7 +372,7 @@ impl LeadState {
         let container = containers.iter().find(lost)?;
         let server = self.facts.servers.get(container.server.index());
         Some(Error::unavailable(format!(
-            "container {} lies in {}, which failed since",
+            "container {} lies in {}, which has failed since",
             container.file,
             server.map_or("a directory", String::as_str)
         )))
@@ -400,14 +403,15 @@ impl LeadState {
         }
     }
 
-    /// What a step refers to must lie in directories that did not fail since.
-    // Breaks if: this returns Ok; a step would be committed whose bytes went with a directory.
+    /// Checks that no directory has failed that holds a step to which this one refers.
+    // Breaks if: this returns Ok; a step would be committed whose bytes were lost with a directory.
     fn check_referred(&self, record: &CommitRecord) -> Result<(), Error> {
         for older in record.refers_to() {
             let sound = |servers: &BTreeSet<TargetId>| servers.is_disjoint(&self.lost_servers);
             if !self.placed.get(&older).is_some_and(sound) && !off(Switch::ReferredLost) {
                 return Err(Error::unavailable(format!(
-                    "it refers to step {older}, and a container of that lies in a directory that failed since"
+                    "it refers to step {older}, one of whose containers lies in a directory that \
+                     has failed since"
                 )));
             }
         }
@@ -430,7 +434,7 @@ impl LeadState {
         }
     }
 
-    /// As [`Self::abort`], with an error that knows whether a commit record may be there.
+    /// As [`Self::abort`], with an error that says whether a commit record may exist.
     fn lose(&mut self, step: u64, level: Level, error: &Error) -> Option<LeadAction> {
         self.ballots.remove(&(step, level));
         remember(&mut self.decided, (step, level)).then(|| {
@@ -442,7 +446,7 @@ impl LeadState {
         })
     }
 
-    /// A directory that is lost or full gets no more containers.
+    /// Gives a lost or full directory no more containers.
     fn replace(&mut self, server: Option<TargetId>, kind: ErrorKind) -> Option<LeadAction> {
         let (placement, server) = (self.placement.as_mut()?, server?);
         let active = placement
@@ -453,8 +457,8 @@ impl LeadState {
             return None;
         }
         if active {
-            // The last one stays in use: what failed there once may work the next time.
-            // Breaks if: it counts as lost all the same; no later step could then be committed.
+            // The last directory stays in use: what failed there once may work the next time.
+            // Breaks if: it counts as lost all the same; no later step could commit.
             *placement = placement.without(server, &self.facts.nodes).ok()?;
         }
         if kind != ErrorKind::NoSpace {

@@ -1,7 +1,7 @@
-//! A node's part of the commit protocol: it collects what its writers report, votes, and passes on
-//! what the lead decides.
+//! Implements a node's part of the commit protocol: it collects the reports of its writers, votes,
+//! and passes on what the lead decides.
 //!
-//! Invariants: those of `protocol.rs`, by their numbers. Not here: what its votes lead to (`lead.rs`).
+//! Invariants: those of `protocol.rs`, by number. Not here: what its votes lead to (`lead.rs`).
 
 use super::{REMEMBERED, remember, undecided};
 use crate::node::Outcome;
@@ -11,10 +11,10 @@ use orcheck_format::wire::{AgentMessage, Message};
 use orcheck_format::{Error, Level, NodeId, Rank, WriterId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Steps whose sealing ranks are remembered.
+/// Number of steps whose sealing ranks are remembered.
 const SEALED: usize = 64;
 
-/// Something that happened to a node.
+/// An event for a node.
 #[derive(Debug, Clone)]
 pub enum NodeEvent {
     /// A message from a rank of this node.
@@ -23,17 +23,17 @@ pub enum NodeEvent {
     FromLead(Message),
     /// The rank that hosts a writer is gone.
     WriterGone(Error),
-    /// A writer reports no more: no rank is left whose snapshots it could write.
+    /// A writer will report no more: no rank is left whose snapshots it could write.
     WriterDone(WriterId),
-    /// No rank of this node is left, and all that they handed over was reported.
+    /// No rank of this node is left, and everything that they handed over has been reported.
     RanksGone,
     /// The connection to the lead is gone.
     LeadGone(Error),
-    /// This node's copy of the record of a step at a level is durable, or will never be.
+    /// This node's copy of the commit record of a step at a level is durable, or never will be.
     RecordWritten(u64, Level, Result<(), Error>),
 }
 
-/// Something a node has to do.
+/// An action for a node's driver.
 #[derive(Debug, Clone, PartialEq)]
 pub enum NodeAction {
     /// Send to the lead.
@@ -44,11 +44,11 @@ pub enum NodeAction {
     WriteRecord(u64, Level, Vec<u8>),
     /// The lanes lead elsewhere from now on (placement generation, TOML).
     Lanes(u64, String),
-    /// Nothing will be committed any more.
+    /// Nothing more will be committed.
     Gone(Error),
 }
 
-/// One node's part.
+/// A node's state machine.
 #[derive(Debug)]
 pub struct NodeState {
     node: NodeId,
@@ -57,9 +57,9 @@ pub struct NodeState {
     collected: BTreeMap<(u64, Level), BTreeMap<WriterId, ContainerRef>>,
     decided: BTreeSet<(u64, Level)>,
     broken: Option<Error>,
-    /// Writers that report no more.
+    /// Writers that will report no more.
     done: BTreeSet<WriterId>,
-    /// Where the engine outlives its ranks: how many there are, and which have sealed a step.
+    /// If the engine outlives its ranks: how many there are, and which of them sealed a step.
     ranks: u32,
     sealed: BTreeMap<u64, BTreeSet<Rank>>,
 }
@@ -81,14 +81,15 @@ impl NodeState {
         }
     }
 
-    /// The same with an engine that outlives its `ranks` ranks: what all of them sealed survives them (level `process`).
+    /// The same for an engine that outlives its `ranks` ranks: what all of them sealed survives
+    /// them (level `process`).
     #[must_use]
     pub fn outliving(mut self, ranks: u32) -> Self {
         self.ranks = ranks;
         self
     }
 
-    /// Whether nothing that was reported here waits for a decision.
+    /// Whether nothing reported here waits for a decision.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.collected.is_empty()
@@ -126,7 +127,7 @@ impl NodeState {
         }
     }
 
-    /// Panics where the state contradicts the invariants above: a defect, whatever arrived.
+    /// Panics if the state contradicts the invariants above, which is a defect whatever arrived.
     pub fn check_invariants(&self) {
         for (key, containers) in &self.collected {
             // 2.
@@ -134,7 +135,7 @@ impl NodeState {
                 !self.decided.contains(key),
                 "{key:?} is decided and collected"
             );
-            // 3. A writer that reports no more is waited for by no step.
+            // 3. No step waits for a writer that reports no more.
             let waits_for = self.done.iter().find(|one| !containers.contains_key(one));
             assert!(waits_for.is_none(), "{key:?} waits for {waits_for:?}");
         }
@@ -207,8 +208,9 @@ impl NodeState {
 
     fn writer_gone(&mut self, error: Error) -> Vec<NodeAction> {
         let mut actions = self.refuse_all(&error, |_| true);
-        // Steps that no writer reported yet would be waited for until the deadline: the lead
-        // must know that no vote of this node will come, its ranks that nothing will.
+        // Without this, everybody would wait until the deadline for steps that no writer has
+        // reported yet. The lead must know that this node will not vote, and the ranks that nothing
+        // will be decided.
         actions.push(NodeAction::ToLead(Message::NotDurable {
             step: 0,
             level: None,
@@ -228,7 +230,7 @@ impl NodeState {
         let mut actions = Vec::new();
         for ((step, level), containers) in waiting {
             self.decide(step, level);
-            // With this node's vote the lead may have committed it before it ended.
+            // With this node's vote, the lead may have committed the step before it ended.
             let error = match containers >= self.writers as usize {
                 true => undecided(error.clone()),
                 false => error.clone(),
@@ -236,7 +238,7 @@ impl NodeState {
             actions.push(NodeAction::Publish(step, level, Outcome::Lost(error)));
         }
         actions.push(NodeAction::Gone(error.clone()));
-        // What is reported later must not wait for a decision that cannot come.
+        // Later reports must not wait for a decision that cannot come.
         self.broken.get_or_insert(error);
         actions
     }
@@ -258,7 +260,7 @@ impl NodeState {
         })]
     }
 
-    /// Refuses every step that waits, where its containers are `such`.
+    /// Refuses every waiting step whose containers satisfy `such`.
     fn refuse_all(
         &mut self,
         error: &Error,
@@ -272,13 +274,13 @@ impl NodeState {
             .collect()
     }
 
-    /// Marks a decision; false if there was one already.
+    /// Marks a step as decided; returns false if it already was.
     fn decide(&mut self, step: u64, level: Level) -> bool {
         self.collected.remove(&(step, level));
         remember(&mut self.decided, (step, level))
     }
 
-    /// Why a step without the containers of all writers is lost.
+    /// The loss of a step for which some writer reported no container.
     fn missing(&self) -> Error {
         Error::unavailable(format!(
             "ranks of node {} ended without a snapshot of this step",

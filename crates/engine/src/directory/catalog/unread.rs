@@ -1,18 +1,19 @@
-//! Commit records that are in the directories of a job and do not count: they cannot be read, are damaged, or not believed.
+//! Finds the commit records in a job's directories that do not count because they are unreadable,
+//! damaged or not believed.
 //!
 //! Invariants:
-//! 1. A copy beside another one that counts is none of them.
+//! 1. A copy is not among them if another copy of the same record counts.
 //! 2. There is one for each file, in the order of the catalog's files.
-//! 3. Each has its own reason, however many there are and whatever their copies in other places are like.
+//! 3. Each has its own reason, independent of how many there are and of the copies in other places.
 //!
-//! Not here: which of the reasons are told (`catalog.rs`).
+//! Not here: which of the reasons are reported (`catalog.rs`).
 
 use super::Catalog;
 use orcheck_format::disk::FileName;
 use orcheck_format::{Error, Level};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The file of a commit record that does not count, as its name has it.
+/// A commit record file that does not count; the fields come from its name.
 #[derive(Debug)]
 pub struct Unread {
     /// The checkpoint's step.
@@ -21,11 +22,11 @@ pub struct Unread {
     pub counter: u64,
     /// First four bytes of the run id that wrote it.
     pub run: [u8; 4],
-    /// Whether the checkpoint has a record at another level that counts.
+    /// Whether a record of the checkpoint at another level counts.
     pub elsewhere: bool,
     /// Index of the place.
     pub place: usize,
-    /// Its name.
+    /// Name of the file.
     pub file: String,
     /// Why it does not count, without its path.
     pub why: Error,
@@ -39,7 +40,7 @@ impl Unread {
     }
 }
 
-/// Those of a catalog, for these reasons.
+/// Finds the unread records of a catalog, given these reasons.
 pub(super) fn find(
     catalog: &Catalog,
     mut reasons: BTreeMap<(usize, String), Error>,

@@ -1,20 +1,25 @@
-//! What a run removes of earlier runs before it writes its first container.
+//! Removes what earlier runs left, before a run writes its first container.
 //!
-//! A run that was killed leaves a container without a record, or one checkpoint too many. Where the disk, or a quota, has
-//! room for `keep` + 1 checkpoints and no more, the next run could then write nothing, commit nothing, and never prune.
+//! A killed run leaves a container without a record, or one checkpoint too many. If the disk, or a
+//! quota, has room for exactly `keep` + 1 checkpoints, the next run could then neither write nor
+//! commit anything, and would never prune.
 //!
-//! How: the session calls this once, when every directory holds the durable note of what the run resumed from, and before
-//! any rank hands a snapshot over. Until then the program may still choose another step.
+//! How: the session calls this once, after every directory holds the durable record of where the
+//! run resumed from and before any rank hands over a snapshot. Until then, the program may still
+//! choose another step.
 //!
 //! Invariants:
-//! 1. The checkpoint that the run resumed from stays, with what it refers to, and with it the newest older ones that can be
-//!    restarted from, `keep` in all. Where there are fewer, or one of them is not recorded in every directory, no record goes.
-//! 2. A container without a record goes only if the note excludes its step from every restart, or if all directories that
-//!    could hold the record are listed and the lock of its run's claim is free.
-//! 3. Nothing goes whose run holds the lock of its claim, and nothing that is marked to be kept.
-//! 4. Records go before their containers, as in `prune.rs`.
+//! 1. The checkpoint that the run resumed from stays, with all that it refers to. So do the newest
+//!    older ones that can be restarted from, `keep` in all. If there are fewer, or if one of them
+//!    is not recorded in every directory, no record is removed.
+//! 2. A container without a record is removed only if the resumed record excludes its step from
+//!    every restart, or if all directories that could hold the record are listed and the lock of
+//!    its run's claim is free.
+//! 3. Nothing is removed that is marked to be kept, or whose run holds the lock of its claim.
+//! 4. Records are removed before their containers, as in `prune.rs`.
 //!
-//! Not here: claims, notes and files of the program; they go after the first commit.
+//! Not here: claims, resumed records and files of the program, which are removed after the first
+//! commit.
 
 use super::{COMING, KeepRule, Listed, Referred, chosen, is_of_dead_run, list, records, remove};
 use crate::directory::catalog::Catalog;
@@ -39,15 +44,16 @@ pub struct Leftovers<'a> {
     pub level: Level,
     /// Whether a record of this level can be in no other directory.
     pub complete: bool,
-    /// What is to be kept, by a run that has committed nothing.
+    /// What to keep, for a run that has committed nothing.
     pub rule: &'a KeepRule,
 }
 
 impl Leftovers<'_> {
-    /// Removes them; returns how many files went.
+    /// Removes the leftovers; returns how many files it removed.
     ///
     /// # Errors
-    /// What a directory says; whatever went before stays gone, and the rest goes after the first commit.
+    /// The error of a directory. What was removed stays removed; the rest is removed after the
+    /// first commit.
     pub fn remove(&self) -> Result<usize> {
         if off(Switch::LeftoversFirst) {
             return Ok(0);
@@ -58,7 +64,7 @@ impl Leftovers<'_> {
         let owners = self.owners(&listed);
         let (kept, complete) = self.kept(&listed, &recorded)?;
         let ruled_out = |step, epoch| {
-            // A counter without an entry is that of this run or of a newer one.
+            // A counter without an entry belongs to this run or a newer one.
             let Some(owner) = owners.get(&epoch) else {
                 return false;
             };
@@ -94,7 +100,8 @@ impl Leftovers<'_> {
         Ok(gone)
     }
 
-    /// The checkpoints that stay, newest first; empty where no record may go. And whether all records are in sight.
+    /// The checkpoints that stay, newest first; empty if no record may be removed. Also whether all
+    /// records are in sight.
     fn kept(
         &self,
         listed: &[Listed],
@@ -104,7 +111,8 @@ impl Leftovers<'_> {
         let all = || catalog.commits().iter().chain(catalog.fenced());
         let more_servers = all().any(|commit| commit.record.servers.len() > self.dirs.len());
         let complete = self.complete && !more_servers && catalog.problems().is_empty();
-        // What cannot be read, or is not believed, may be what another start of the job resumes from.
+        // Another start of the job may resume from a record that is unreadable or not believed
+        // here.
         let doubt = !catalog.problems().is_empty()
             || catalog.refused().is_some()
             || catalog.other_key().is_some()
@@ -124,14 +132,15 @@ impl Leftovers<'_> {
             .filter(|&(step, _)| step <= resumed.0)
             .take(wanted)
             .collect();
-        // Breaks if: one directory is enough; a crash before the next commit would leave no step recorded in all of them.
+        // Breaks if: one directory is enough; a crash before the next commit would leave no step
+        // recorded in all of them.
         let everywhere = |key: &(u64, u64)| listed.iter().all(|one| recorded_in(one, *key));
         let enough =
             kept.len() == wanted && kept.first() == Some(&resumed) && kept.iter().all(everywhere);
         Ok((if enough { kept } else { Vec::new() }, complete))
     }
 
-    /// Of every older epoch that a container here belongs to: what is known of its run.
+    /// What is known of the run of each older epoch to which a container here belongs.
     fn owners(&self, listed: &[Listed]) -> BTreeMap<u64, Owner> {
         let names = listed.iter().flat_map(|listed| &listed.names);
         let epochs: BTreeSet<u64> = names
@@ -147,7 +156,8 @@ impl Leftovers<'_> {
     }
 
     fn owner(&self, epoch: u64) -> Owner {
-        // Breaks if: the lock is not asked; a run that was taken over would lose what it is writing.
+        // Breaks if: the lock is not tried; a run that was taken over would lose what it is
+        // writing.
         let locked = |dir: &Arc<dyn Dir>| is_locked(dir.as_ref(), epoch).unwrap_or(true);
         if self.dirs.iter().any(locked) && !off(Switch::LeftoversOfDead) {
             return Owner::Lives;
@@ -159,7 +169,7 @@ impl Leftovers<'_> {
     }
 }
 
-/// The run that a file belongs to.
+/// The run to which a file belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Owner {
     /// It holds the lock of its claim.
@@ -170,8 +180,8 @@ enum Owner {
     Unknown,
 }
 
-/// The checkpoints that any directory holds a commit record of, of whichever level: the directory of a node may have
-/// served another level in an earlier run.
+/// The checkpoints that have a commit record in any directory, at whichever level: the directory
+/// of a node may have served another level in an earlier run.
 fn recorded(listed: &[Listed]) -> BTreeSet<(u64, u64)> {
     let names = listed.iter().flat_map(|listed| &listed.names);
     names
@@ -191,7 +201,7 @@ fn recorded_in(listed: &Listed, key: (u64, u64)) -> bool {
     })
 }
 
-/// The epoch in which a container was written, or sent here, whose temporary file this is.
+/// The epoch in which the container of this temporary file was written, or sent here.
 fn epoch_of_container(target: &str) -> Option<u64> {
     if let Some((_, epoch)) = target.rsplit_once(COMING) {
         return epoch.parse().ok();

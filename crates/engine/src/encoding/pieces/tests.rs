@@ -1,4 +1,4 @@
-//! Pieces there and back; and everything that must not come back.
+//! Tests that pieces come back, and that nothing else does.
 
 use super::*;
 use orcheck_format::disk::{Features, MAX_ALIGNMENT_BYTES};
@@ -30,7 +30,7 @@ fn header() -> ContainerHeader {
     }
 }
 
-/// A header that says with which key, and that key.
+/// A header that describes a key, and that key.
 fn keyed() -> (ContainerHeader, ContainerKey) {
     let mut header = header();
     let key = ContainerKey::create(&Secret::new(SECRET), &mut header).unwrap();
@@ -142,7 +142,7 @@ fn compressions() -> impl Strategy<Value = Compression> {
     ]
 }
 
-/// Numbers that grow slowly, constant stretches and noise.
+/// Slowly growing numbers, constant stretches and noise.
 fn plain_bytes() -> impl Strategy<Value = Vec<u8>> {
     let smooth = (1usize..30_000, any::<u32>()).prop_map(|(len, from)| {
         (0..len)
@@ -160,7 +160,8 @@ fn plain_bytes() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    // Breaks if: a length, a remainder behind the last element, or the CRC inside is handled wrongly.
+    // Breaks if: a length, a remainder behind the last element, or the CRC inside is handled
+    // wrongly.
     #[test]
     fn pieces_come_back(
         plain in plain_bytes(),
@@ -179,7 +180,7 @@ proptest! {
         }
     }
 
-    /// Stored bytes changed by somebody who makes the outer CRC fit again.
+    /// Stored bytes changed by somebody who makes the outer CRC match again.
     // Breaks if: the tag, or without encryption the CRC of the plain bytes, is not compared.
     #[test]
     fn changed_bytes_never_come_back(
@@ -201,13 +202,14 @@ proptest! {
         }
         extent.crc_stored = crc64(&changed);
         match decoded(&extent, &changed, key) {
-            // Compressed bytes have more than one spelling; the plain bytes are what counts.
+            // There is more than one compressed form of the same bytes; the plain bytes are what
+            // counts.
             Ok(found) => prop_assert!(found == plain && !(encrypted && changed != bytes)),
             Err(error) => prop_assert_eq!(error.kind(), ErrorKind::Corrupt),
         }
     }
 
-    /// Whatever a damaged extent says, decoding ends in bytes that are proven or in an error.
+    /// Decoding any damaged extent ends in verified bytes or an error.
     #[test]
     fn decoding_survives_anything(
         bytes in proptest::collection::vec(any::<u8>(), 0..2000),
@@ -230,7 +232,7 @@ proptest! {
     }
 }
 
-// Breaks if: what was decoded is not compared; LZ4 makes bytes of almost anything.
+// Breaks if: decoded bytes are not compared; LZ4 makes bytes of almost anything.
 #[test]
 fn what_was_decoded_wrongly_is_refused() {
     let plain: Vec<u8> = (0..300u32).flat_map(u32::to_le_bytes).collect();
@@ -239,7 +241,7 @@ fn what_was_decoded_wrongly_is_refused() {
     for bit in 0..bytes.len() * 8 {
         let mut changed = bytes.clone();
         changed[bit / 8] ^= 1 << (bit % 8);
-        // The damage came before the bytes were stored, or with a CRC that fits.
+        // The damage came before the bytes were stored, or with a matching CRC.
         extent.crc_stored = crc64(&changed);
         match decoded(&extent, &changed, None) {
             Ok(found) => assert!(found == plain, "bit {bit}"),
@@ -261,7 +263,7 @@ fn every_bit_of_an_encrypted_extent_counts() {
             changed[bit / 8] ^= 1 << (bit % 8);
             let error = decoded(&extent, &changed, Some(&key)).unwrap_err();
             assert!(error.message().contains("expected CRC-64"), "{error}");
-            // Somebody who knows the format makes the outer CRC fit.
+            // Somebody who knows the format makes the outer CRC match.
             let honest = std::mem::replace(&mut extent.crc_stored, crc64(&changed));
             let error = decoded(&extent, &changed, Some(&key)).unwrap_err();
             assert!(error.message().contains("changed, moved"), "{error}");
@@ -270,7 +272,8 @@ fn every_bit_of_an_encrypted_extent_counts() {
     }
 }
 
-// Breaks if: any of these is left out of the authenticated data, the nonce, or the derivation of the key.
+// Breaks if: any of these is left out of the authenticated data, the nonce, or the derivation of
+// the key.
 #[test]
 fn an_extent_belongs_to_one_place() {
     let (header, key) = keyed();
@@ -309,7 +312,7 @@ fn an_extent_belongs_to_one_place() {
         [3; 16],
         4096,
     );
-    // The same place in another container, with the salt of this one copied over.
+    // The same place in another container, to which this one's salt was copied.
     let secret = Secret::new(SECRET);
     let changes: [&dyn Fn(&mut ContainerHeader); 8] = [
         &|h| h.step += 1,
@@ -341,8 +344,9 @@ fn an_extent_belongs_to_one_place() {
     assert!(error.message().contains("another key"), "{error}");
 }
 
-/// Every field of the header, all checksums made to fit.
-// Breaks if: the MAC of the header is not compared: a reader would be told what features to expect by anybody.
+/// Changes every field of the header and makes all checksums match.
+// Breaks if: the MAC of the header is not compared; anybody could tell a reader what features to
+// expect.
 #[test]
 fn a_header_that_was_changed_is_forged_and_the_key_is_not_to_blame() {
     let (header, _) = keyed();
@@ -364,7 +368,7 @@ fn a_header_that_was_changed_is_forged_and_the_key_is_not_to_blame() {
         assert_eq!(error.kind(), ErrorKind::Corrupt);
         assert!(error.message().contains("forged"), "{error}");
     }
-    // Without the bit it is a header of 0.1.0, whose check of the key is another one.
+    // Without the bit it is a header of 0.1.0, which has a different key check.
     let mut other = header.clone();
     other.features.incompat ^= Features::SEALED;
     let other = ContainerHeader::decode(&other.encode()).unwrap();
@@ -381,7 +385,7 @@ fn every_container_has_a_key_of_its_own() {
     assert_ne!(first.key_check, second.key_check);
 }
 
-/// A region that does not shrink is left alone for longer and longer, and tried again.
+/// A region that does not shrink is skipped for longer and longer, and tried again.
 #[test]
 fn what_does_not_shrink_is_soon_left_alone() {
     let pool = pool();
@@ -407,7 +411,7 @@ fn what_does_not_shrink_is_soon_left_alone() {
         ));
         pauses.push(encoder.stubborn[&piece.region].pass);
     }
-    // Breaks if: the pause never ends; a region that changes its nature would stay large for ever.
+    // Breaks if: the pause never ends; a region that changes its nature would stay large forever.
     assert_eq!(pauses.iter().max(), Some(&MAX_PASSED));
     let zeros = vec![0; noise.len()];
     pool.put(&chunk, 0, &zeros);

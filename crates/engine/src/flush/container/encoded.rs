@@ -1,14 +1,16 @@
-//! The encoded half of a container writer: pieces of any length packed behind each other.
+//! Writes encoded containers, which pack pieces of any length one behind the other.
 //!
-//! Pieces go through one aligned buffer and are written in large aligned writes; what is stored as it is and
-//! lies on blocks in the pool is written from there. The place of a piece is known only now, so the rank record,
-//! which the rank wrote without knowing it, is rewritten at the end of its stream.
+//! Pieces go through one aligned buffer and are written in large aligned writes. Unencoded pieces
+//! that lie on block boundaries in the pool are written from there. The offset of a piece is known
+//! only here, so the rank record, which the rank wrote without knowing it, is rewritten at the end
+//! of its stream.
 //!
 //! Invariants:
-//! 1. A piece begins where the last one ended, or at the next block; what is between is zero.
-//! 2. Every extent of the rank record is exactly one piece that was written; anything else is Corrupt.
+//! 1. A piece begins where the last one ended, or at the next block; the bytes in between are zero.
+//! 2. Every extent of the rank record is exactly one piece that was written; anything else is
+//!    Corrupt.
 //!
-//! Not here: making pieces smaller and what encryption binds them to (`encoding.rs`).
+//! Not here: compression, and what encryption binds pieces to (`encoding.rs`).
 
 use super::{ContainerWriter, Store};
 use crate::encoding::{Body, Bounce, ContainerKey, EncodePiece};
@@ -19,16 +21,18 @@ use orcheck_io::memory::copy_into;
 use orcheck_pool::Pool;
 use std::collections::BTreeMap;
 
-/// A stored piece from this length on is written straight from the pool.
+/// A stored piece of at least this length is written straight from the pool.
 const DIRECT_FROM_BYTES: u64 = 64 << 10;
-/// Nobody knows how much there will be: as much space as is used already is reserved ahead, and at least so much.
+/// The final size is unknown, so as much space is reserved ahead as is already used, and at least
+/// this much.
 const BESIDES_LEAST_BYTES: u64 = 1 << 20;
 
-/// What a container writer also needs when it encodes.
+/// What a container writer also needs if it encodes.
 pub(super) struct Encoded {
     bounce: Bounce,
     key: Option<ContainerKey>,
-    /// The pieces of the rank whose stream is being written, by their place in the rank's own stream.
+    /// The pieces of the rank whose stream is being written, by their offset in the rank's own
+    /// stream.
     pieces: BTreeMap<u64, Extent>,
 }
 
@@ -48,13 +52,13 @@ impl Encoded {
         })
     }
 
-    /// Ends the stream: what waits is written, padded with zeros.
+    /// Ends the stream: writes the waiting bytes, padded with zeros.
     pub(super) fn close(&mut self, main: &mut Store) -> Result<()> {
         self.bounce.pad();
         self.write(main, true)
     }
 
-    /// Puts the places of the pieces into the record; positions count from the start of the stream.
+    /// Puts the places of the pieces into the record; offsets count from the start of the stream.
     pub(super) fn rewrite(&mut self, record: &mut RankRecord) -> Result<()> {
         let pieces = std::mem::take(&mut self.pieces);
         let own = record
@@ -71,7 +75,8 @@ impl Encoded {
                     continue;
                 }
                 return Err(Error::corrupt(format!(
-                    "rank {}: an extent of {} bytes at {} of its stream is no piece that it sent",
+                    "rank {}: an extent of {} bytes at {} of its stream is not a piece that it \
+                     sent",
                     record.rank, extent.len_bytes, extent.physical
                 )));
             };
@@ -103,11 +108,11 @@ fn write_blocks(
 }
 
 impl ContainerWriter {
-    /// Writes the next piece of the segment at `segment_at_bytes` in the pool. `false`: it is not what was staged, and
-    /// the container must be given up.
+    /// Writes the next piece of the segment at `segment_at_bytes` in the pool. Returns `false` if
+    /// the piece is not what was staged; the container must then be given up.
     ///
     /// # Errors
-    /// What the file says; Corrupt for a piece outside the announced stream.
+    /// The error of the file; Corrupt for a piece outside the announced stream.
     // tidy: long because the order of its steps is what keeps a changed piece out of the file
     pub fn append_piece(
         &mut self,
@@ -155,7 +160,7 @@ impl ContainerWriter {
             Body::Packed(bytes, _) => payload.copy_from_slice(bytes),
             Body::Changed => {}
         }
-        // All of it was read: what is encrypted and stored is this copy.
+        // The whole piece was read; this copy is what is encrypted and stored.
         let is_copy = matches!(body, Body::Plain) && !direct;
         if is_copy && crc64(payload) != piece.crc_plain && !off(Switch::PoolChecked) {
             return Ok(false);
@@ -183,7 +188,7 @@ impl ContainerWriter {
         encoded.write(&mut self.main, false).map(|()| true)
     }
 
-    /// The segment whose pieces were appended ends.
+    /// Ends the segment whose pieces were appended.
     ///
     /// # Errors
     /// Corrupt for more bytes than announced.

@@ -1,11 +1,12 @@
-//! Segments on their way into the containers of a step: as they are, or encoded piece by piece.
+//! Writes segments into the containers of a step, either as they are or encoded piece by piece.
 //!
 //! Invariants:
-//! 1. A piece is made smaller once, whatever the number of containers.
-//! 2. What a rank says of a piece is checked before it is used.
-//! 3. A piece whose bytes are not what the rank staged goes into no container: all that would take it are given up.
+//! 1. A piece is compressed once, whatever the number of containers.
+//! 2. A rank's description of a piece is checked before it is used.
+//! 3. A piece whose bytes are not what the rank staged goes into no container: every container that
+//!    would receive it is given up.
 //!
-//! Not here: the order of snapshots and giving chunks back (`flush.rs`).
+//! Not here: the order of snapshots, and returning chunks (`writer.rs`).
 
 use super::sinks::Sink;
 use super::{Damaged, Flusher, Part};
@@ -19,7 +20,8 @@ use orcheck_pool::Pool;
 use std::sync::Arc;
 
 impl Flusher {
-    /// A piece as this version's ranks send them: in order, inside a chunk, and not too many.
+    /// Checks that a piece is as this version's ranks send them: in order, inside a chunk, and not
+    /// too many.
     pub(super) fn check_piece(
         &self,
         rank: Rank,
@@ -42,8 +44,8 @@ impl Flusher {
         )))
     }
 
-    /// Adds the segments that follow side by side and are there already, up to the end of a run of chunks: one long
-    /// write takes less of the processor than several.
+    /// Adds adjacent segments that are already in the ring, up to the end of a run of chunks: one
+    /// long write takes less processor time than several.
     pub(super) fn extend_run(&mut self, which: usize, part: &mut Part) -> Result<()> {
         let rank = self.context.ranks[which].1;
         let mut pieces: Vec<EncodePiece> = Vec::new();
@@ -53,7 +55,7 @@ impl Flusher {
             return Ok(());
         };
         loop {
-            // What comes from shared memory is not believed: it must not overflow here either.
+            // Shared memory is not trusted: the sum must not overflow here either.
             let next = u64::from(first) + u64::from(count);
             if self.encoder.is_some() || next.is_multiple_of(u64::from(run)) {
                 break;
@@ -72,7 +74,7 @@ impl Flusher {
                     && part.pool_at_bytes.checked_add(part.len_bytes) == Some(pool_at_bytes)
                     && len_bytes <= chunk_bytes =>
                 {
-                    // A run is at most some chunks long: its offsets fit.
+                    // A run is at most a few chunks long, so its offsets fit.
                     let moved = pieces.drain(..).map(|piece| EncodePiece {
                         segment_at_bytes: piece.segment_at_bytes + part.len_bytes as u32,
                         ..piece
@@ -162,13 +164,15 @@ impl Flusher {
         Ok(())
     }
 
-    /// The first piece that is not what was staged, if pieces are checked and anybody would take them.
+    /// The first piece that is not what was staged, if pieces are checked and any container would
+    /// receive it.
     fn find_changed(&self, part: &Part, sinks: &[Sink]) -> Result<Option<EncodePiece>> {
         if sinks.iter().all(|sink| sink.container.is_none()) {
             return Ok(None);
         }
         let pool = &self.context.pool;
-        // Between pieces there are zeros, which are no one's; in memory of the program there is what it has there.
+        // Between pieces there are zeros, which belong to nobody. In memory of the program there is
+        // whatever the program put there.
         let zeros = |from: u64, to: u64| -> Result<bool> {
             let padding = pool.read_bytes(part.pool_at_bytes + from, to.saturating_sub(from))?;
             Ok(part.chunks.is_none() || padding.iter().all(|byte| *byte == 0))
@@ -188,7 +192,8 @@ impl Flusher {
         }
     }
 
-    /// Gives up all containers that would take this piece. Why is told when the rank's record names its regions.
+    /// Gives up all containers that would receive this piece. The cause is reported once the rank's
+    /// record names its regions.
     fn give_up_damaged(&mut self, sinks: &mut [Sink], piece: EncodePiece) {
         let damaged = self.damaged.get_or_insert(Damaged {
             piece,
@@ -202,7 +207,8 @@ impl Flusher {
         }
     }
 
-    /// Reports the levels that damage in the pool cost this snapshot; with the rank's record, by the region's name.
+    /// Reports the levels that damage in the pool cost this snapshot, naming the region from the
+    /// rank's record.
     pub(super) fn tell_damaged(
         &mut self,
         step: u64,
@@ -237,7 +243,7 @@ impl Flusher {
 }
 
 /// Whether the pool holds other bytes than the rank staged.
-// Breaks if: it says no; a bit that flipped after staging would be committed.
+// Breaks if: this returns false; a bit that flipped after staging would be committed.
 fn is_changed(pool: &Pool, at_bytes: u64, piece: &EncodePiece) -> Result<bool> {
     let span = pool.span(at_bytes, u64::from(piece.len_bytes))?;
     Ok(crc_span(span) != piece.crc_plain && !off(Switch::PoolChecked))

@@ -1,12 +1,13 @@
-//! What comes from the rings of the ranks.
+//! Reads the rings of the ranks.
 //!
 //! Invariants:
-//! 1. A ring is asked whether its rank ended before it is looked at; then nothing that came is overlooked.
-//! 2. A rank that ended holds no other one up: while another one's snapshot is waited for, the chunks of those that it did
-//!    not finish are given back.
+//! 1. Before looking at a ring, the CP-thread checks whether its rank has ended; no descriptor is
+//!    then overlooked.
+//! 2. A rank that has ended holds up no other: while the CP-thread waits for another rank's
+//!    snapshot, it returns the chunks that the ended rank did not finish.
 //!
-//! Survives: a rank that ends at any moment, but for the chunk in its hand. Not here: what is done with a snapshot
-//! (`flush.rs`).
+//! Survives: a rank that ends at any moment, except for the chunk that it is filling. Not here:
+//! what is done with a snapshot (`writer.rs`).
 
 use super::{Announced, Begin, Flusher, SLICE};
 use crate::node::Descriptor;
@@ -15,7 +16,7 @@ use orcheck_format::{Error, Result};
 use std::collections::VecDeque;
 
 impl Flusher {
-    /// Takes the begin of a rank's next snapshot off its ring, if it is there.
+    /// Takes the `Begin` of a rank's next snapshot off its ring, if it is there.
     pub(super) fn look_for_begin(&mut self, which: usize) -> Result<()> {
         let (_, rank) = self.context.ranks[which];
         if self.begun[which].is_some() {
@@ -49,7 +50,7 @@ impl Flusher {
         }
     }
 
-    /// The rank's next descriptor; `None` when the session ends first.
+    /// The rank's next descriptor; `None` if the session ends first.
     pub(super) fn next(&mut self, which: usize) -> Result<Option<Descriptor>> {
         if let Some(descriptor) = self.ahead.pop_front() {
             return Ok(Some(descriptor));
@@ -72,7 +73,8 @@ impl Flusher {
         }
     }
 
-    /// Whether the rank ended. Asked before its ring is looked at: nothing can come later.
+    /// Whether the rank has ended. Check this before looking at its ring: nothing can arrive after
+    /// it.
     pub(super) fn is_gone(&self, which: usize) -> bool {
         self.index().is_rank_gone(self.context.ranks[which].0) && !off(Switch::RankGone)
     }
@@ -84,8 +86,9 @@ impl Flusher {
         }
     }
 
-    /// Gives back what ranks other than `waited_for` took for a snapshot that they did not finish before they ended: it
-    /// may be all there is, and what is waited for may wait for it.
+    /// Returns the chunks that ranks other than `waited_for` took for a snapshot that they did not
+    /// finish before they ended. They may be all the chunks there are, and the awaited rank may
+    /// need one.
     fn drop_unfinished(&mut self, waited_for: usize) -> Result<()> {
         for which in 0..self.context.ranks.len() {
             if which == waited_for || !self.left[which].is_empty() || !self.is_gone(which) {

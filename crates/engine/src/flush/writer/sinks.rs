@@ -1,8 +1,9 @@
-//! Where the containers of a step go, level by level: opened, written together, lost or closed.
+//! Manages the containers of a step at each level: opens them, writes them together, and loses or
+//! closes them.
 //!
-//! Invariants: those of `writer.rs`. A container that fails at one level costs that level only.
+//! Invariants: those of `writer.rs`. A container that fails at one level costs only that level.
 //!
-//! Not here: what is written (`writer.rs`), how (`container.rs`).
+//! Not here: what is written (`writer.rs`), and how (`container.rs`).
 
 use super::{FlushContext, Flusher, NODE_DISK_GATE, SERVER_GATES};
 use crate::directory::TargetFailure;
@@ -18,7 +19,7 @@ use orcheck_io::machine::thread_cpu_time;
 use orcheck_pool::Gate;
 use std::sync::Arc;
 
-/// One container of the step being flushed, or why there is none.
+/// One container of the step being flushed, or the reason why there is none.
 pub(super) struct Sink {
     pub(super) level: Level,
     pub(super) server: Option<TargetId>,
@@ -81,12 +82,13 @@ impl Flusher {
         })?;
         let dir = places.servers.get(server.index()).cloned().flatten();
         let dir = dir.ok_or_else(|| match places.server_roots.get(server.index()) {
-            // The lead must learn which one, to place this node elsewhere.
+            // The lead must learn which directory failed, to place this node elsewhere.
             Some(root) => {
                 let error = format!("directory {} is not there on this node", root.display());
                 TargetFailure::of(server, Error::unavailable(error))
             }
-            // Breaks if: the number is believed; a bit that flipped in the pool would end this thread.
+            // Breaks if: the number is trusted; a bit that flipped in the pool would end this
+            // thread.
             None => {
                 let most = places.server_roots.len();
                 let error =
@@ -107,7 +109,7 @@ impl Flusher {
             .collect()
     }
 
-    /// The most bytes that a container can have, by what its ranks declared.
+    /// The maximum length of a container in bytes, by what its ranks declared.
     pub(super) fn most_bytes(&self) -> u64 {
         let locals = self.context.ranks.iter().map(|&(local, _)| local);
         let chunks: u64 = locals.map(|local| self.index().chunks_of(local)).sum();
@@ -190,7 +192,7 @@ impl Flusher {
         })
     }
 
-    /// Does `work` on a sink's container; the first error loses it.
+    /// Does `work` on a sink's container; the first error loses the container.
     pub(super) fn on_sink(
         &mut self,
         step: u64,
@@ -213,7 +215,7 @@ impl Flusher {
         }
     }
 
-    /// Gives a sink's container up for a reason that no directory is to blame for.
+    /// Gives up a sink's container for a reason that no directory caused.
     pub(super) fn lose(&mut self, step: u64, sink: &mut Sink, error: Error) -> Result<()> {
         let Some(container) = sink.container.take() else {
             return Ok(());
@@ -222,7 +224,8 @@ impl Flusher {
         self.report_loss(step, sink.level, error.into())
     }
 
-    /// The gates of all sinks, always in the same order; a gate that does not open loses its sink.
+    /// Locks the gates of all sinks, always in the same order; a gate that does not open loses its
+    /// sink.
     pub(super) fn lock_gates(&mut self, step: u64, sinks: &mut [Sink]) -> Result<Vec<Gate>> {
         let mut held = Vec::new();
         if self.context.mode != Mode::Orchestrated {
@@ -255,7 +258,7 @@ impl Flusher {
             match container.finish() {
                 Ok(mut container) => {
                     container.holders = sink.holders;
-                    // Before anybody can learn that it is safe.
+                    // Count before anybody can learn that the step is safe.
                     self.written.0 += flushed_bytes;
                     self.written.1 += stored_bytes.max(container.len_bytes);
                     let cpu_ns = thread_cpu_time().as_nanos() as u64;

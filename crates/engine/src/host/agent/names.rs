@@ -1,16 +1,20 @@
-//! Under which names the agents of a user are reached, and who holds these names.
+//! Finds and takes the names under which a user's agents are reached.
 //!
-//! How: an agent takes the name that follows from user, job, node and first directory. Where another user holds that name
-//! it takes the same one with 128 random bits behind it, which nobody can take before it. Whoever looks for an agent asks
-//! the kernel which of these names are taken, and by which user. ADR 36.
+//! How: an agent's name is derived from the user, job, node and first directory. If another user
+//! holds that name, the agent appends 128 random bits, so that nobody can take the name before it.
+//! To look for an agent, a process asks the kernel which of these names are taken, and by which
+//! user. See ADR 36.
 //!
 //! Invariants:
-//! 1. A name that another user holds counts as free: it keeps no agent from listening, and none from being found.
-//! 2. Where nobody else interferes there is one agent of a job and node: the kernel gives the first name once. Of agents
-//!    with random names, one that sees another one of its own user withdraws.
-//! 3. Looking ends: each name is asked without waiting, and names whose queue of callers is full for a stated time.
+//! 1. A name that another user holds counts as free: it neither keeps an agent from listening nor
+//!    from being found.
+//! 2. If nobody else interferes, there is one agent per job and node: the kernel gives out the
+//!    first name once. An agent with a random name withdraws if it sees another one of its own
+//!    user.
+//! 3. A search ends: each name is tried without waiting, except that names whose queue of callers
+//!    is full are tried for a stated time.
 //!
-//! Faults survived: another user who holds any number of these names, whether they answer or not.
+//! Faults survived: another user who holds any number of these names, responsive or not.
 //!
 //! Not here: what is sent to an agent (`agent.rs`).
 
@@ -23,23 +27,23 @@ use orcheck_io::rng::random_bytes;
 use orcheck_net::{Address, Holder, Listener, holder, taken_names};
 use std::time::Duration;
 
-/// What names of agents of all users begin with.
+/// Prefix of the names of all users' agents.
 const PREFIX: &str = "orcheck-agent-";
-/// Longest wait for one whose queue of callers is full, before it counts as a stranger.
+/// Longest wait for a name whose queue of callers is full, before it counts as a stranger's.
 const BUSY_LIMIT: Duration = Duration::from_secs(2);
-/// How often it is looked at one whose queue of callers is full.
+/// Time between two attempts to reach a name whose queue of callers is full.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-/// Agents that withdraw for each other's sake try again this often.
+/// Number of attempts of agents that withdraw because of each other.
 const ATTEMPTS: u32 = 8;
 
-/// Who holds the names that were asked for.
+/// The holders of the requested names.
 #[derive(Debug, Default)]
 pub struct Seen {
     /// Agents of this user.
     pub own: Vec<Address>,
-    /// Names that other users hold, or somebody who did not answer.
+    /// Number of names held by other users, or by processes that did not answer.
     pub strange: usize,
-    /// Of these the first: its name, and who holds it.
+    /// The first of these names, and its holder.
     pub who: Option<String>,
 }
 
@@ -50,7 +54,7 @@ impl Seen {
             .get_or_insert_with(|| format!("{at} is held by {who}"));
     }
 
-    /// Who holds names without being of this user, in words; `None` where nobody does.
+    /// Describes the other holders of the names; `None` if there are none.
     #[must_use]
     pub fn strangers(&self) -> Option<String> {
         let first = self.who.as_ref()?;
@@ -61,8 +65,8 @@ impl Seen {
     }
 }
 
-/// The first name of an agent and those with something behind it; where the kernel's list cannot be read the first one
-/// alone, and why.
+/// The first name of an agent and those derived from it. If the kernel's list cannot be read: only
+/// the first name, and why.
 fn names(first: &Address) -> (Vec<Address>, Option<Error>) {
     let listed = match first {
         Address::Abstract(name) => taken_names(&format!("{name}-")),
@@ -75,7 +79,8 @@ fn names(first: &Address) -> (Vec<Address>, Option<Error>) {
     }
 }
 
-/// Who holds these names. Where none of this user answers, those with a full queue are asked for up to `busy`.
+/// Finds the holders of these names. If none of this user answers, tries those with a full queue
+/// for up to `busy`.
 fn ask(
     names: Vec<Address>,
     (failpoints, clock): (&Failpoints, &dyn Clock),
@@ -105,15 +110,15 @@ fn ask(
     }
 }
 
-/// Who holds the names of the agent whose first name this is.
+/// Finds the holders of the names of the agent with this first name.
 ///
 /// # Errors
-/// When the kernel does not say which names are taken; lack of descriptors.
+/// If the kernel does not report which names are taken; lack of descriptors.
 pub fn look(first: &Address, failpoints: &Failpoints, clock: &dyn Clock) -> Result<Seen> {
     let (names, unlisted) = names(first);
     let seen = ask(names, (failpoints, clock), BUSY_LIMIT)?;
     match unlisted {
-        // Its agent has a name that is in the list alone.
+        // The agent may have a name that appears only in the list.
         Some(error) if seen.own.is_empty() && seen.strange > 0 => Err(error),
         _ => Ok(seen),
     }
@@ -143,7 +148,8 @@ pub fn is_of(at: &Address, first: &Address) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
 }
 
-/// Listens under the first of the agent's names that no other user holds. Also: who holds the names before it.
+/// Listens under the first of the agent's names that no other user holds. Also returns the holders
+/// of the names before it.
 pub(super) fn bind(
     first: &Address,
     failpoints: &Failpoints,
@@ -163,19 +169,21 @@ pub(super) fn bind(
             Ok(listener) => return Ok((listener, look()?.strangers())),
             Err(error) => error,
         };
-        // One of this user that has the name and does not listen yet will in a moment.
+        // An agent of this user that has the name and does not listen yet will do so in a moment.
         clock.sleep(LOOK_AGAIN);
         let seen = look()?;
         if let Some(at) = seen.own.first() {
             return there(at);
         }
-        // Breaks if: the name counts as taken; whoever takes it first, which every user can, keeps the job from running.
+        // Breaks if: the name counts as taken; whoever takes it first, which every user can, keeps
+        // the job from running.
         if off(Switch::NameHeld) {
             return Err(failed);
         }
         let at = format!("{first}-{:032x}", u128::from_le_bytes(random_bytes())).parse()?;
         let listener = Listener::bind(&at)?;
-        // Whoever looks later sees both. Breaks if: it is looked before; two that begin at once would both stay.
+        // An agent that looks later sees both. Breaks if: it looks before it listens; two that
+        // begin at once would both stay.
         let others = look()?.own;
         let Some(other) = others.into_iter().find(|other| *other != at) else {
             let silent = || format!("{first} is held by somebody who does not listen");
@@ -208,7 +216,7 @@ mod tests {
         assert!(!is_of(&other("0"), &first) && !is_of(&super::first(8), &first));
     }
 
-    // Breaks if: others are looked for before the name is taken, or nobody withdraws.
+    // Breaks if: an agent looks for others before it has taken its name, or nobody withdraws.
     #[test]
     fn of_agents_that_begin_at_once_behind_a_squatter_at_most_one_stays() {
         if effective_uid() != 0 {

@@ -1,10 +1,12 @@
-//! One job's session in the agent: what was handed over, the threads, and their end.
+//! Runs one job's session in the agent: takes over what the ranks handed over, runs the threads,
+//! and ends them.
 //!
 //! Invariants:
-//! 1. Threads are joined before claims, doors and pool are let go of; only then does the agent hang up.
+//! 1. Threads are joined before claims, listeners and pool are released; only then does the agent
+//!    hang up.
 //! 2. What the ranks sealed is decided first, unless the session is stopped or its timeout passes.
 //!
-//! Not here: who calls (`agent.rs`), what the threads do (`host.rs`).
+//! Not here: who calls (`agent.rs`), what the threads do (`threads.rs`).
 
 use super::{PATIENCE, fields, reply};
 use crate::commit::{ControlShared, Links, Reported};
@@ -32,9 +34,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Longest wait for the threads of the session before this one.
+/// Longest wait for the threads of the previous session.
 const IN_USE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest sleep before threads and ranks are looked at.
+/// Longest sleep between two looks at threads and ranks.
 const SLICE: Duration = Duration::from_millis(50);
 
 /// What a rank has handed over so far.
@@ -93,22 +95,26 @@ impl Adopting {
                     Link::Lead => self.links.lead = Some(conn),
                 }
             }
-            other => return Err(Error::invalid(format!("{other:?} is nothing to hand over"))),
+            other => {
+                return Err(Error::invalid(format!(
+                    "{other:?} is not something to hand over"
+                )));
+            }
         }
         Ok(())
     }
 }
 
-/// What the session's thread tells the agent, and the other way round.
+/// State shared by the session's thread and the agent.
 #[derive(Default)]
 struct State {
     stop: AtomicBool,
     /// No rank is left.
     finishing: AtomicBool,
-    /// The lowest rank took its leave.
+    /// The lowest rank has said goodbye.
     in_order: AtomicBool,
     over: AtomicBool,
-    /// What stays of it when its ranks are gone.
+    /// What remains of the session when its ranks are gone.
     shelf: Mutex<Option<Shelf>>,
     /// What it is doing, as [`fields`].
     summary: Mutex<String>,
@@ -120,14 +126,14 @@ impl State {
     }
 }
 
-/// A session as the agent sees it.
+/// A session, as the agent sees it.
 pub(super) struct Session {
     state: Arc<State>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Session {
-    /// Starts the session's thread, which continues with the conversation.
+    /// Starts the session's thread, which continues the conversation.
     pub(super) fn start(
         adopting: Adopting,
         conn: Conn,
@@ -147,7 +153,7 @@ impl Session {
         })
     }
 
-    /// Ends it without waiting for anything to be decided.
+    /// Ends it without waiting for decisions.
     pub(super) fn stop(&self) {
         self.state.stop.store(true, Ordering::Release);
     }
@@ -166,7 +172,7 @@ impl Session {
         self.state.in_order.load(Ordering::Acquire)
     }
 
-    /// What stays for runs elsewhere, once it is over.
+    /// What remains for runs elsewhere, once it is over.
     pub(super) fn take_shelf(&self) -> Option<Shelf> {
         let shelf = self.state.shelf.lock();
         shelf.unwrap_or_else(PoisonError::into_inner).take()
@@ -178,15 +184,16 @@ impl Session {
             return false;
         }
         if let Some(thread) = self.thread.take() {
-            // It has said that it is over; a panic in it is not the agent's.
+            // It has reported its end; a panic in it is not the agent's.
             let _ = thread.join();
         }
         true
     }
 }
 
-/// Says that a session is over when it goes, however its thread ends.
-// Breaks if: it is reported as the thread's last step; after a panic the agent would wait for the session for ever.
+/// Reports the end of a session when dropped, however its thread ends.
+// Breaks if: the end is reported as the thread's last statement; after a panic the agent would wait
+// for the session forever.
 struct Over(Arc<State>, Waker);
 
 impl Drop for Over {
@@ -196,20 +203,20 @@ impl Drop for Over {
     }
 }
 
-/// The keeper of a session that did not end in order. Runs on other nodes read from it what this one holds, and those
-/// of the same run that still bring replicas continue.
+/// The keeper of a session that did not end in order. Runs on other nodes read from it what this
+/// node holds, and nodes of the same run that are still bringing replicas continue.
 pub(super) struct Shelf {
     keeper: Running,
     stop: Arc<AtomicBool>,
 }
 
 impl Shelf {
-    /// Ends it, and waits for that.
+    /// Ends it, and waits until it has ended.
     pub(super) fn end(self, clock: &dyn Clock) {
         let (thread, waker) = self.keeper;
         self.stop.store(true, Ordering::Release);
         waker.wake();
-        // One that hangs in a dead directory is left to the end of the agent.
+        // A thread that hangs in a dead directory is left until the agent ends.
         let _ = join(thread, clock, JOIN_TIMEOUT);
     }
 }
@@ -223,7 +230,8 @@ struct Threads {
     keeper_stop: Arc<AtomicBool>,
 }
 
-/// The way of a CP-thread's reports to the control thread; its end tells that they are complete.
+/// The path of a CP-thread's reports to the control thread; dropping it says that they are
+/// complete.
 struct Reporter {
     writer: WriterId,
     shared: Arc<ControlShared>,
@@ -273,7 +281,7 @@ fn serve(
     let (host, threads, poller, in_use) = match started {
         Ok(started) => started,
         Err(error) => {
-            // Before the answer: the rank's next claim must not find these.
+            // Before the answer: the rank's next claim must not find these locks.
             drop(locks);
             let _ = reply(&mut conn, Err(error));
             return;
@@ -291,17 +299,20 @@ fn serve(
     if end(&host, threads) {
         drop(in_use);
     } else {
-        // Breaks if: it is let go; a thread that was left behind would take from the rings of the next session.
+        // Breaks if: it is released; a thread that was left behind would take from the rings of the
+        // next session.
         Box::leak(Box::new(in_use));
     }
     let index = Index::new(&host.pool, host.shape);
     state.summarize(summary(&host, &index));
-    // Nobody may be there any more to be told, or to say anything. A leave was said before the last rank hung up.
-    // Breaks if: what was said is not heard once more; a job that ended in order would leave its agent behind.
+    // There may be nobody left to talk to. A goodbye was sent before the last rank hung up.
+    // Breaks if: the last messages are not read once more; a job that ended in order would leave
+    // its agent behind.
     let _ = talk(&host, &mut conn, state);
     let _ = tell_notes(&host, &mut conn);
     if let Some(shelf) = shelf {
-        // Breaks if: it ends with the session; nodes without a rank of the next run would hold replicas in vain.
+        // Breaks if: it ends with the session; nodes without a rank in the next run would hold
+        // replicas in vain.
         let flags = [&state.in_order, &state.stop];
         if flags.iter().any(|flag| flag.load(Ordering::Acquire)) || off(Switch::AgentShelf) {
             shelf.end(host.clock.as_ref());
@@ -309,7 +320,7 @@ fn serve(
             *state.shelf.lock().unwrap_or_else(PoisonError::into_inner) = Some(shelf);
         }
     }
-    // Breaks if: these go after the connection; the next run would find the job held.
+    // Breaks if: these are released after the connection; the next run would find the job held.
     drop(locks);
     drop(host);
 }
@@ -348,7 +359,7 @@ fn make_host(
         _ => None,
     };
     if let Some(room) = &room {
-        // Breaks if: the disk is left there; what prune lets go of would stay in memory.
+        // Breaks if: the disk stays there; what prune removes would stay in memory.
         places.node = Some(Arc::clone(room) as Arc<dyn Dir>);
     }
     let pool = Arc::new(pool);
@@ -419,7 +430,7 @@ fn start_into(
     Ok(())
 }
 
-/// Continues with the conversation until the node's part is decided, or is given up.
+/// Continues the conversation until the node's part is decided or given up.
 fn watch(host: &Host, threads: &Threads, conn: &mut Conn, poller: &Poller, state: &State) {
     let index = Index::new(&host.pool, host.shape);
     let mut alone_since = None;
@@ -491,7 +502,7 @@ fn summary(host: &Host, index: &Index<'_>) -> String {
     ])
 }
 
-/// Where the newest step is not committed, and why; or "none".
+/// The level at which the newest step is not committed, and why; or "none".
 fn not_safe(host: &Host, index: &Index<'_>) -> String {
     let Some(newest) = index.newest_step() else {
         return "none".to_owned();
@@ -509,7 +520,7 @@ fn not_safe(host: &Host, index: &Index<'_>) -> String {
     texts.join("; ")
 }
 
-/// Hears what the lowest rank says.
+/// Handles the lowest rank's messages.
 fn talk(host: &Host, conn: &mut Conn, state: &State) -> Result<()> {
     while let Some(message) = conn.try_receive()? {
         match message {
@@ -525,7 +536,7 @@ fn talk(host: &Host, conn: &mut Conn, state: &State) -> Result<()> {
             Message::Agent(AgentMessage::Leave) => state.in_order.store(true, Ordering::Release),
             other => reply(
                 conn,
-                Err(Error::invalid(format!("{other:?} means nothing now"))),
+                Err(Error::invalid(format!("{other:?} is not expected now"))),
             )?,
         }
     }
@@ -560,8 +571,8 @@ fn stop(host: &Host, threads: &Threads) {
     }
 }
 
-/// Waits for the threads; one that hangs in a dead directory is left to the end of the agent, and said. Whether all
-/// ended.
+/// Waits for the threads. One that hangs in a dead directory is left until the agent ends, and this
+/// is reported. Returns whether all ended.
 fn end(host: &Host, threads: Threads) -> bool {
     let clock = host.clock.as_ref();
     let others = threads.control.into_iter().chain(threads.keeper);

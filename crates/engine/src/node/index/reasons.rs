@@ -1,28 +1,32 @@
-//! Why a rank gave its snapshot up, for the CP-thread, which tells all others; and texts in words of the pool.
+//! Tells the CP-thread, and through it all other ranks, why a rank gave up its snapshot; stores
+//! texts in words of the pool.
 //!
 //! Invariants:
-//! 1. A reason is written before the descriptor that gives the snapshot up, and belongs to one step. It stays until as many
-//!    newer snapshots were given up as can be on their way.
-//! 2. A text is at most `MAX_TEXT_BYTES` long, whatever the words say.
+//! 1. A reason is written before the descriptor that gives up the snapshot, and belongs to one
+//!    step. It stays until as many newer snapshots have been given up as can be in flight.
+//! 2. A text is at most `MAX_TEXT_BYTES` long, whatever the words contain.
 //!
-//! Survives: a rank that dies (it gives no reason). Not here: who gives up (`stage.rs`), who tells (`flush.rs`).
+//! Survives: a rank that dies (it gives no reason). Not here: who gives up (`stage.rs`), who
+//! reports it (`writer.rs`).
 
 use super::{Index, MAX_TEXT_BYTES, REASON, TEXT_WORDS};
 use orcheck_format::{Error, ErrorKind};
 use std::sync::{Mutex, PoisonError};
 
-/// Most snapshots of one rank that are on their way at once: `held_steps` is at most this.
+/// Maximum number of snapshots of one rank that are in flight at once; `held_steps` is at most
+/// this.
 pub(super) const MOST_HELD: u32 = 16;
 
 /// Step plus one, kind, length of the text, the text.
 const ONE: u32 = 3 + TEXT_WORDS;
 pub(super) const WORDS: u32 = MOST_HELD * ONE;
 
-/// A rank and its own CP-thread may both give a snapshot up, and choose the same place; both are of one process.
+/// A rank and its own CP-thread may both give up a snapshot and choose the same place; both are in
+/// one process.
 static CHOOSING: Mutex<()> = Mutex::new(());
 
 impl Index<'_> {
-    /// Says why this rank gives its snapshot of `step` up.
+    /// Publishes why this rank gives up its snapshot of `step`.
     pub fn set_reason(&self, local: u32, step: u64, error: &Error) {
         let _alone = CHOOSING.lock().unwrap_or_else(PoisonError::into_inner);
         let base = self.place_for_reason(local, step);
@@ -33,7 +37,7 @@ impl Index<'_> {
         self.set(base, step + 1);
     }
 
-    /// Why a rank gave its snapshot of `step` up, if it said so.
+    /// Why a rank gave up its snapshot of `step`, if it published a reason.
     #[must_use]
     pub fn reason(&self, local: u32, step: u64) -> Option<Error> {
         let base = self
@@ -48,7 +52,8 @@ impl Index<'_> {
         (0..MOST_HELD).map(move |n| first + n * ONE)
     }
 
-    /// That of the step, if it has one, or else that of the oldest step; an empty one is older than any.
+    /// The place of the step, if it has one, or else that of the oldest step; an empty place is
+    /// older than any.
     fn place_for_reason(&self, local: u32, step: u64) -> u32 {
         let age = |&base: &u32| match self.get(base) {
             of if of == step + 1 => 0,
@@ -58,7 +63,7 @@ impl Index<'_> {
         oldest.unwrap_or(self.rank_word(local, REASON))
     }
 
-    /// Writes a text into the words from `base` on, cut to what they hold; its length in bytes.
+    /// Writes a text into the words from `base` on, cut to fit; returns its length in bytes.
     pub(super) fn set_text(&self, base: u32, text: &str) -> u64 {
         let bytes = &text.as_bytes()[..text.len().min(MAX_TEXT_BYTES)];
         for (word, part) in (base..).zip(bytes.chunks(8)) {

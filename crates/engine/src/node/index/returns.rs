@@ -1,27 +1,28 @@
-//! Which ranks of a node have returned from a checkpoint call: what may take their processors waits for
-//! that.
+//! Tracks which ranks of a node have returned from a checkpoint call, because work that may take
+//! their processors waits for that.
 //!
-//! Invariant: every rank counts once in every turn, also when its part of the checkpoint failed.
+//! Invariant: every rank counts once in every turn, even if its part of the checkpoint failed.
 //!
-//! Survives: a rank that dies in the call (every wait has a bound). Not here: what waits (the client).
+//! Survives: a rank that dies in the call (every wait has a bound). Not here: what waits (the
+//! client).
 
 use super::{Index, RETURNS};
 use orcheck_io::clock::Clock;
 use std::sync::atomic::Ordering::AcqRel;
 use std::time::Duration;
 
-/// Time between two looks whether the other ranks of a node have returned from a call.
+/// Time between two looks at whether the other ranks of a node have returned from a call.
 const RETURN_LOOK: Duration = Duration::from_millis(2);
 
 impl Index<'_> {
-    /// Says that one rank is about to return from its call. Wakes
-    /// nobody: on a busy node the last rank would be the one that those it wakes keep from returning.
+    /// Counts that one rank is about to return from its call. Wakes nobody: on a busy node, the
+    /// woken threads would keep the last rank from returning.
     pub fn note_return(&self) {
         self.pool.word(RETURNS).fetch_add(1, AcqRel);
     }
 
-    /// Waits until all ranks of the node said that they return from turn `turn` (from 0), and a moment longer,
-    /// in which they do; false when one of them has not by then.
+    /// Waits until all ranks of the node have counted their return from turn `turn` (from 0), and a
+    /// moment longer, in which they return. Returns false if one of them has not by the deadline.
     #[must_use]
     pub fn wait_returned(&self, turn: u64, clock: &dyn Clock, timeout: Duration) -> bool {
         let deadline = clock.now() + timeout;

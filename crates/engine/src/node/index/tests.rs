@@ -1,4 +1,4 @@
-//! The index: descriptors, reasons and the board.
+//! Tests the index: descriptors, reasons and the board.
 
 use super::reasons::MOST_HELD;
 use super::*;
@@ -128,7 +128,7 @@ fn steps_that_are_multiples_of_the_boards_length_do_not_push_each_other_out() {
     }
 }
 
-// Breaks if: a rank has one place for all its reasons, or the place follows from the step.
+// Breaks if: a rank has one place for all its reasons, or the place is computed from the step.
 #[test]
 fn each_snapshot_that_is_given_up_keeps_its_reason_until_it_is_read() {
     let shape = IndexShape {
@@ -137,7 +137,7 @@ fn each_snapshot_that_is_given_up_keeps_its_reason_until_it_is_read() {
     };
     let pool = pool(shape);
     let index = Index::new(&pool, shape);
-    // As many as can be on their way, at the steps of `every_steps = 16`.
+    // As many as can be in flight, at the steps of `every_steps = 16`.
     let steps = (1..=MOST_HELD).map(|n| 16 * u64::from(n));
     for step in steps.clone() {
         let why = Error::no_space(format!("why {step}"));
@@ -150,13 +150,14 @@ fn each_snapshot_that_is_given_up_keeps_its_reason_until_it_is_read() {
         assert_eq!(why, Some(format!("why {step}{again}")));
         assert_eq!(index.reason(0, step), None);
     }
-    // The oldest makes room.
+    // The oldest one makes room.
     index.set_reason(1, 1000, &Error::no_space("newest"));
     assert!(index.reason(1, 1000).is_some());
     assert_eq!(index.reason(1, 16), None);
 }
 
-// Breaks if: a loss keeps the kind of its cause: a wait would say that the call, or its step, is wrong.
+// Breaks if: a loss keeps the kind of its cause; a wait would report that the call, or its step, is
+// wrong.
 #[test]
 fn a_loss_is_never_of_the_kind_of_a_wrong_call() {
     let shape = IndexShape {

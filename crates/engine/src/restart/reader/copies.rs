@@ -1,9 +1,11 @@
-//! The same container in several directories: at level `peers` the owner's and its replicas.
+//! Reads a container that lies in several directories: at level `peers`, the owner's copy and its
+//! replicas.
 //!
-//! How: copies are the same byte for byte, so an extent that is damaged in one is looked for at the same offset in the
-//! next one of that name. Its checksum, of a manifest that is proven, says whether that one is good.
+//! How: copies are identical byte for byte. If an extent is damaged in one, the reader takes it
+//! from the same offset in the next file of that name. Its checksum, from a verified manifest, says
+//! whether that one is good.
 //!
-//! Invariants: those of `reader.rs`; what the sink gets it gets once.
+//! Invariants: those of `reader.rs`; the sink receives each byte once.
 //!
 //! Not here: the copies of another level (`restore.rs`).
 
@@ -22,8 +24,8 @@ use super::{Belief, Reader, listed};
 use crate::encoding::{Decoder, Proof, Trust, WHO_CAN_WRITE};
 
 impl Reader {
-    /// The copy of a container in this one directory; stripes and what it refers to may be in any of `places`. `None`
-    /// where there is none.
+    /// Opens the copy of a container in this one directory; stripes and containers to which it
+    /// refers may be in any of `places`. `None` if it is not there.
     ///
     /// # Errors
     /// As [`Reader::open_trusting`]; without a key, as [`Reader::open`].
@@ -38,11 +40,11 @@ impl Reader {
         Self::open_in(dir, places, (commit, container), belief.as_ref())
     }
 
-    /// As [`Reader::read_region`], but what is damaged here is read from any other copy in the places; `damage` hears
-    /// what was bad where another copy was good.
+    /// As [`Reader::read_region`], but damaged bytes are read from any other copy in the places;
+    /// `damage` is called with what was bad where another copy was good.
     ///
     /// # Errors
-    /// As [`Reader::read_region`], when no copy is good.
+    /// As [`Reader::read_region`], if no copy is good.
     pub fn read_region_of_any_copy(
         &self,
         rank: Rank,
@@ -58,11 +60,11 @@ impl Reader {
         })
     }
 
-    /// As [`Reader::stream_region`], but what is damaged here is read from any other copy in the places; `damage` hears
-    /// what was bad where another copy was good.
+    /// As [`Reader::stream_region`], but damaged bytes are read from any other copy in the places;
+    /// `damage` is called with what was bad where another copy was good.
     ///
     /// # Errors
-    /// As [`Reader::stream_region`], when no copy is good.
+    /// As [`Reader::stream_region`], if no copy is good.
     pub fn stream_region_of_any_copy(
         &self,
         rank: Rank,
@@ -82,14 +84,14 @@ impl Reader {
                     refused |= taken.is_err();
                     taken
                 });
-                // What the sink refuses no other copy mends.
+                // Another copy does not help if the sink refuses the bytes.
                 (read, !refused)
             })
         })
     }
 
-    /// Does `work` with one copy of the extent after the other until one is good. It also tells whether another copy may
-    /// help.
+    /// Does `work` with one copy of the extent after the other until one is good. Also returns
+    /// whether another copy may help.
     fn of_any_copy(
         &self,
         mut source: Source<'_>,
@@ -133,7 +135,7 @@ impl Reader {
     }
 }
 
-/// What to say of damage where another copy is good: that no older step is needed.
+/// The message about damage when another copy is good, so that no older step is needed.
 #[must_use]
 pub fn beside_a_good_copy(damage: &str) -> String {
     let what = without_next(damage);
@@ -144,7 +146,7 @@ pub fn beside_a_good_copy(damage: &str) -> String {
     format!("{what}; another copy is good. Next: {next}")
 }
 
-/// What to say of a container that is in none of these places.
+/// The error for a container that is in none of these places.
 pub(crate) fn nowhere(
     places: &[Arc<dyn Dir>],
     commit: &CommitRecord,
@@ -159,7 +161,8 @@ pub(crate) fn nowhere(
         listed(places)
     );
     match not_given(places, commit, container) {
-        // Breaks if: it counts as lost; a user who forgot one of two directories would give good checkpoints up.
+        // Breaks if: it counts as lost; a user who forgot one of two directories would give up good
+        // checkpoints.
         Some(home) => Error::not_found(format!(
             "{text}; it was written to {home}, which is none of them"
         ))
@@ -171,13 +174,14 @@ pub(crate) fn nowhere(
     }
 }
 
-/// The directory that a container was written to, where it is none of these and there were more than these.
+/// The directory to which a container was written, if it is none of these and there were more than
+/// these.
 fn not_given<'a>(
     places: &[Arc<dyn Dir>],
     commit: &'a CommitRecord,
     container: &ContainerRef,
 ) -> Option<&'a str> {
-    // Paths may have changed since: as many as there were are all of them.
+    // Paths may have changed since then: if as many are given as there were, these are all of them.
     if commit.level != Level::Global || places.len() >= commit.servers.len() {
         return None;
     }
@@ -187,7 +191,7 @@ fn not_given<'a>(
     (!places.iter().any(is_here)).then_some(root)
 }
 
-/// The nodes that had a container: `node 1 'n1', copies on n0, n3`.
+/// The nodes that had a container, as in `node 1 'n1', copies on n0, n3`.
 #[must_use]
 pub fn homes(commit: &CommitRecord, container: &ContainerRef) -> String {
     let name = |node: NodeId| commit.nodes.get(node.index()).map_or("?", String::as_str);

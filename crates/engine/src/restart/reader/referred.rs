@@ -1,9 +1,10 @@
-//! Bytes that lie in other containers: in older ones of the same writer, and in those of ranks that hold the same.
+//! Reads bytes that lie in other containers: in older ones of the same writer, and in those of
+//! ranks that hold the same region.
 //!
-//! Invariants: those of `reader.rs`; a container of another job, run or writer, and one that is not believed, is never
-//! taken for the one that was meant.
+//! Invariants: those of `reader.rs`; a container of another job, run or writer, or one that is not
+//! believed, is never mistaken for the intended one.
 //!
-//! Not here: whose bytes they are (the manifest says it, `reader.rs` proves it).
+//! Not here: which bytes these are (the manifest names them, and `reader.rs` verifies it).
 
 use std::sync::{Arc, PoisonError};
 
@@ -15,11 +16,12 @@ use orcheck_io::disk::File;
 use super::{Reader, holder_of, listed, read_header, tells_more};
 use crate::encoding::ContainerKey;
 
-/// An older container, and its key where it has one that is known.
+/// An older container, with its key if it has one that is known.
 pub(super) type Referred = (Arc<dyn File>, Option<Arc<ContainerKey>>);
 
 impl Reader {
-    /// Finds who stores the bytes of a region that several ranks hold alike, and calls `then` with that.
+    /// Finds the rank that stores the bytes of a region that several ranks hold in common, and
+    /// calls `then` with it.
     pub(crate) fn with_owner(
         &self,
         rank: Rank,
@@ -70,8 +72,8 @@ impl Reader {
         Ok(reader)
     }
 
-    /// The older container of this name, opened, known to be the one that was meant, and believed. Its data is
-    /// proven by the CRCs in this container's manifest.
+    /// Opens the older container of this name, after checking that it is the intended one and
+    /// believed. The CRCs in this container's manifest verify its data.
     pub(super) fn referred(&self, name: &str) -> Result<Referred> {
         let mut referred = self.referred.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = referred.get(name) {
@@ -104,7 +106,8 @@ impl Reader {
         }
         let error = failed.unwrap_or_else(|| {
             Error::corrupt(format!(
-                "container {name}, in which step {} stored bytes that did not change since, is in none of these places: {}",
+                "container {name}, in which step {} stored bytes that have not changed since, is \
+                 in none of these places: {}",
                 expected.step,
                 listed(&self.places)
             ))
@@ -113,7 +116,7 @@ impl Reader {
         Err(error)
     }
 
-    /// A copy of an older container, with its key; `None` for one of another level.
+    /// Opens a copy of an older container, with its key; `None` for one of another level.
     fn believe_referred(
         &self,
         expected: &ContainerHeader,
@@ -135,7 +138,8 @@ impl Reader {
     }
 }
 
-/// Whether a container of the expected name is of the same job, run and writer, apart from its level.
+/// Checks that a container of the expected name is of the same job, run and writer; its level is
+/// not compared.
 fn check_older(expected: &ContainerHeader, found: &ContainerHeader) -> Result<()> {
     let told = |header: &ContainerHeader| {
         format!(
@@ -148,7 +152,8 @@ fn check_older(expected: &ContainerHeader, found: &ContainerHeader) -> Result<()
         )
     };
     let (expected, found) = (told(expected), told(found));
-    // Breaks if: this returns Ok always; a container of another job could stand in for the older one.
+    // Breaks if: this always returns Ok; a container of another job could stand in for the older
+    // one.
     if expected == found || off(Switch::OlderContainer) {
         return Ok(());
     }

@@ -1,13 +1,14 @@
-//! Walks through a container from its header, part by part, and rebuilds a manifest that way.
+//! Walks through a container from its header, part by part, and rebuilds its manifest.
 //!
-//! How: at every multiple of the alignment stands a rank header, then that rank's stream, then its rank record;
-//! each is checked, and the record's length leads to the next part.
+//! How: at a multiple of the alignment there is a rank header, followed by that rank's stream and
+//! its rank record. Each is checked, and the record's length leads to the next part.
 //!
 //! Invariants:
 //! 1. A rebuilt manifest is returned only if its digest is the one in the commit record.
-//! 2. The walk goes forward only and ends at the length that the commit record names.
+//! 2. The walk only goes forward, and ends at the length that the commit record gives.
 //!
-//! Faults survived: a lost or damaged trailer or manifest. A damaged rank header or record ends the walk.
+//! Faults survived: a lost or damaged trailer or manifest. A damaged rank header or record ends the
+//! walk.
 //!
 //! Not here: striped containers, whose manifest alone knows where pieces lie; reading data.
 
@@ -23,7 +24,7 @@ use orcheck_io::memory::zeroed;
 
 use super::{as_usize, check_manifest, read_block};
 
-/// Bytes looked through at once for a rank record.
+/// Number of bytes searched at once for a rank record.
 const SEEN_BYTES: u64 = 1 << 20;
 
 /// One rank's part of a container, as found by walking through the file.
@@ -47,7 +48,7 @@ pub(crate) fn padded(value: u64, alignment: u64) -> Option<u64> {
     value.checked_next_multiple_of(alignment)
 }
 
-/// Reads the rank record at `at`; gives back its framed length in bytes too.
+/// Reads the rank record at `at`; also returns its framed length in bytes.
 pub(crate) fn record_at(file: &dyn File, at: u64, end: u64) -> Result<(RankRecord, u64)> {
     let place = || format!("{}: rank record at byte {at}", file.name());
     let mut prefix = [0; RANK_RECORD_PREFIX_BYTES];
@@ -103,7 +104,7 @@ pub(crate) fn is_striped(header: &ContainerHeader) -> bool {
     header.features.incompat & Features::STRIPED != 0
 }
 
-/// The manifest that these parts make.
+/// The manifest that consists of these parts.
 pub(crate) fn manifest_of(
     parts: Vec<Part>,
     header: &ContainerHeader,
@@ -147,7 +148,7 @@ fn absolute(mut record: RankRecord, stream_at: u64) -> RankRecord {
     record
 }
 
-/// Walks from rank header to rank record to the end of the parts, and says why it stopped.
+/// Walks from rank header to rank record up to the end of the parts, and reports why it stopped.
 pub(crate) fn walk(file: &dyn File, header: &ContainerHeader, end: u64) -> (Vec<Part>, Error) {
     let alignment = u64::from(header.alignment_bytes);
     let mut parts = Vec::new();
@@ -196,7 +197,7 @@ pub(crate) fn part_at(
     // The header block is one block, and the alignment is never less than that.
     let stream_at = at.checked_add(alignment).ok_or_else(too_long)?;
     let (record_begin, (record, record_len_bytes)) = if is_striped(header) {
-        // The stream lies in the stripe files; the record follows at once.
+        // The stream is in the stripe files; the record follows immediately.
         (stream_at, record_at(file, stream_at, end)?)
     } else if found.stream_len_bytes == STREAM_LEN_UNKNOWN {
         record_after(file, stream_at, alignment, found.rank, end)?
@@ -228,8 +229,9 @@ pub(crate) fn part_at(
     })
 }
 
-/// Searches the rank record behind a stream whose length was not known when its header was written: the first
-/// aligned block with a valid record of this rank whose stream length leads exactly there.
+/// Searches for the rank record behind a stream whose length was not known when its header was
+/// written: the first aligned block with a valid record of this rank whose stream length leads
+/// exactly there.
 fn record_after(
     file: &dyn File,
     stream_at: u64,
@@ -238,7 +240,8 @@ fn record_after(
     end: u64,
 ) -> Result<(u64, (RankRecord, u64))> {
     let mut at = stream_at;
-    // What begins a rank record is looked for in larger pieces: a call for every block would take longer.
+    // Search in larger pieces for the beginning of a rank record: a call for every block would take
+    // longer.
     let (mut seen, mut seen_at) = (Vec::new(), 0);
     while at
         .checked_add(RANK_RECORD_PREFIX_BYTES as u64)
@@ -248,7 +251,7 @@ fn record_after(
             seen.resize(as_usize(SEEN_BYTES.min(end - at))?, 0);
             seen_at = at;
             if file.read_at(&mut seen, at).is_err() {
-                // Damage in the middle of it: from here on piece by piece.
+                // Part of it is damaged: continue piece by piece.
                 seen.truncate(RANK_RECORD_PREFIX_BYTES);
                 file.read_at(&mut seen, at)?;
             }

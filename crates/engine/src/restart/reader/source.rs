@@ -1,7 +1,7 @@
-//! One extent on its way from a file to where it belongs.
+//! Reads one extent from its file to its destination.
 //!
-//! Invariants: those of `reader.rs`. What is stored as it is is read in pieces straight into place; what is encoded
-//! is read whole (it is bounded), decoded and proven, and only then handed on.
+//! Invariants: those of `reader.rs`. Unencoded data is read in pieces straight into place. Encoded
+//! data is read whole (its length is bounded), decoded and verified, and only then passed on.
 //!
 //! Not here: finding files and keys (`reader.rs`), decoding (`encoding.rs`).
 
@@ -16,16 +16,16 @@ use orcheck_io::memory::{Span, crc_span, fill_span};
 use super::{PIECE_BYTES, as_usize};
 use crate::encoding::{ContainerKey, Decoder, check_stored};
 
-/// How far ahead of what is being checked the kernel is asked to read.
+/// How far ahead of the piece being checked the kernel is asked to read.
 const AHEAD_BYTES: u64 = 3 * PIECE_BYTES;
 
-/// A file of this container, or of one that it refers to.
+/// A file of this container, or of one to which it refers.
 pub(super) enum Stored<'a> {
     Own(&'a dyn File),
     Other(Arc<dyn File>),
 }
 
-/// One extent on its way from a file.
+/// An extent to read from a file.
 pub(super) struct Source<'a> {
     pub(super) step: u64,
     pub(super) rank: Rank,
@@ -38,7 +38,7 @@ pub(super) struct Source<'a> {
     pub(super) key: Option<Arc<ContainerKey>>,
 }
 
-/// Memory that goes from extent to extent.
+/// Memory that is reused from extent to extent.
 #[derive(Default)]
 pub(super) struct Buffers {
     pub(super) piece: Vec<u8>,
@@ -74,7 +74,7 @@ impl Source<'_> {
             .map(move |at| (at, PIECE_BYTES.min(len - at)))
     }
 
-    /// Reads one piece into `into` and gives back its checksum.
+    /// Reads one piece into `into` and returns its checksum.
     fn piece(&self, at: u64, into: Span) -> Result<u64> {
         read_span(self.file(), into, self.extent.physical + at)
             .map_err(|error| error.at(self.place()))?;
@@ -85,7 +85,7 @@ impl Source<'_> {
         if found == self.extent.crc_plain || off(Switch::CrcExtent) {
             return Ok(());
         }
-        // Breaks if: this returns Ok; every damaged byte would then reach the program.
+        // Breaks if: this returns Ok; every damaged byte would reach the program.
         Err(Error::corrupt(format!(
             "damaged data: expected CRC-64 {:016x}, found {found:016x}",
             self.extent.crc_plain
@@ -106,7 +106,7 @@ impl Source<'_> {
         check_stored(self.extent, decoder.room(self.extent)).map_err(|error| self.damaged(error))
     }
 
-    /// The plain bytes of an encoded extent, proven.
+    /// Decodes and verifies the plain bytes of an encoded extent.
     fn decode<'d>(&self, decoder: &'d mut Decoder) -> Result<&'d [u8]> {
         self.fetch(decoder)?;
         let (region, key) = (self.region.identity(), self.key.as_deref());
@@ -130,7 +130,8 @@ impl Source<'_> {
         }
         let mut crc = Crc::default();
         for (at, len) in self.pieces() {
-            // While this piece is checked the next ones come; those of the next extent mostly lie right behind.
+            // The next pieces are read while this one is checked; those of the next extent mostly
+            // lie right behind.
             let next = self.extent.physical + at + len;
             self.file().will_need(next, AHEAD_BYTES);
             crc.append(
@@ -141,8 +142,9 @@ impl Source<'_> {
         self.compare(crc.value())
     }
 
-    /// An extent of one piece is read once. A longer one is read twice: first to prove it and to note the
-    /// checksum of each piece, then to hand the pieces on, each compared with what was proven.
+    /// Streams an extent to the sink. An extent of one piece is read once. A longer one is read
+    /// twice: first to verify it and note the checksum of each piece, then to pass on the pieces,
+    /// each compared with its checksum.
     pub(super) fn stream(
         &self,
         buffers: &mut Buffers,
@@ -172,7 +174,7 @@ impl Source<'_> {
                     "the file changed while it was read: expected CRC-64 {expected:016x}, found {found:016x}"
                 ))
                 .at(self.place())
-                .next("read it when nobody writes it"));
+                .next("read it while nobody writes to it"));
             }
             sink(self.at + at, part)?;
         }
@@ -180,7 +182,7 @@ impl Source<'_> {
     }
 }
 
-/// The checksum of pieces that follow each other.
+/// The checksum of consecutive pieces.
 #[derive(Default)]
 struct Crc(Option<u64>);
 

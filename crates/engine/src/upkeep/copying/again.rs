@@ -1,11 +1,12 @@
-//! One container, written again for another level.
+//! Writes one container again for another level.
 //!
-//! How: regions are streamed from the reader, each piece proven, into one chunk of a pool, laid out as a rank lays out its
-//! snapshot (`stream.rs`), and go from there into a container writer as a flush does it.
+//! How: regions are streamed from the reader, each piece verified, into one chunk of a pool, laid
+//! out as a rank lays out its snapshot (`stream.rs`). From there they go into a container writer,
+//! as in a flush.
 //!
 //! Invariants:
-//! 1. Memory: one chunk, what the reader needs for a piece, and the metadata of one container.
-//! 2. What is handed to the writer has the checksum of the bytes that the reader proved.
+//! 1. Memory is one chunk, the reader's memory for a piece, and the metadata of one container.
+//! 2. The bytes that the writer receives have the checksum that the reader verified.
 //!
 //! Not here: which containers, and when they become visible (`copying.rs`).
 
@@ -24,10 +25,10 @@ use orcheck_io::memory::crc_span;
 use orcheck_pool::{Chunk, Pool, PoolShape};
 use std::sync::Arc;
 
-/// Bytes of the only chunk, and longest extent: what an encoded one may hold.
+/// Size of the only chunk, and length of the longest extent: as much as an encoded extent may hold.
 const CHUNK_BYTES: u64 = 4 << 20;
 
-/// What all containers of a copy have in common.
+/// What all containers of a copy share.
 pub(super) struct Again<'a> {
     trust: &'a Trust,
     level: Level,
@@ -64,10 +65,11 @@ impl<'a> Again<'a> {
     }
 }
 
-/// Hears how many bytes of regions are done of this container.
+/// Called with the number of region bytes of this container that are done.
 type Tick<'a> = dyn FnMut(u64) -> Result<()> + 'a;
 
-/// Writes what `reader` holds to a directory; `notes` hears of damage where another copy is good.
+/// Writes the contents of `reader` to a directory; `notes` receives reports of damage where another
+/// copy is good.
 pub(super) fn write_again(
     again: &mut Again<'_>,
     reader: &Reader,
@@ -107,7 +109,8 @@ pub(super) fn write_again(
         stripes: Vec::new(),
         direct: true,
         ranks: manifest.ranks.len() as u64,
-        // Breaks if: it is written under its name at once; one that is not whole could stand in for what a dead run left whole.
+        // Breaks if: it is written under its final name at once; an incomplete file could replace
+        // one that a dead run left whole.
         coming: (!off(Switch::CopyTemporary)).then_some(again.counter),
     };
     let writer = ContainerWriter::create(header, &manifest.node_name, &target, key);
@@ -144,9 +147,9 @@ struct Work<'a> {
 struct Filling<'p> {
     segments: std::slice::Iter<'p, Segment>,
     segment: Option<&'p Segment>,
-    /// Pieces of it that are whole, with their checksums.
+    /// Its complete pieces, with their checksums.
     crcs: Vec<u64>,
-    /// Bytes of the next one.
+    /// Bytes of the next piece.
     part: u64,
     crc: Crc64,
 }
@@ -227,7 +230,7 @@ impl Work<'_> {
                     let next = filling.segments.next();
                     let next =
                         next.ok_or_else(|| Error::internal("more bytes than were planned"))?;
-                    // What no piece covers is zero.
+                    // Bytes outside all pieces are zero.
                     self.pool.zero(self.chunk, 0, next.len_bytes as u32);
                     filling.segment.insert(next)
                 }
@@ -266,7 +269,7 @@ impl Work<'_> {
     ) -> Result<()> {
         let changed = || {
             Error::corrupt("the memory of this machine changed what was read before it was written")
-                .next("test the memory of this machine, and copy on another one")
+                .next("test the memory of this machine, and copy on another machine")
         };
         for (piece, &crc) in segment.pieces.iter().zip(crcs) {
             let stream_at = segment.stream_at_bytes + piece.segment_at_bytes;
@@ -291,10 +294,10 @@ impl Work<'_> {
     }
 }
 
-/// How the regions of a rank lie in a stream.
+/// The layout of a rank's regions in a stream.
 fn plan_of(rank: &RankRecord) -> Plan {
     let entries = rank.regions.iter().map(|region| Entry::Copied {
-        // What another rank stores for all is copied with that one.
+        // A region that another rank stores for all is copied with that rank.
         len_bytes: match region.same_as {
             None => region.len_bytes,
             Some(_) => 0,

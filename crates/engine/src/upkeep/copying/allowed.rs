@@ -1,10 +1,11 @@
-//! Whether a copy may be made: what is refused before anything is written.
+//! Checks whether a copy may be made, before anything is written.
 //!
-//! How: sources and destinations are read as one catalog, and the destinations as one of their own.
+//! How: sources and destinations are read as one catalog, and the destinations also as one of their
+//! own.
 //!
 //! Invariants:
 //! 1. Nothing is changed here.
-//! 2. What counts in the destinations before the copy counts after it.
+//! 2. Every checkpoint that counts in the destinations before the copy counts after it.
 //!
 //! Not here: what is missing or damaged in the sources (`copying.rs`).
 
@@ -20,7 +21,7 @@ use orcheck_io::disk::Dir;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// What comes to one disk.
+/// What one disk receives.
 struct Share<'a> {
     names: Vec<&'a str>,
     needed_bytes: u64,
@@ -60,7 +61,8 @@ impl Order<'_> {
         }
     }
 
-    /// Whether the copy may be made, by what sources and destinations hold together; what is there of it already.
+    /// Checks, by what sources and destinations hold together, whether the copy may be made;
+    /// returns an existing copy.
     pub(super) fn look(&self, dirs: &[Arc<dyn Dir>]) -> Result<Option<Commit>> {
         let sources = self.catalog.places();
         let all = Catalog::scan_trusting(self.job, &[sources, dirs].concat(), self.trust)?;
@@ -77,7 +79,8 @@ impl Order<'_> {
                 .is_some_and(|name| self.is_of_it(name) && matches!(name, FileName::Commit { .. }))
         });
         let Some((number, entry, _)) = recorded else {
-            // Breaks if: such files are replaced; a newer checkpoint there that refers to them would be lost.
+            // Breaks if: such files are replaced; a newer checkpoint there that refers to them
+            // would be lost.
             if !off(Switch::CopyUnreferred) {
                 check_unreferred(&there, step, epoch, &BTreeSet::new()).map_err(|error| {
                     error
@@ -106,7 +109,7 @@ impl Order<'_> {
     }
 
     /// # Errors
-    /// Fenced or Invalid: the checkpoint is superseded or rejected, and a copy of it would be as well.
+    /// Fenced or Invalid: the checkpoint is superseded or rejected, and so would be its copy.
     fn require_counting(&self, all: &Catalog) -> Result<()> {
         let (step, epoch) = self.key();
         let same = |commit: &&Commit| {
@@ -114,7 +117,8 @@ impl Order<'_> {
                 && commit.record.level == self.commit.record.level
         };
         if let Some(fenced) = all.fenced().iter().find(same)
-            // Breaks if: it is copied all the same; where the note is not known, the superseded step would be the newest.
+            // Breaks if: it is copied all the same; where the resumed record is not known, the
+            // superseded step would be the newest.
             && !off(Switch::CopySuperseded)
         {
             let why = all.why_fenced(&fenced.record);
@@ -150,12 +154,14 @@ impl Order<'_> {
         Ok(())
     }
 
-    /// Refuses directories in which a checkpoint that counts would not count any more with the copy beside it: the resume
-    /// rule takes a later run's copy for one of a run that went back, and a counter belongs to one run. What a note of
-    /// resumption among the sources says was superseded is not missed.
+    /// Refuses directories in which the copy would make another checkpoint stop counting: the
+    /// resume rule takes a later run's copy for that of a run that went back, and a counter belongs
+    /// to one run. Checkpoints that a resumed record among the sources says were superseded do not
+    /// matter.
     fn check_supersedes(&self, there: &Catalog) -> Result<()> {
         let (step, epoch) = self.key();
-        // Breaks if: commits of later runs count as such a note; the copy would then always excuse itself.
+        // Breaks if: commits of later runs count as such a record; the copy would always excuse
+        // itself.
         let notes = || {
             self.catalog
                 .claims()
@@ -171,11 +177,13 @@ impl Order<'_> {
             });
             by_it && !went_back
         });
-        // Breaks if: it is passed over; the next run would go back to the copy, and prune what is newer.
+        // Breaks if: this is ignored; the next run would go back to the copy, and prune what is
+        // newer.
         match superseded.filter(|_| !off(Switch::CopySupersedes)) {
             None => Ok(()),
             Some(commit) => Err(Error::invalid(format!(
-                "step {} of epoch {} counts in the directory that is copied to, and would not count any more beside step {step} of epoch {epoch}",
+                "step {} of epoch {} counts in the directory that is copied to, and would no \
+                 longer count beside step {step} of epoch {epoch}",
                 commit.record.step, commit.record.epoch
             ))
             .next(format!(
@@ -198,7 +206,7 @@ impl Order<'_> {
         })
     }
 
-    /// Refuses destinations without room for what comes to them; those on one disk share its room.
+    /// Refuses destinations without enough space; those on one disk share its space.
     pub(super) fn check_room(
         &self,
         there: &[Option<Arc<dyn Dir>>],
@@ -209,7 +217,7 @@ impl Order<'_> {
             let dir = there[number].as_ref().unwrap_or(&destination.root);
             let disk = match dir.taken_itself() {
                 Ok(taken) => (true, taken.id.0),
-                // Of a server's disk only the server knows; the nodes' directories have one root.
+                // Only a server knows the space on its disk; the nodes' directories have one root.
                 Err(_) if self.level == Level::Node => (false, 0),
                 Err(_) => (false, number as u64),
             };
@@ -240,13 +248,15 @@ impl Order<'_> {
         }
     }
 
-    /// Refuses directories that hold files of another job, or of one that the keys given cannot tell.
+    /// Refuses directories that hold files of another job, or of a job that the given keys cannot
+    /// identify.
     fn check_job(&self, dirs: &[Arc<dyn Dir>]) -> Result<()> {
         for dir in dirs {
             for entry in dir.list()? {
-                // What cannot be read, or is not believed, is the catalog's business.
+                // The catalog deals with files that are unreadable or not believed.
                 let named = job_named_by(dir.as_ref(), &entry.name, self.trust);
-                // Breaks if: one of another key counts as not believed; another job's directory would be copied to.
+                // Breaks if: a record of another key counts as not believed; the copy would go to
+                // another job's directory.
                 let named = named.map_err(|error| {
                     error.at(dir.path().join(&entry.name).display()).next(
                         "copy to another directory, or give the key of the run that wrote it with --encrypt-key, after the first",
@@ -269,7 +279,7 @@ impl Order<'_> {
 }
 
 /// # Errors
-/// NotFound: the record of a copy is there, and a container of it is not.
+/// NotFound: the record of a copy exists, but not one of its containers.
 fn require_containers(found: &Commit, there: &Catalog) -> Result<()> {
     let step = found.record.step;
     for container in &found.record.containers {

@@ -389,7 +389,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         told: &[
             "checkpoint 3 is lost at level global",
             "takes no more containers of this run",
-            "see whether that directory or node is reachable; the next checkpoint tries again",
+            "check whether that directory or node is reachable; the next checkpoint tries again",
         ],
         ..CALM
     },
