@@ -30,6 +30,7 @@
 //! Survives: the loss of a step at one level or at all. Not here: where bytes lie in files
 //! (`ledger.rs`), the copy (`stage.rs`), what may be deleted (`prune.rs`).
 
+use crate::capture::home::{Fate, Home};
 use crate::capture::pages::{Copied, Pages, Wanted};
 use crate::capture::stream::{Piece, Segment};
 use orcheck_format::disk::{Extent, FileName};
@@ -51,26 +52,6 @@ const REST: u32 = 8;
 const WORTH_BYTES: u64 = 1024;
 /// Maximum number of notes kept for the user.
 const MAX_NOTES: usize = 16;
-
-/// Where bytes were stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Home {
-    /// The step whose snapshot stored them.
-    pub step: u64,
-    /// Offset in its stream.
-    pub stream_at_bytes: u64,
-}
-
-/// The outcome of a step, over all levels of the session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
-    /// Committed at every level.
-    Committed,
-    /// Not yet decided at every level.
-    Pending,
-    /// Lost at one level or more.
-    Lost,
-}
 
 /// Why a snapshot refers to nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -22,7 +22,7 @@
 //! Not here: the kernel's side (`io::track`), the chunks (`stage.rs`), what homes mean
 //! (`baseline.rs`).
 
-use crate::capture::baseline::{Fate, Home};
+use crate::capture::home::{Fate, Home};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{CrcShift, Error, Result, crc64_combine};
 use orcheck_io::failpoints::Failpoints;

@@ -21,7 +21,7 @@
 //! (`io::secret`). Nothing here notices that the newest checkpoints were removed: those that remain
 //! are older and genuine.
 
-use crate::encoding::pieces::{ContainerKey, no_key};
+use crate::encoding::key::{ContainerKey, Len, WHO_CAN_WRITE, no_key, other_key};
 use orcheck_format::disk::{ContainerHeader, KEY_ID_BYTES, MAC_BYTES, seal, seal_of};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Detail, Error, Result};
@@ -91,14 +91,6 @@ pub struct Trust {
     /// Encryption is configured.
     encrypts: bool,
     accept: Accept,
-}
-
-struct Len(usize);
-
-impl hkdf::KeyType for Len {
-    fn len(&self) -> usize {
-        self.0
-    }
 }
 
 impl Trust {
@@ -244,9 +236,6 @@ impl Trust {
     }
 }
 
-/// Next step for a forgery.
-pub(crate) const WHO_CAN_WRITE: &str = "find out who can write to the job's directories";
-
 /// Next step for a refusal.
 pub const HOW_TO_ACCEPT: &str = "if this job was not encrypted until now, set accept = ['plain', 'v1'] (--accept plain,v1) for one run";
 
@@ -257,14 +246,4 @@ fn refused(what: &str) -> Error {
     ))
     .with(Detail::Unauthenticated)
     .next(HOW_TO_ACCEPT)
-}
-
-/// The error for data that needs another key.
-#[must_use]
-pub fn other_key(what: &str) -> Error {
-    Error::invalid(format!("{what} than those given"))
-        .with(Detail::OtherKey)
-        .next(
-            "add the key of the run that wrote it to encrypt_key (--encrypt-key), after the one that writes",
-        )
 }

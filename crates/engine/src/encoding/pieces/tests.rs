@@ -1,7 +1,8 @@
 //! Tests that pieces come back, and that nothing else does.
 
 use super::*;
-use orcheck_format::disk::{Features, MAX_ALIGNMENT_BYTES};
+use crate::encoding::key::{Form, derive};
+use orcheck_format::disk::{ContainerHeader, Features, MAX_ALIGNMENT_BYTES};
 use orcheck_format::{Epoch, ErrorKind, JobName, Level, NodeId, Rank, RunId, WriterId};
 use orcheck_pool::PoolShape;
 use proptest::prelude::*;
