@@ -14,12 +14,14 @@ use crate::exit;
 
 mod advice;
 mod plan;
+mod values;
 
 pub use advice::{AdviceArgs, JobFigures, MachineFigures};
 pub use plan::{
     BurstArgs, CalibrateArgs, How, IntervalArgs, JobArgs, OverheadArgs, Plan, PlanArgs,
-    SimulateArgs, SurvivalArgs, time_or_none, time_with_unit,
+    SimulateArgs, SurvivalArgs,
 };
+pub use values::{time_or_none, time_with_unit};
 
 /// Orchestrated checkpoints for parallel programs: list, verify and restore them, and keep a program running.
 #[derive(Debug, Parser)]

@@ -13,6 +13,7 @@
 //! | `agent.rs` | finds or starts the agent of this node |
 //! | `threads.rs` | the threads of a rank |
 //! | `peers.rs` | addresses and replicas of the job's nodes |
+//! | `holdings.rs` | which files each node holds |
 //! | `members.rs` | nodes of earlier runs |
 //! | `reopen.rs` | what one session of a run passes to the next |
 //! | `mender.rs` | the thread that makes lost copies again |
@@ -25,6 +26,7 @@ mod connect;
 mod doors;
 mod environment;
 mod facts;
+mod holdings;
 mod link;
 mod members;
 mod mender;
@@ -38,9 +40,10 @@ pub(crate) use agent::dies_with_ranks;
 pub use agreements::JOB_VARIABLE;
 pub(crate) use agreements::agree_on_options;
 pub use environment::Environment;
+pub(crate) use holdings::exchange_holdings;
 pub(crate) use link::Link;
 pub(crate) use members::{find_absent, forget, may_know_more};
 pub(crate) use mender::Mender;
-pub(crate) use peers::{exchange_holdings, tell_sources};
+pub(crate) use peers::tell_sources;
 pub(crate) use reopen::Reopen;
 pub(crate) use stages::{Opened, open};

@@ -14,5 +14,5 @@ mod route;
 
 pub use array::ArrayLayout;
 pub use region::{CPU_WRITES_ONLY, Codec, OPTIONAL, SAME, Stored};
-pub(crate) use region::{Region, Regions, Target};
+pub(crate) use region::{Region, Regions, RoutedFiles, Target};
 pub(crate) use route::{Route, check_routed, restore_files};

@@ -3,7 +3,9 @@
 //! | file | what |
 //! | --- | --- |
 //! | `dir.rs` | directories: names, modes, listings, whether a path still leads here; `dir/shared.rs`: those of a group |
-//! | `file.rs` | files: exact reads and writes, direct I/O, durability; small files written as a whole |
+//! | `file.rs` | files: exact reads and writes, direct I/O, durability |
+//! | `small.rs` | small files, written and read as a whole |
+//! | `usage.rs` | what a file takes of its disk |
 //! | `lock.rs` | locks that belong to an open file |
 //! | `ram.rs` | the same traits in the memory of this process |
 //! | `paced.rs` | a directory that is read no faster than a stated rate |
@@ -17,16 +19,19 @@ mod file;
 mod lock;
 mod paced;
 mod ram;
+mod small;
+mod usage;
 
 pub use device::Device;
 pub use dir::{
-    Create, Dir, DiskUsage, Entry, check_name, kind_name, linked, open_local, open_local_shared,
+    Create, Dir, Entry, check_name, kind_name, linked, open_local, open_local_shared,
     open_local_unlinked,
 };
 pub use file::{
-    File, PinnedWrite, check_aligned, check_length, check_range, read_small, read_span,
-    write_pinned, write_private, write_small,
+    File, PinnedWrite, check_aligned, check_length, check_range, read_span, write_pinned,
 };
 pub use lock::{Lock, ofd_is_locked, ofd_lock, ofd_unlock_all, reopen};
 pub use paced::{Pace, paced};
 pub use ram::Ram;
+pub use small::{read_small, write_private, write_small};
+pub use usage::DiskUsage;

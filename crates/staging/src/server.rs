@@ -14,15 +14,16 @@
 //! Survives: callers of every kind (`session.rs`), disks of every kind (the caller gets the error), its own death (what
 //! was not acknowledged has no commit record). Not here: what containers and records mean (the engine, at the callers).
 
-mod account;
 mod ahead;
 mod identity;
 mod intake;
+mod locked;
 mod log;
 mod names;
+pub mod pauses;
 pub mod pull;
-mod reconcile;
-pub mod room;
+mod quota;
+mod recount;
 mod session;
 mod sharing;
 mod tenants;
@@ -30,7 +31,8 @@ mod tenants;
 use crate::open_dir;
 use ahead::Slots;
 pub use identity::expect_identity;
-use intake::{Intake, Memory, guard};
+use intake::{Intake, Memory};
+use locked::guard;
 use log::Log;
 use names::Names;
 use orcheck_format::wire::{Message, PIECE_BYTES, Reply, StoreMessage};
@@ -315,7 +317,7 @@ impl Stopper {
     pub fn reconcile(&self) -> Result<()> {
         let owned = self.shared.served.owned();
         let mut owned = owned.iter();
-        owned.try_for_each(|one| reconcile::recount(&self.shared, one, &mut || true))
+        owned.try_for_each(|one| recount::recount(&self.shared, one, &mut || true))
     }
 
     /// From now on these are served, and nobody else; open connections continue until they end. New quotas hold
@@ -342,7 +344,7 @@ impl Stopper {
         for one in shared.served.owned() {
             if one.account.most().is_some() && !one.account.is_complete() {
                 // A directory that cannot be listed is in the log, and is tried again.
-                let _ = reconcile::recount(shared, &one, &mut || !shared.is_stopping());
+                let _ = recount::recount(shared, &one, &mut || !shared.is_stopping());
             }
         }
         Ok(reread)
@@ -477,7 +479,7 @@ impl Server {
 
     /// Serves until it is stopped.
     pub fn run(mut self) {
-        let reconciling = reconcile::start(&self.shared);
+        let reconciling = recount::start(&self.shared);
         while !self.shared.is_stopping() {
             let due = self.shared.look(Pull::due);
             let look = due.map_or(LOOK, |_| LOOK_SOON);

@@ -1,6 +1,6 @@
 //! Room for ordinary traffic, on disks of our own making.
 
-use orcheck_staging::server::room::{FIRST_PAUSE, PAUSE_MAX, Room, Seen};
+use orcheck_staging::server::pauses::{FIRST_PAUSE, PAUSE_MAX, Room, Seen};
 use std::time::Duration;
 
 const PIECE_BYTES: f64 = 4.0 * 1024.0 * 1024.0;

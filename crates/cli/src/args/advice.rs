@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::plan::{time, time_or_none, whole};
+use super::values::{time, time_or_none, whole};
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Advice")]

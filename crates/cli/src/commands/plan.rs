@@ -5,6 +5,7 @@
 mod advice;
 mod burst;
 mod calibrate;
+mod choices;
 mod figures;
 mod interval;
 mod overhead;

@@ -14,7 +14,7 @@ use crate::checkpoint::agreement::{Agreed, Minima, Offer};
 use crate::checkpoint::backlog::Blocker;
 use crate::collective::agree_min;
 use crate::options::{AgentKind, Marshal};
-use crate::regions::{CPU_WRITES_ONLY, Regions, SAME};
+use crate::regions::{CPU_WRITES_ONLY, Regions, RoutedFiles, SAME};
 use crate::session::{HISTORY, Lent, RETURN_WAIT, Session, Stager, engine_gone};
 use orcheck_engine::capture::{
     Beginning, Capture, Entry, Fate, Pages, Plan, Source, StageContext, Staging,
@@ -217,7 +217,8 @@ impl Session {
             (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for (name, region) in self.memory.regions.iter() {
             let elsewhere = (region.flags & SAME != 0 && storer != self.rank).then_some(storer);
-            let Some((record, source)) = region.prepare(name, elsewhere, route)? else {
+            let files = route.map(|route| route as &dyn RoutedFiles);
+            let Some((record, source)) = region.prepare(name, elsewhere, files)? else {
                 continue;
             };
             let len_bytes = record.len_bytes;

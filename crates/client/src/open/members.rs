@@ -16,7 +16,7 @@
 //! (`engine::agent`).
 
 use crate::collective::{Collective, agree, agree_min, bcast_bytes};
-use crate::open::peers::{Peers, exchange_holdings};
+use crate::open::holdings::exchange_holdings;
 use orcheck_engine::directory::epoch::read_members;
 use orcheck_engine::encoding::Trust;
 use orcheck_engine::node::Layout;
@@ -79,7 +79,7 @@ pub(crate) fn remembered(
 pub(crate) fn remember(
     dir: &dyn Dir,
     (job, epoch): (&JobName, Epoch),
-    peers: &Peers,
+    (nodes, absent): (&[NodeAt], &[Member]),
     trust: &Trust,
 ) -> Result<()> {
     let member = |node: &NodeAt| Member {
@@ -89,11 +89,11 @@ pub(crate) fn remember(
         encrypt: node.key.encrypt,
         epoch: epoch.counter,
     };
-    let present = peers.nodes.iter().map(member);
+    let present = nodes.iter().map(member);
     let members = Members {
         job: job.clone(),
         epoch,
-        nodes: present.chain(peers.absent.iter().cloned()).collect(),
+        nodes: present.chain(absent.iter().cloned()).collect(),
     };
     let name = FileName::Members {
         epoch: epoch.counter,

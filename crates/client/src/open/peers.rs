@@ -8,7 +8,7 @@
 //!
 //! Not here: what replicas are (`engine::replicas`, `engine::keeper`).
 
-use crate::collective::{Collective, agree, agree_min, bcast_bytes, rows};
+use crate::collective::{Collective, agree, bcast_bytes};
 use crate::open::doors;
 use crate::open::members::{remember, remembered};
 use crate::open::start::Start;
@@ -16,7 +16,7 @@ use crate::options::Options;
 use orcheck_engine::encoding::Trust;
 use orcheck_engine::host::Replication;
 use orcheck_engine::node::Layout;
-use orcheck_engine::replicas::{Files, Holdings, NodeAt, ReplicaStore};
+use orcheck_engine::replicas::{Holdings, NodeAt, ReplicaStore};
 use orcheck_format::disk::Member;
 use orcheck_format::{Epoch, JobName, Rank, Result};
 use orcheck_io::disk::Dir;
@@ -111,7 +111,7 @@ impl Peers {
         let mut known = remembered(dir, (job, epoch.counter), trust, notes)?;
         known.retain(|member| self.nodes.iter().all(|node| node.name != member.name));
         self.absent = known;
-        remember(dir, (job, epoch), self, trust)
+        remember(dir, (job, epoch), (&self.nodes, &self.absent), trust)
     }
 
     /// What the engine must know about replication.
@@ -176,33 +176,4 @@ pub(crate) fn tell_sources(
     }
     let tells = rank == 0 && !told.is_empty();
     Ok(tells.then(|| format!("read from other nodes: {}", told.join(", "))))
-}
-
-/// What the lowest rank of each node reports that its node holds. Collective; for each node, every
-/// rank receives as many bytes as the longest list has.
-pub(crate) fn exchange_holdings(
-    collective: &mut dyn Collective,
-    layout: &Layout,
-    own: Result<Files>,
-) -> Result<Holdings> {
-    let lines = |(name, len_bytes): &(String, u64)| format!("{name} {len_bytes}\n");
-    let text = own.map(|files| files.iter().map(lines).collect::<String>());
-    let mut longest = [-(text.as_ref().map_or(0, String::len) as i64)];
-    let text = agree_min(collective, text, &mut longest)?;
-    let room = longest[0].unsigned_abs() as usize;
-    let rank = collective.rank();
-    let node = layout.node_of(rank).index();
-    let mine = layout.leads_node(rank).then_some((node, text.as_bytes()));
-    let table = rows(collective, (layout.nodes.len(), room), mine)?;
-    let parse = |part: &[u8]| {
-        let text = String::from_utf8_lossy(part);
-        let files = text.trim_end_matches('\0').lines().filter_map(|line| {
-            let (name, len) = line.split_once(' ')?;
-            Some((name.to_owned(), len.parse().ok()?))
-        });
-        files.collect::<Vec<_>>()
-    };
-    let mut parts: Holdings = table.chunks_exact(room.max(1)).map(parse).collect();
-    parts.resize(layout.nodes.len(), Vec::new());
-    Ok(parts)
 }

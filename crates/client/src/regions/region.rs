@@ -7,13 +7,22 @@
 //! Not here: copying (`engine::stage`), reading back (`engine::restore`).
 
 use crate::regions::array::ArrayLayout;
-use crate::regions::route::Route;
 use orcheck_engine::capture::Source;
 use orcheck_format::disk::{MAX_NAME_BYTES, RegionKind, RegionRecord};
 use orcheck_format::{Dtype, Error, ErrorKind, Rank, Result};
+use orcheck_io::disk::File;
 use orcheck_io::memory::{Span, crc_span};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+
+/// Where the routed files of a rank are (`route.rs`).
+pub(crate) trait RoutedFiles {
+    /// Opens a file to read.
+    ///
+    /// # Errors
+    /// NotFound; otherwise an error that says what is in its place.
+    fn open(&self, name: &str) -> Result<Box<dyn File>>;
+}
 
 /// The region may be absent from a checkpoint at restart.
 pub const OPTIONAL: u32 = 1;
@@ -334,7 +343,7 @@ impl Region {
         &self,
         name: &str,
         stored_by: Option<Rank>,
-        route: Option<&Route>,
+        route: Option<&dyn RoutedFiles>,
     ) -> Result<Option<(RegionRecord, Source)>> {
         let (len_bytes, mut source) = match &self.target {
             Target::Memory(span) => (span.len_bytes() as u64, Source::Memory(*span)),

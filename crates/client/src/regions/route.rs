@@ -26,7 +26,7 @@
 //! Not here: copying the contents of a file (`regions.rs`).
 
 use crate::options::Options;
-use crate::regions::region::{OPTIONAL, Region, Regions};
+use crate::regions::region::{OPTIONAL, Region, Regions, RoutedFiles};
 use crate::report::Warnings;
 use orcheck_engine::directory::routed::{Routed, collect, taken_bytes};
 use orcheck_engine::node::Index;
@@ -96,6 +96,13 @@ impl Budget {
             self.len_bytes
         ))
         .next("set `route_dir` or `node_dir` to a local disk, or raise `route_budget`"))
+    }
+}
+
+impl RoutedFiles for Route {
+    fn open(&self, name: &str) -> Result<Box<dyn File>> {
+        let (dir, file) = self.walk(name, false)?;
+        dir.open(file)
     }
 }
 
@@ -214,15 +221,6 @@ impl Route {
             dir = dir.child(part, make)?;
         }
         Ok((dir, file))
-    }
-
-    /// Opens a file for reading.
-    ///
-    /// # Errors
-    /// NotFound; otherwise an error that says what is in its place.
-    pub(crate) fn open(&self, name: &str) -> Result<Box<dyn File>> {
-        let (dir, file) = self.walk(name, false)?;
-        dir.open(file)
     }
 
     /// Creates a file, after [`Self::make_room`].

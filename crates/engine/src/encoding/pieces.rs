@@ -26,9 +26,7 @@
 use crate::encoding::key::{Binding, ContainerKey, no_key};
 use crate::encoding::shuffle::{shuffle, unshuffle};
 use crate::encoding::trust::{Accept, Trust};
-use orcheck_format::disk::{
-    Compression, Encoding, Extent, MAX_ENCODED_BYTES,
-};
+use orcheck_format::disk::{Compression, Encoding, Extent, MAX_ENCODED_BYTES};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Rank, Result, crc64};
 use orcheck_io::memory::copy_into;

@@ -24,6 +24,7 @@ mod shared;
 
 use crate::descriptor;
 use crate::disk::file::{File, OsFile};
+use crate::disk::usage::DiskUsage;
 use crate::errno::{errno_name, os_error, retry, rustix_error};
 use crate::failpoints::{Effect, Failpoints};
 use crate::rng::random_bytes;
@@ -57,42 +58,6 @@ pub struct Entry {
     pub len_bytes: u64,
     /// Whether it is a directory.
     pub is_dir: bool,
-}
-
-/// What a file or directory takes of its disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DiskUsage {
-    /// Which one it is: device and inode.
-    pub id: (u64, u64),
-    /// Whether it is a directory.
-    pub is_dir: bool,
-    /// How many names it has, at most 1 for a directory. What has none is gone when the last one closes it.
-    pub names: u64,
-    /// Length in bytes; 0 for a directory.
-    pub len_bytes: u64,
-    /// Bytes of the blocks that it has on the disk now.
-    pub disk_bytes: u64,
-}
-
-impl DiskUsage {
-    /// What `stat` says.
-    pub fn of(stat: &fs::Stat) -> Self {
-        let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-        let size = u64::try_from(stat.st_size).unwrap_or(0);
-        #[allow(clippy::useless_conversion)] // 32 bits on Arm
-        let links = u64::from(stat.st_nlink);
-        DiskUsage {
-            id: (stat.st_dev, stat.st_ino),
-            is_dir,
-            // Breaks if: a removed directory that somebody has open counts as one that has a name.
-            names: if is_dir { links.min(1) } else { links },
-            len_bytes: if is_dir { 0 } else { size },
-            // In units of 512 bytes, whatever the block of the file system.
-            disk_bytes: u64::try_from(stat.st_blocks)
-                .unwrap_or(0)
-                .saturating_mul(512),
-        }
-    }
 }
 
 /// An open directory. Names are single components; paths in messages are full.

@@ -11,8 +11,8 @@
 //!
 //! Survives: reads that fail (told to who asks for that very piece). Not here: who is likely to continue (`session/reading.rs`).
 
-use crate::server::account::Held;
-use crate::server::intake::guard;
+use crate::server::locked::guard;
+use crate::server::quota::Held;
 use orcheck_format::{Error, Result};
 use orcheck_io::disk::File;
 use orcheck_io::machine::thread;

@@ -14,7 +14,8 @@
 //! Survives: a disk that is full, slow or broken (the file's error). Not here: who may send (`pull.rs`), sockets
 //! (`session.rs`).
 
-use crate::server::account::Held;
+use crate::server::locked::guard;
+use crate::server::quota::Held;
 use crate::server::sharing::Sharing;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result};
@@ -22,7 +23,7 @@ use orcheck_io::machine::thread;
 use orcheck_io::memory::Buffer;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -30,10 +31,6 @@ use std::time::Duration;
 const ALIGNMENT: usize = 4096;
 /// Bytes of one file that are written before another file has its turn.
 const RUN_BYTES: u64 = 128 << 20;
-
-pub(crate) fn guard<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// A bounded number of pieces of memory; nobody has more than a share.
 pub(crate) struct Memory {

@@ -6,7 +6,7 @@
 //!
 //! Not here: where lines go (the command), what is counted for the end ([`crate::server::Counts`]).
 
-use crate::server::intake::guard;
+use crate::server::locked::guard;
 use orcheck_io::clock::Clock;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};

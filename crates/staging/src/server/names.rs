@@ -10,7 +10,7 @@
 //! Survives: syncs that fail: the next caller syncs again. That names may be lost is noted by what syncs, before that. Not here: changes
 //! by anybody who is not a caller of this server; they sync their own.
 
-use crate::server::intake::guard;
+use crate::server::locked::guard;
 use orcheck_format::Result;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::StoreDir;

@@ -14,9 +14,9 @@
 
 mod reading;
 
-use crate::server::account::Account;
 use crate::server::intake::{Incoming, Piece, small_piece};
 use crate::server::pull::{Begins, Pull};
+use crate::server::quota::Account;
 use crate::server::{Order, Shared};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::{

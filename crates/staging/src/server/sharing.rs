@@ -6,10 +6,10 @@
 //!    when others are known to be there, or when there is none.
 //! 2. A server that is about to end does not pause, and ends the pauses that it is in: nothing is learned from these.
 //!
-//! Not here: how long to pause (`room.rs`), where the disk's counters are ([`Device`]).
+//! Not here: how long to pause (`pauses.rs`), where the disk's counters are ([`Device`]).
 
-use crate::server::intake::guard;
-use crate::server::room::{FIRST_PAUSE, Room, Seen};
+use crate::server::locked::guard;
+use crate::server::pauses::{FIRST_PAUSE, Room, Seen};
 use orcheck_format::Result;
 use orcheck_io::clock::Clock;
 use orcheck_io::disk::Device;

@@ -6,10 +6,10 @@
 //! 3. What changes counts for connections that begin; those that are there continue.
 //! 4. What cannot be served as a whole changes nothing.
 //!
-//! Not here: what they have taken of the disk (`account.rs`), where what is wanted comes from (the command).
+//! Not here: what they have taken of the disk (`quota.rs`), where what is wanted comes from (the command).
 
-use crate::server::account::Account;
-use crate::server::intake::guard;
+use crate::server::locked::guard;
+use crate::server::quota::Account;
 use crate::server::{LOCK_FILE, identity};
 use orcheck_format::disk::MAX_FILE_NAME_BYTES;
 use orcheck_format::sabotage::{Switch, off};

@@ -8,6 +8,7 @@ use orcheck_planner::advice::{Choice, Failing, Machine, Rates, Task, Way, best};
 use orcheck_planner::survival::{Redundancy, Setup};
 use serde_json::{Value, json};
 
+use super::choices::{checkpoints, interval_s, name_of};
 use super::figures::{Figures, flag, is_time, presets};
 use super::pictures;
 use crate::args::AdviceArgs;
@@ -149,17 +150,6 @@ fn hopeless(choices: &[Choice]) -> Error {
     .next(next)
 }
 
-/// What a way is called.
-pub fn name_of(way: Way) -> String {
-    match way {
-        Way::Program => "program, global".to_owned(),
-        Way::Global => "global".to_owned(),
-        Way::Node => "node, global".to_owned(),
-        Way::Peers { replicas } => format!("peers({replicas}), global"),
-        Way::PeersAlone { replicas } => format!("peers({replicas})"),
-    }
-}
-
 /// The recommendation.
 fn words(choices: &[Choice], at: usize, work_s: f64) -> String {
     let choice = &choices[at];
@@ -222,12 +212,6 @@ fn words(choices: &[Choice], at: usize, work_s: f64) -> String {
         }
     }
     text
-}
-
-/// Computing between two checkpoints.
-fn interval_s(choice: &Choice) -> f64 {
-    let found = choice.found.as_ref();
-    found.map_or(f64::INFINITY, |found| found.pattern.interval_s)
 }
 
 /// Options of Orcheck for it.
@@ -320,16 +304,6 @@ fn ways(choices: &[Choice], at: usize, work_s: f64) -> String {
          every: computing between two checkpoints; takes: the work, with all failures; costs: the time that the program waits for a checkpoint.\n",
         table_text(&shown)
     )
-}
-
-/// The share of the time that goes into checkpoints that count.
-pub fn checkpoints(choice: &Choice) -> f64 {
-    let last = choice
-        .levels
-        .0
-        .last()
-        .map_or(0.0, |level| level.checkpoint_s);
-    choice.efficiency() * last / interval_s(choice)
 }
 
 /// How many nodes may be lost at once, with as many replicas as there may be.

@@ -10,7 +10,7 @@ use orcheck_planner::advice::{Choice, Machine, REPLICAS_MAX, Task, Way};
 use orcheck_planner::life::{Failures, Job, Life};
 use orcheck_planner::survival::{Redundancy, Setup};
 
-use super::advice::{checkpoints, name_of};
+use super::choices::{checkpoints, name_of};
 use super::threads::spread;
 use crate::output::{count, span};
 use crate::picture::{Axis, Bars, Curve, Lines, Panel, draw};

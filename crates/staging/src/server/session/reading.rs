@@ -6,8 +6,8 @@
 //! Not here: the reading itself (`ahead.rs`).
 
 use super::{FRAME_TIMEOUT, Opened, SIGN_OF_LIFE, Session};
-use crate::server::account::Held;
 use crate::server::ahead::{Ahead, PIECES};
+use crate::server::quota::Held;
 use orcheck_format::wire::{PIECE_BYTES, Reply};
 use orcheck_format::{Error, Result};
 use orcheck_io::memory::Buffer;

@@ -20,10 +20,10 @@
 //!    its own.
 //!
 //! Survives: calls that fail half-way (what is there is looked at afterwards), whoever changes the directory beside the
-//! server (found when it is counted again, and logged). Not here: when it is counted again (`reconcile.rs`), what else
+//! server (found when it is counted again, and logged). Not here: when it is counted again (`recount.rs`), what else
 //! fills the disk (it says so itself).
 
-use crate::server::intake::guard;
+use crate::server::locked::guard;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::{MAX_DEPTH, StoreDir};
 use orcheck_format::{Error, ErrorKind, Result};

@@ -9,9 +9,9 @@
 //! 2. What was found to be charged wrongly is corrected, and one line of the log.
 //!
 //! Survives: directories that cannot be listed (what was charged before stands, and it is tried again). Not here: what is
-//! charged (`account.rs`).
+//! charged (`quota.rs`).
 
-use crate::server::account::Recount;
+use crate::server::quota::Recount;
 use crate::server::tenants::Owned;
 use crate::server::{LOOK, Shared};
 use orcheck_format::Result;
