@@ -3,25 +3,29 @@
 //! Later sources win: the built-in default, the program's text (`orc_open`), the file
 //! `$ORCHECK_CONFIG`, the environment (`ORCHECK_` and the option's name in capitals). Every option
 //! has its variable; an unknown name is an error that proposes the nearest one
-//! (`options/variables.rs` lists the variables that are not options).
+//! (`options/other_variables.rs` lists the variables that are not options).
 //!
 //! Invariant: all ranks of a job must have the same options, except `node_name` and the sources of
 //! keys.
 
 mod enabled;
+mod fields;
 mod kinds;
-mod raw;
+mod other_variables;
 mod together;
-mod variables;
-mod wrong;
+mod wrong_value;
 
 pub use enabled::Without;
+pub(crate) use fields::distance;
 pub use kinds::{
     AgentKind, Balance, Close, IncrementalKind, IntervalKind, Marshal, NetKind, Numa, OnLoss,
     Overrun,
 };
-pub(crate) use raw::distance;
 
+use fields::{
+    EncryptName, HugePagesName, ModeName, NAMES, OneOrMany, Raw, SchemeName, Size, StartName,
+    nearest,
+};
 use orcheck_engine::capture::MAX_CHAIN;
 use orcheck_engine::encoding::Accept;
 use orcheck_engine::node::{Mode, Scheme};
@@ -31,13 +35,9 @@ use orcheck_format::{Error, Result};
 use orcheck_io::user::{SecretSource, env_names, env_text, env_var, read_text};
 use orcheck_pool::HugePages;
 use orcheck_staging::client::{is_served, with_key};
-use raw::{
-    EncryptName, HugePagesName, ModeName, NAMES, OneOrMany, Raw, SchemeName, Size, StartName,
-    nearest,
-};
 use std::path::{Path, PathBuf};
 use together::{SIGTERM, encoding, mtbf, replica_store, replicas, start, watched_signal};
-use wrong::blame;
+use wrong_value::blame;
 
 /// Largest configuration file.
 const CONFIG_LIMIT_BYTES: u64 = 1 << 20;
@@ -187,7 +187,7 @@ impl Options {
             entry.or_insert(toml::Value::Integer(end));
         }
         let options = Self::from_table(table)
-            .map_err(|error| variables::name_in(error, &from_environment))?;
+            .map_err(|error| other_variables::name_in(error, &from_environment))?;
         Ok(Self {
             end_is_given,
             ..options
@@ -491,7 +491,7 @@ fn table_of(text: Option<&str>) -> Result<(toml::Table, Vec<&'static str>)> {
     }
     let (mut empty, mut set) = (Vec::new(), Vec::new());
     for name in NAMES {
-        match env_text(&variables::variable_of(name))? {
+        match env_text(&other_variables::variable_of(name))? {
             None => {}
             Some(value) if value.is_empty() => empty.push(name),
             Some(value) => {
@@ -500,11 +500,11 @@ fn table_of(text: Option<&str>) -> Result<(toml::Table, Vec<&'static str>)> {
             }
         }
     }
-    variables::check_empty(&table, &empty)?;
+    other_variables::check_empty(&table, &empty)?;
     // The source of a key may be a variable of any name.
     let mut places = vec![toml::Value::Table(table.clone()).to_string()];
     places.extend(env_var("ORCHECK_SERVER_KEY"));
-    variables::check(&env_names(variables::PREFIX), &places)?;
+    other_variables::check(&env_names(other_variables::PREFIX), &places)?;
     Ok((table, set))
 }
 

@@ -6,7 +6,7 @@
 //! | `owner.rs` | a directory whose containers also appear on other nodes |
 //! | `keeper.rs` | the holder: takes replicas in and serves them |
 //! | `remote.rs` | the files of other nodes, as directories |
-//! | `room.rs` | where replicas of other nodes are kept |
+//! | `store.rs` | where replicas of other nodes are kept |
 //! | `mend.rs` | makes replicas again after nodes were lost |
 //!
 //! Not here: who holds whose replicas (`orcheck-placement`).
@@ -16,7 +16,7 @@ pub mod mend;
 mod owner;
 mod protect;
 mod remote;
-mod room;
+mod store;
 
 pub use keeper::{CREDIT_BYTES, KeeperContext, KeeperThread};
 pub use owner::{Replicas, ReplicasContext};
@@ -25,4 +25,4 @@ pub use protect::{
 };
 pub(crate) use remote::OTHER_NODES;
 pub use remote::{Files, Holdings, NodeAt, Others, OthersContext, files_of};
-pub use room::{ReplicaStore, Room};
+pub use store::{KeptReplicas, ReplicaStore};

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use orcheck_engine::replicas::{
-    CREDIT_BYTES, KeeperContext, KeeperThread, NodeAt, Others, OthersContext, ReplicaStore,
-    Replicas, ReplicasContext, Room,
+    CREDIT_BYTES, KeeperContext, KeeperThread, KeptReplicas, NodeAt, Others, OthersContext,
+    ReplicaStore, Replicas, ReplicasContext,
 };
 use orcheck_format::disk::FileName;
 use orcheck_format::wire::Message;
@@ -57,10 +57,10 @@ struct Holder {
 
 impl Holder {
     fn new(budget_bytes: u64) -> Self {
-        Self::with_room(budget_bytes, Room::on_disk)
+        Self::with_room(budget_bytes, KeptReplicas::on_disk)
     }
 
-    fn with_room(budget_bytes: u64, room: impl FnOnce(Arc<dyn Dir>) -> Room) -> Self {
+    fn with_room(budget_bytes: u64, room: impl FnOnce(Arc<dyn Dir>) -> KeptReplicas) -> Self {
         let scratch = Scratch::new("keeper");
         let listener =
             Listener::bind(&Address::Tcp(SocketAddr::from(([127, 0, 0, 1], 0)))).unwrap();
@@ -413,7 +413,7 @@ fn replicas_lie_where_the_option_says() {
     // Two containers of a MiB each come, with room for one and a half.
     for (store, in_memory, on_disk) in [(Disk, 0, 1), (Memory, 1, 0), (Both, 1, 1), (Spill, 1, 1)] {
         let ram = Arc::new(Ram::default());
-        let room = |disk| Room::new(disk, Arc::clone(&ram), store, MIB + MIB / 2);
+        let room = |disk| KeptReplicas::new(disk, Arc::clone(&ram), store, MIB + MIB / 2);
         let budget_bytes = if store == Spill {
             u64::MAX
         } else {
@@ -445,7 +445,7 @@ fn replicas_lie_where_the_option_says() {
         assert!(read_small(dirs[0].as_ref(), &container(1, NodeId(0)), MIB).unwrap() == bytes);
         holder.end().unwrap();
         // Breaks if: memory keeps what prune removes.
-        let room = Room::new(holder.dir(), Arc::clone(&ram), store, MIB);
+        let room = KeptReplicas::new(holder.dir(), Arc::clone(&ram), store, MIB);
         for name in names(&room) {
             room.remove(&name).unwrap();
         }
@@ -458,7 +458,7 @@ fn replicas_in_memory_take_no_more_than_their_room() {
     let scratch = Scratch::new("room");
     let disk = open_dir(scratch.path(), Failpoints::none()).unwrap();
     let ram = Arc::new(Ram::default());
-    let room = Room::new(disk, Arc::clone(&ram), ReplicaStore::Both, 1 << 20);
+    let room = KeptReplicas::new(disk, Arc::clone(&ram), ReplicaStore::Both, 1 << 20);
     let first = room.create_replica("a", Create::Direct, 1 << 19).unwrap();
     let error = room
         .create_replica("b", Create::Direct, (1 << 19) + 1)

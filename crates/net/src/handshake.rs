@@ -49,8 +49,6 @@ pub(crate) const REFUSED: [u8; 8] = *b"ORCno 1\n";
 pub(crate) const PROOF_BYTES: usize = 32;
 pub(crate) const HELLO_BYTES: usize = HELLO.len() + NONCE_BYTES;
 pub(crate) const ANSWER_BYTES: usize = NONCE_BYTES + PROOF_BYTES;
-pub(crate) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
-pub(crate) const PENDING_LIMIT: usize = 64;
 pub(crate) const BACKLOG: i32 = 1024;
 
 pub(crate) fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {

@@ -8,8 +8,8 @@ mod pending;
 use crate::address::Address;
 use crate::conn::Conn;
 use crate::handshake::{
-    ANSWER_BYTES, BACKLOG, HANDSHAKE_LIMIT, HELLO, HELLO_BYTES, OPENING, OPENING_BYTES,
-    PENDING_LIMIT, PROOF_BYTES, REFUSED, array, check_peer,
+    ANSWER_BYTES, BACKLOG, HELLO, HELLO_BYTES, OPENING, OPENING_BYTES, PROOF_BYTES, REFUSED, array,
+    check_peer,
 };
 use crate::key::Key;
 use crate::munge::Users;
@@ -28,6 +28,11 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
+
+/// A caller must have proven its key within this.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
+/// Most callers at a time that have not proven their key.
+const PENDING_LIMIT: usize = 64;
 
 /// Callers that did not prove what they had to since it was asked last.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

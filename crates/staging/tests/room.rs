@@ -1,6 +1,6 @@
 //! Room for ordinary traffic, on disks of our own making.
 
-use orcheck_staging::server::pauses::{FIRST_PAUSE, PAUSE_MAX, Room, Seen};
+use orcheck_staging::server::pauses::{FIRST_PAUSE, PAUSE_MAX, Pauses, Seen};
 use std::time::Duration;
 
 const PIECE_BYTES: f64 = 4.0 * 1024.0 * 1024.0;
@@ -41,7 +41,7 @@ impl Disk {
     }
 
     /// Writes for so long, as the server does; returns what it wrote and the longest pause.
-    fn serve(&mut self, room: &mut Room, time: Duration) -> (f64, Duration) {
+    fn serve(&mut self, room: &mut Pauses, time: Duration) -> (f64, Duration) {
         let (end, mut wrote, mut longest) = (self.now + time, 0.0, Duration::ZERO);
         while self.now < end {
             let seen = self.pass(Duration::from_secs_f64(PIECE_BYTES / self.server), true);
@@ -87,7 +87,7 @@ fn others_keep_their_share_and_the_server_gets_on() {
             (2e6, 0.2e6, 20),
             (400e3, 0.0, 5),
         ] {
-            let (mut disk, mut room) = (disk(alone, beside, back_ms), Room::new(share));
+            let (mut disk, mut room) = (disk(alone, beside, back_ms), Pauses::new(share));
             let (wrote, longest) = disk.serve(&mut room, LONG);
             let kept = disk.others_bytes / (alone * LONG.as_secs_f64());
             let what = format!("share {share}, alone {alone}, beside {beside}, back {back_ms}");
@@ -104,7 +104,7 @@ fn others_keep_their_share_and_the_server_gets_on() {
 fn nobody_waits_for_traffic_that_is_not_there_or_not_disturbed() {
     let full = 80e6 * LONG.as_secs_f64();
     for (alone, beside) in [(0.0, 0.0), (60e6, 60e6)] {
-        let (mut disk, mut room) = (disk(alone, beside, 0), Room::new(0.95));
+        let (mut disk, mut room) = (disk(alone, beside, 0), Pauses::new(0.95));
         let (wrote, _) = disk.serve(&mut room, LONG);
         assert!(wrote >= 0.95 * full, "beside {beside}: {wrote} of {full}");
     }
@@ -112,7 +112,7 @@ fn nobody_waits_for_traffic_that_is_not_there_or_not_disturbed() {
 
 #[test]
 fn traffic_may_come_and_go() {
-    let (mut disk, mut room) = (disk(0.0, 0.0, 10), Room::new(0.9));
+    let (mut disk, mut room) = (disk(0.0, 0.0, 10), Pauses::new(0.9));
     disk.serve(&mut room, LONG);
     assert!(!room.is_shared());
     disk.alone = 60e6;
@@ -138,7 +138,7 @@ fn what_may_be_the_servers_own_makes_nobody_new() {
         moved_bytes,
     };
     let (busy, quiet) = (seen(50_000_000), seen(0));
-    let mut room = Room::new(0.9);
+    let mut room = Pauses::new(0.9);
     room.paused(second, busy, busy, false);
     assert!(!room.is_shared() && !room.is_due(second) && room.is_due(2 * second));
     room.paused(2 * second, busy, busy, true);

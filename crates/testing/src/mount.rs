@@ -1,6 +1,6 @@
 //! Real file systems for tests: loop devices, mounts, and a mount table of one's own.
 //!
-//! How: a test process first gets a [`Room`], with mounts of its own, then attaches image files to loop devices
+//! How: a test process first gets a [`MountNamespace`], with mounts of its own, then attaches image files to loop devices
 //! and mounts what is on them. All of it needs root; [`mounting_refused`] says why it cannot be had.
 //!
 //! Invariants
@@ -125,12 +125,12 @@ pub fn mount_again(dir: &Path, at: &Path, beside: &Path) -> Result<()> {
 
 /// A directory in memory that only this process and its children see, in a mount table of their own.
 #[derive(Debug)]
-pub struct Room {
+pub struct MountNamespace {
     memory: Option<Mounted>,
     scratch: Scratch,
 }
 
-impl Room {
+impl MountNamespace {
     /// Makes one; a process needs no second.
     ///
     /// # Errors
@@ -150,7 +150,7 @@ impl Room {
     }
 }
 
-impl Drop for Room {
+impl Drop for MountNamespace {
     fn drop(&mut self) {
         self.memory.take();
     }

@@ -38,7 +38,7 @@ use orcheck_engine::directory::epoch::{Claimant, claim};
 use orcheck_engine::encoding::{Recipe, Trust};
 use orcheck_engine::host::{Host, HostPlan, server_names};
 use orcheck_engine::node::{Index, IndexShape, Layout, Patience, pool_chunks};
-use orcheck_engine::replicas::Room;
+use orcheck_engine::replicas::KeptReplicas;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Epoch, Error, JobName, NodeId, Rank, Result};
 use orcheck_io::disk::Dir;
@@ -366,7 +366,7 @@ fn start(
         shape: owned.shape,
         places: places.clone(),
         room: (places.node.clone().filter(|_| holds_replicas))
-            .map(|dir| Arc::new(Room::on_disk(dir))),
+            .map(|dir| Arc::new(KeptReplicas::on_disk(dir))),
         gates: Arc::clone(&joined.gates),
         shared: Arc::new(ControlShared::default()),
         clock: Arc::clone(&ranks.environment.clock),

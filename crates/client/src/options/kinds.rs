@@ -1,6 +1,6 @@
 //! Defines the choices that options offer by name.
 //!
-//! Not here: their names in the text (`raw.rs`, or the lower-case name here), what they do.
+//! Not here: their names in the text (`fields.rs`, or the lower-case name here), what they do.
 
 use serde::Deserialize;
 

@@ -1,8 +1,8 @@
 //! Checks options that depend on each other: contradictions and requirements.
 //!
-//! Not here: single values (`raw.rs`), and the options as a whole (`options.rs`).
+//! Not here: single values (`fields.rs`), and the options as a whole (`options.rs`).
 
-use super::raw::{CompressName, EncryptName, ModeName, Raw, StartName, StoreName};
+use super::fields::{CompressName, EncryptName, ModeName, Raw, StartName, StoreName};
 use super::{listed, range, within_limits};
 use crate::options::kinds::{AgentKind, IntervalKind};
 use orcheck_engine::replicas::ReplicaStore;

@@ -18,7 +18,7 @@ use crate::encoding::Recipe;
 use crate::flush::{FlushContext, Flusher, Report};
 use crate::node::{ENGINE_ALIVE, Index, IndexShape, Layout, Mode, Node};
 use crate::replicas::{
-    KeeperContext, KeeperThread, NodeAt, ReplicaStore, Replicas, ReplicasContext, Room,
+    KeeperContext, KeeperThread, KeptReplicas, NodeAt, ReplicaStore, Replicas, ReplicasContext,
 };
 use orcheck_format::{Epoch, Error, JobName, NodeId, Rank, Result, WriterId};
 use orcheck_io::clock::Clock;
@@ -119,7 +119,7 @@ pub struct Host {
     /// The job's directories.
     pub places: Places,
     /// Where replicas of other nodes are kept, if requested.
-    pub room: Option<Arc<Room>>,
+    pub room: Option<Arc<KeptReplicas>>,
     /// Locks between processes.
     pub gates: Arc<Gates>,
     /// Shared with the control thread.

@@ -20,7 +20,7 @@
 use crate::directory::prune::coming_name;
 use crate::replicas::protect::{Keeper, KeeperAction, KeeperEvent, Place};
 use crate::replicas::remote::files_of;
-use crate::replicas::room::Room;
+use crate::replicas::store::KeptReplicas;
 use orcheck_format::disk::FileName;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::{MAX_DATA_BYTES, Message};
@@ -59,7 +59,7 @@ pub struct KeeperContext {
     /// This node.
     pub node: NodeId,
     /// Where replicas are kept, and the node's own files.
-    pub room: Arc<Room>,
+    pub room: Arc<KeptReplicas>,
     /// Maximum number of bytes of other nodes' replicas.
     pub budget_bytes: u64,
     /// Whether to use direct I/O if the file system supports it.

@@ -47,7 +47,7 @@ impl Seen {
 
 /// When to write; see the module.
 #[derive(Debug)]
-pub struct Room {
+pub struct Pauses {
     share: f64,
     /// Rate of others alone, in bytes per second; 0: none are there.
     alone: f64,
@@ -57,7 +57,7 @@ pub struct Room {
     look_at: Duration,
 }
 
-impl Room {
+impl Pauses {
     /// Others keep `share` of their rate: from 0 to less than 1.
     #[must_use]
     pub fn new(share: f64) -> Self {
@@ -69,7 +69,7 @@ impl Room {
         }
     }
 
-    /// Whether others are there: then there is one write at a time, and [`Room::wrote`] is told of each.
+    /// Whether others are there: then there is one write at a time, and [`Pauses::wrote`] is told of each.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         self.alone > 0.0

@@ -303,13 +303,13 @@ impl Account {
     }
 
     /// Takes so much for what is about to be made, and gives it back when that is looked at.
-    fn room(&self, bytes: u64) -> Result<Room<'_>> {
+    fn room(&self, bytes: u64) -> Result<Reserved<'_>> {
         let mut state = guard(&self.state);
         if !off(Switch::QuotaEntries) {
             self.check(state.used, bytes)?;
         }
         state.used = state.used.saturating_add(bytes);
-        Ok(Room(self, bytes))
+        Ok(Reserved(self, bytes))
     }
 
     /// Creates a file, which is held open.
@@ -496,9 +496,9 @@ fn walk(root: &Arc<dyn Dir>, rest: &mut dyn FnMut() -> bool) -> Result<BTreeMap<
     Ok(found)
 }
 
-struct Room<'a>(&'a Account, u64);
+struct Reserved<'a>(&'a Account, u64);
 
-impl Drop for Room<'_> {
+impl Drop for Reserved<'_> {
     fn drop(&mut self) {
         let mut state = guard(&self.0.state);
         state.used = state.used.saturating_sub(self.1);

@@ -1,4 +1,4 @@
-//! Sharing the disk with ordinary traffic: the driver of [`Room`], for threads that write.
+//! Sharing the disk with ordinary traffic: the driver of [`Pauses`], for threads that write.
 //!
 //! Invariants:
 //! 1. Bytes of others are counted while no write of the server's own is on the way, so that none is taken for another's.
@@ -9,7 +9,7 @@
 //! Not here: how long to pause (`pauses.rs`), where the disk's counters are ([`Device`]).
 
 use crate::server::locked::guard;
-use crate::server::pauses::{FIRST_PAUSE, Room, Seen};
+use crate::server::pauses::{FIRST_PAUSE, Pauses, Seen};
 use orcheck_format::Result;
 use orcheck_io::clock::Clock;
 use orcheck_io::disk::Device;
@@ -34,7 +34,7 @@ pub(crate) struct Sharing {
     ending: Arc<AtomicBool>,
     /// Writes hold it together; whoever counts or pauses holds it alone.
     alone: RwLock<()>,
-    room: Mutex<Room>,
+    room: Mutex<Pauses>,
 }
 
 /// A time, and what others had moved till then.
@@ -63,7 +63,7 @@ impl Sharing {
             else_done: AtomicU64::new(0),
             ending,
             alone: RwLock::new(()),
-            room: Mutex::new(Room::new(share)),
+            room: Mutex::new(Pauses::new(share)),
         })
     }
 

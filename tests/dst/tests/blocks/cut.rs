@@ -10,7 +10,9 @@ use orcheck_jobs::trial::{
     Failure, Outcome, PATIENCE, Random, Table, Verdict, check_promises, check_records, heal, seed,
     share_among, trials,
 };
-use orcheck_testing::mount::{LoopDevice, Room, die_with_parent, mounting_refused, program_exists};
+use orcheck_testing::mount::{
+    LoopDevice, MountNamespace, die_with_parent, mounting_refused, program_exists,
+};
 use orcheck_testing::{Child, Ended, FaultPlan};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -74,7 +76,7 @@ pub const BTRFS: Kind = Kind {
 
 /// A room with an empty file system that has the directories of the job; `None`, and a note about it, where this
 /// machine does not know the file system.
-fn prepared(kind: &Kind) -> Option<(Room, Image)> {
+fn prepared(kind: &Kind) -> Option<(MountNamespace, Image)> {
     if let Some(why) = mounting_refused() {
         println!("  SKIPPED {}: {why}", kind.name);
         return None;
@@ -84,7 +86,7 @@ fn prepared(kind: &Kind) -> Option<(Room, Image)> {
         println!("  SKIPPED {}: {maker} is not installed", kind.name);
         return None;
     }
-    let room = Room::new().unwrap();
+    let room = MountNamespace::new().unwrap();
     let file = room.path().join("made");
     let new = std::fs::File::create(&file).unwrap();
     new.set_len(kind.len_mib << 20).unwrap();

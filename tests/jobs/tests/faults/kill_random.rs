@@ -7,7 +7,7 @@ use orcheck_jobs::trial::{
     Failure, Outcome, Random, Table, Verdict, check_promises, check_records, heal, seed,
     share_among, told, trials,
 };
-use orcheck_testing::mount::{LoopDevice, Room, mounting_refused, program_exists};
+use orcheck_testing::mount::{LoopDevice, MountNamespace, mounting_refused, program_exists};
 use orcheck_testing::{Child, Ended, Scratch};
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -147,7 +147,7 @@ pub fn killed_on_every_file_system() {
     }
     let seed = seed();
     println!("  seed {seed} (ORCHECK_SEED)");
-    let room = Room::new().unwrap();
+    let room = MountNamespace::new().unwrap();
     let mut table = Table::default();
     let mut kills = 0;
     for (name, options, block_bytes) in FILE_SYSTEMS {

@@ -14,7 +14,7 @@ use crate::directory::Places;
 use crate::host::adoption::{Unpacked, unpack};
 use crate::host::threads::{Host, JOIN_TIMEOUT, Running, join};
 use crate::node::{Index, IndexShape, Outcome, POOL_IN_USE};
-use crate::replicas::Room;
+use crate::replicas::KeptReplicas;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::{Adoption, AgentMessage, Link, Message};
 use orcheck_format::{Error, Level, Result, WriterId};
@@ -354,7 +354,12 @@ fn make_host(
     let room = match (&plan.replication, &places.node) {
         (Some(replication), Some(disk)) => {
             let (store, memory) = (replication.store, replication.budget_bytes);
-            Some(Arc::new(Room::new(Arc::clone(disk), ram, store, memory)))
+            Some(Arc::new(KeptReplicas::new(
+                Arc::clone(disk),
+                ram,
+                store,
+                memory,
+            )))
         }
         _ => None,
     };

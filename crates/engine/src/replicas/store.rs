@@ -47,14 +47,14 @@ impl ReplicaStore {
 }
 
 /// A node's directory and the memory for replicas; see the module.
-pub struct Room {
+pub struct KeptReplicas {
     disk: Arc<dyn Dir>,
     ram: Arc<Ram>,
     store: ReplicaStore,
     memory_bytes: u64,
 }
 
-impl Room {
+impl KeptReplicas {
     /// Keeps replicas on the disk only.
     #[must_use]
     pub fn on_disk(disk: Arc<dyn Dir>) -> Self {
@@ -144,7 +144,7 @@ impl Room {
     }
 }
 
-impl Dir for Room {
+impl Dir for KeptReplicas {
     fn path(&self) -> &Path {
         self.disk.path()
     }

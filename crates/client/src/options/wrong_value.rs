@@ -4,7 +4,7 @@
 //! Not here: ranges, and options that depend on each other (`options.rs`).
 
 use super::LIMITS;
-use super::raw::Raw;
+use super::fields::Raw;
 use orcheck_format::Error;
 
 /// The error about the option whose value has the wrong form, with what was expected.

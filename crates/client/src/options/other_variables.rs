@@ -4,9 +4,9 @@
 //! begins with one of [`FAMILIES`], or is named by an option as the source of a key. Any other is a
 //! mistyped option, and an error.
 //!
-//! Not here: the options and the names of their variables (`raw.rs`, `options.rs`).
+//! Not here: the options and the names of their variables (`fields.rs`, `options.rs`).
 
-use super::raw::{NAMES, nearest};
+use super::fields::{NAMES, nearest};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result};
 
