@@ -12,8 +12,8 @@
 //! | partner | the next k nodes of a ring are | rings without k+1 adjacent lost nodes |
 //! | group | more than m of its group of g nodes are | products of what the groups may lose |
 //!
-//! The formula for random holders gives Table 1 of Walters and Chaudhary (HiPC 2007). Groups use XOR
-//! (m = 1) or Reed-Solomon codes.
+//! The formula for random holders gives Table 1 of Walters and Chaudhary (HiPC 2007). Groups use
+//! XOR (m = 1) or Reed-Solomon codes.
 //!
 //! Nodes on one switch fail together: node i is on switch ⌊i / `together`⌋. With `apart`, the
 //! redundancy draws holders on other switches, uses as partners the nodes whole switches further
