@@ -1,5 +1,5 @@
-//! Gives `liborcheck.so` its soname, so that programs bind to the ABI's major number and not to
-//! one build of the library; and keeps it mapped after `dlclose`, because its threads may still run.
+//! Gives `liborcheck.so` its soname, so that programs bind to the ABI's major number and not to one
+//! build of the library; and keeps it mapped after `dlclose`, because its threads may still run.
 
 fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,liborcheck.so.1");

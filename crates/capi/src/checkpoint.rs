@@ -1,6 +1,7 @@
-//! `orc_due` to `orc_wait`: when a checkpoint is taken, of what, and when it is safe.
+//! Implements `orc_due` to `orc_wait`: when to take a checkpoint, what is in it, and when it is
+//! safe.
 //!
-//! What it does: hands steps, levels and deadlines to the session.
+//! What it does: passes steps, levels and deadlines to the session.
 //!
 //! Invariants:
 //! 1. `orc_request` takes no lock, allocates nothing and sets no text: it may run in a signal
@@ -14,13 +15,13 @@ use crate::registry::{self, orc_session};
 use crate::types::orc_status;
 use std::ffi::{c_char, c_int};
 
-/// [collective] Tells whether a checkpoint should be taken after this step, by the configured
-/// triggers (every n steps, every t seconds, signals, end of the job's time, overhead budget) and
-/// requests. The answer is the same on all ranks. Most calls exchange no message between ranks. If no
-/// trigger is configured, the first call leaves a warning on rank 0.
+/// [collective] Tells whether a checkpoint should be taken after this step, according to the
+/// configured triggers (every n steps, every t seconds, signals, end of the job's time, overhead
+/// budget) and requests. The answer is the same on all ranks. Most calls exchange no message
+/// between ranks. If no trigger is configured, the first call leaves a warning on rank 0.
 ///
-/// @param step  the step just computed; must grow from call to call, not necessarily by one: every_steps
-///              fires when a multiple was reached or stepped over
+/// @param step  the step just computed; must grow from call to call, not necessarily by one:
+///              every_steps fires when a multiple was reached or passed
 /// @param due   gets 1 or 0
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orc_due(
@@ -39,19 +40,19 @@ pub unsafe extern "C" fn orc_due(
     })
 }
 
-/// Asks for a checkpoint at the next possible orc_due(); with stop_after = 1 orc_should_stop() is true
-/// afterwards. One rank suffices. Where every_steps is the only trigger, orc_due() sends no message, and
-/// the request is noticed with the next checkpoint; with any other trigger (a signal, say) within a few
-/// seconds. Async-signal-safe: two atomic loads and a store, no lock, no text. A session that is NULL or
-/// closed is ignored.
+/// Asks for a checkpoint at the next possible orc_due(); with stop_after = 1, orc_should_stop() is
+/// true afterwards. One rank suffices. If every_steps is the only trigger, orc_due() sends no
+/// message, and the request is noticed with the next checkpoint; with any other trigger (a signal,
+/// for example), within a few seconds. Async-signal-safe: two atomic loads and a store, no lock, no
+/// text. A session that is NULL or closed is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orc_request(session: *mut orc_session, stop_after: c_int) {
     registry::request(session, stop_after != 0);
 }
 
 /// Tells whether the ranks have agreed, in orc_due(), that the program should end after the
-/// checkpoint due: 1 or 0. The answer is the same on all ranks between two calls of orc_due(). 0 for
-/// a session that is NULL or closed, with a text in orc_message().
+/// checkpoint that is due: 1 or 0. The answer is the same on all ranks between two calls of
+/// orc_due(). For a session that is NULL or closed it is 0, with a text in orc_message().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orc_should_stop(session: *const orc_session) -> c_int {
     let mut stop = false;
@@ -63,12 +64,12 @@ pub unsafe extern "C" fn orc_should_stop(session: *const orc_session) -> c_int {
     c_int::from(stop)
 }
 
-/// Has the next orc_checkpoint() take a region by reference instead of copying it. From that
-/// call on the program may read but not write the region, until orc_lent_done() succeeds.
-/// Memory from orc_alloc() is best: it is not copied at all. Local; does not block.
+/// Makes the next orc_checkpoint() take a region by reference instead of copying it. From that call
+/// on, the program may read but not write the region, until orc_lent_done() succeeds. Memory from
+/// orc_alloc() is best: it is not copied at all. Local; does not block.
 ///
-/// @return ::ORC_NOT_FOUND for an unknown name; ::ORC_UNSUPPORTED for a region that is not contiguous
-///         memory, or is ::ORC_SAME; ::ORC_UNAVAILABLE while it is still lent
+/// @return ::ORC_NOT_FOUND for an unknown name; ::ORC_UNSUPPORTED for a region that is not
+///         contiguous memory, or is ::ORC_SAME; ::ORC_UNAVAILABLE while it is still lent
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orc_lend(session: *mut orc_session, name: *const c_char) -> orc_status {
     boundary("orc_lend", || {
@@ -97,20 +98,24 @@ pub unsafe extern "C" fn orc_lent_done(
 }
 
 /// [collective] Takes a checkpoint: copies all regions, with checksums, into the staging pool and
-/// returns; flushing and committing continue in the background and need no further call. Blocks for
-/// about the time of one memory copy; longer if the previous checkpoint is not yet safe enough (option
-/// uncommitted_steps) or is still being flushed, or if the pool is smaller than the snapshots.
+/// returns. Flushing and committing continue in the background and need no further call. Blocks for
+/// about the time of one memory copy; longer if the previous checkpoint is not yet safe enough
+/// (option uncommitted_steps) or is still being flushed, or if the pool is smaller than the
+/// snapshots.
 ///
-/// The status is the same on all ranks. An error means that the step was staged on no rank: the text says
-/// so, and the program may take the same step again. A failure of one rank while it stages (a codec, say) is
-/// no error: that rank gets a warning at once, the checkpoint is lost, and every rank is told why.
+/// The status is the same on all ranks. An error means that no rank staged the step: the text says
+/// so, and the program may take the same step again. If only one rank fails while it stages (in a
+/// codec, for example), that is not an error: that rank gets a warning at once, the checkpoint is
+/// lost, and every rank is told why.
 ///
-/// @param step  must be larger than that of every earlier checkpoint, also the one restarted from
-/// @return ::ORC_INVALID for a step that does not grow, without any region, when the job has
-///         checkpoints that were not restarted from (set start = 'fresh' to begin from nothing), or with what
-///         size() of a codec returned; ::ORC_UNAVAILABLE when a flush or directory stalls, the engine of a
-///         node ended, or the overrun policy is "error"; ::ORC_NO_SPACE. ::ORC_FENCED, from every later call: a
-///         newer run has taken over. With on_loss = "error" the status of a checkpoint that was lost, once
+/// @param step  must be larger than that of every earlier checkpoint, including the one restarted
+///              from
+/// @return ::ORC_INVALID for a step that does not grow, if no region is protected, if size() of a
+///         codec fails (the text says what it returned), or if the job has checkpoints that were
+///         not restarted from (set start = 'fresh' to begin from nothing); ::ORC_UNAVAILABLE if a
+///         flush or directory stalls, the engine of a node has ended, or the overrun policy is
+///         "error"; ::ORC_NO_SPACE. ::ORC_FENCED, from every later call: a newer run has taken
+///         over. With on_loss = "error", once, the status of a checkpoint that was lost
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orc_checkpoint(session: *mut orc_session, step: u64) -> orc_status {
     boundary("orc_checkpoint", || {
@@ -119,13 +124,14 @@ pub unsafe extern "C" fn orc_checkpoint(session: *mut orc_session, step: u64) ->
 }
 
 /// Waits until the checkpoint of a step is committed at a level, or at a configured level that
-/// survives more. Local: other ranks need not call. Meanwhile other threads can use the session, and
-/// close it.
+/// survives more. Local: other ranks need not call it. Meanwhile other threads can use the session,
+/// and close it.
 ///
 /// @param level      an ::orc_level
 /// @param timeout_s  0 polls
-/// @return ::ORC_UNAVAILABLE when timeout_s passed; ::ORC_NOT_FOUND for a step never taken in this
-///         session; ::ORC_UNSUPPORTED when no such level is configured; or why the checkpoint is lost
+/// @return ::ORC_UNAVAILABLE if timeout_s has passed; ::ORC_NOT_FOUND for a step never taken in
+///         this session; ::ORC_UNSUPPORTED if no such level is configured; otherwise why the
+///         checkpoint is lost
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orc_wait(
     session: *mut orc_session,
@@ -136,7 +142,7 @@ pub unsafe extern "C" fn orc_wait(
     boundary("orc_wait", || {
         let level = self::level(level)?;
         let timeout = timeout(timeout_s)?;
-        // Not inside `with`: the session would be locked for as long as this takes.
+        // Not inside `with`: the session would be locked for the whole wait.
         let waiter = registry::with(session, |session| session.waiter(step, level))?;
         let waited = waiter.map_or(Ok(()), |waiter| waiter.wait(timeout));
         let look = registry::with(session, |session| {
@@ -144,7 +150,7 @@ pub unsafe extern "C" fn orc_wait(
             Ok(())
         });
         waited?;
-        // It is safe, also when another thread has closed the session meanwhile.
+        // It is safe, even if another thread has closed the session meanwhile.
         let told = look.and_then(|()| registry::with_warnings(session, |_| Ok(())));
         Ok(told.map_or_else(|_| String::new(), |((), text)| text))
     })

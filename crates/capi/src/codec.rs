@@ -1,10 +1,10 @@
-//! The program's own codec, seen as a `Codec`.
+//! Wraps the program's own codec as a `Codec`.
 //!
 //! What it does: calls the three C functions of an `orc_codec`.
 //!
 //! Invariants:
-//! 1. A failed function is named in the error, with the position and what it returned.
-//! 2. Positions and lengths fit the machine's words.
+//! 1. An error names the function that failed, with the position and what it returned.
+//! 2. Positions and lengths fit into the machine's words.
 //!
 //! Faults survived: functions that fail. One that writes beyond its buffer cannot be survived.
 //!
@@ -29,8 +29,8 @@ pub(crate) struct ProgramCodec {
     unpack: Unpack,
 }
 
-// SAFETY: the context is used by one thread at a time, inside calls on the session; which thread that
-// may be is the program's choice, as the header says.
+// SAFETY: the context is used by one thread at a time, inside calls on the session; which thread
+// that may be is the program's choice, as the header says.
 unsafe impl Send for ProgramCodec {}
 
 impl ProgramCodec {

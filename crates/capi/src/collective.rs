@@ -1,15 +1,15 @@
-//! The program's communicator, seen as a `Collective`.
+//! Wraps the program's communicator as a `Collective`.
 //!
 //! What it does: calls the three C functions of an `orc_collective` with checked lengths.
 //!
 //! Invariants:
-//! 1. Called only on the thread that made the `[collective]` call.
-//! 2. With one rank no C function is called.
-//! 3. A failed function is named in the error, with what it returned.
+//! 1. The functions are called only on the thread that made the `[collective]` call.
+//! 2. With one rank, no C function is called.
+//! 3. An error names the function that failed, with what it returned.
 //!
 //! Faults survived: functions that fail. One that writes beyond its buffer cannot be survived.
 //!
-//! Not here: MPI; `include/orcheck_mpi.h` is compiled by the user.
+//! Not here: MPI; the user compiles `include/orcheck_mpi.h`.
 
 use crate::convert::covers;
 use crate::fault::callback;
@@ -35,8 +35,8 @@ pub(crate) struct ProgramCollective {
     apart: Arc<AtomicBool>,
 }
 
-// SAFETY: the context is used only inside calls of the program, on the thread that makes them; which
-// thread that may be is the program's choice, as the header says.
+// SAFETY: the context is used only inside calls of the program, on the thread that makes them;
+// which thread that may be is the program's choice, as the header says.
 unsafe impl Send for ProgramCollective {}
 
 impl ProgramCollective {
@@ -66,7 +66,7 @@ impl ProgramCollective {
         })
     }
 
-    /// Becomes true when a function has failed: nothing collective can be done after that.
+    /// Becomes true when a function has failed: no collective operation is possible after that.
     pub(crate) fn apart(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.apart)
     }
@@ -131,7 +131,8 @@ impl Collective for ProgramCollective {
         let out = all
             .as_mut()
             .map_or(null_mut(), |all| all.as_mut_ptr().cast());
-        // SAFETY: `mine` is readable for its length; `out` is NULL or has room for that of all ranks.
+        // SAFETY: `mine` is readable for its length; `out` is NULL or has room for that of all
+        // ranks.
         let returned = callback(|| unsafe {
             (self.gather)(self.ctx, mine.as_ptr().cast(), mine.len(), out, c_root)
         });

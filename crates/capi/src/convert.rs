@@ -1,9 +1,9 @@
-//! Checks and conversions of what crosses the boundary: texts, durations, element types, arrays.
+//! Checks and converts what crosses the boundary: texts, durations, element types, arrays.
 //!
 //! What it does: turns C values into checked Rust values, with an error that names the argument.
 //!
 //! Invariants:
-//! 1. Texts are read up to a bound; one that does not end before it is refused.
+//! 1. Texts are read up to a bound; a text that does not end before it is refused.
 //! 2. All arithmetic on lengths is checked; nothing larger than `isize::MAX` bytes passes.
 //! 3. A structure is read only if its `struct_size` covers every field this version knows.
 //!
@@ -16,11 +16,13 @@ use orcheck_io::memory::Span;
 use std::ffi::{c_char, c_int, c_void};
 use std::time::Duration;
 
-/// Longest name of a job or region we look at, in bytes. The client's own limits are below it.
+/// Length of the longest name of a job or region that is read, in bytes. The client's own limits
+/// are lower.
 pub(crate) const NAME_LIMIT_BYTES: usize = 4096;
 /// Longest text of options, in bytes.
 pub(crate) const OPTIONS_LIMIT_BYTES: usize = 1 << 20;
-/// Longest wait that is told from "for ever": 30 years, so that adding it to a clock cannot overflow.
+/// Longest wait that differs from "forever": 30 years, so that adding it to a clock cannot
+/// overflow.
 const TIMEOUT_LIMIT_S: f64 = 1e9;
 
 /// Refuses NULL.
@@ -167,7 +169,7 @@ pub(crate) fn layout(array: &orc_array) -> Result<(ArrayLayout, u64)> {
     let mut offset = shape(&array.offset[..ndim], "offset")?;
     let local = shape(&array.local[..ndim], "local")?;
     if global.iter().chain(&offset).all(|n| *n == 0) {
-        // This rank's alone, not part of a global array.
+        // Belongs to this rank alone, not to a global array.
         global = Vec::new();
         offset = Vec::new();
     }
@@ -283,7 +285,7 @@ mod tests {
         assert_eq!(len, 0);
     }
 
-    // Breaks if: the products in `layout` wrap, or the overlap check in `strides` goes.
+    // Breaks if: the products in `layout` wrap, or the overlap check in `strides` is removed.
     #[test]
     fn nonsense_is_refused() {
         for bad in [

@@ -1,20 +1,22 @@
-//! The boundary: where Rust results, panics and texts become C statuses.
+//! Turns Rust results, panics and texts into C statuses at the boundary.
 //!
-//! What it does: `boundary` runs the body of an `extern "C"` function, catches its panics, stores
-//! the text for `orc_message`, and refuses calls made from inside one of the program's callbacks,
+//! What it does: `boundary` runs the body of an `extern "C"` function, catches its panics, and
+//! stores the text for `orc_message`. It refuses calls from inside one of the program's callbacks,
 //! which would wait for the session that is waiting for the callback.
 //!
 //! Invariants:
 //! 1. A panic becomes `ORC_INTERNAL` with its text and place; nothing is printed.
-//! 2. The text is the thread's own and stays valid until the thread's next `orc_` call.
+//! 2. The text belongs to the thread and stays valid until the thread's next `orc_` call.
 //! 3. After `ORC_OK` the text is the newest warning or empty, never an older error.
 //! 4. `pthread_cancel` takes effect after a call, never inside it.
-//! 5. A call of a thread that is inside another one, in a signal handler, is refused before it allocates or locks anything.
-//! 6. A call that may not fit into the rest of the thread's stack is refused before it begins, where that rest is known.
+//! 5. A call in a signal handler that interrupted another call of the same thread is refused before
+//!    it allocates or locks anything.
+//! 6. A call that may not fit into the rest of the thread's stack is refused before it begins, if
+//!    that rest is known.
 //!
-//! Faults survived: panics below us, use from destructors of other thread-local values.
+//! Faults survived: panics in the code below, use from destructors of other thread-local values.
 //!
-//! Not here: which errors there are; `orcheck_format::ErrorKind` says that.
+//! Not here: the kinds of errors (`orcheck_format::ErrorKind`).
 
 use crate::types::orc_status;
 use orcheck_format::sabotage::{Switch, off};
@@ -29,13 +31,13 @@ thread_local! {
     static MESSAGE: RefCell<CString> = RefCell::new(CString::default());
     static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
     static IN_BOUNDARY: Cell<bool> = const { Cell::new(false) };
-    /// What `orc_message` gives instead of MESSAGE.
+    /// What `orc_message` returns instead of MESSAGE.
     static CONSTANT: Cell<Option<&'static CStr>> = const { Cell::new(None) };
     static PANIC_PLACE: Cell<Option<String>> = const { Cell::new(None) };
 }
 
-/// Stack that a call needs, in bytes: nearly twice what the deepest one was seen to use (tests/stack.rs). Callbacks of the
-/// program come on top.
+/// Stack that a call needs, in bytes: nearly twice the maximum ever measured (tests/stack.rs).
+/// Callbacks of the program need more.
 const STACK_BYTES: usize = if cfg!(debug_assertions) {
     192 << 10
 } else {
@@ -45,13 +47,13 @@ const STACK_BYTES: usize = if cfg!(debug_assertions) {
 /// Threads of the library carry this prefix in their names.
 const THREAD_PREFIX: &str = "orc";
 
-/// Runs the body of one C function, which gives a warning or "". `call` names the function in the text
-/// of an error.
+/// Runs the body of one C function, which returns a warning or "". `call` names the function in the
+/// text of an error.
 pub(crate) fn boundary(call: &'static str, body: impl FnOnce() -> Result<String>) -> orc_status {
     boundary_to(call, || body().map(|warning| (orc_status::ORC_OK, warning)))
 }
 
-/// As [`boundary`], for a body that may come to something else than `ORC_OK` without an error.
+/// As [`boundary`], for a body that may return another status than `ORC_OK` without an error.
 pub(crate) fn boundary_to(
     call: &'static str,
     body: impl FnOnce() -> Result<(orc_status, String)>,
@@ -62,7 +64,7 @@ pub(crate) fn boundary_to(
     }
     let _uncancelled = Uncancelled::now();
     let small = stack_left().filter(|left| *left < STACK_BYTES);
-    // Breaks if: it is not asked; the call ends the program with SIGSEGV.
+    // Breaks if: this is not checked; the call ends the program with SIGSEGV.
     if let Some(left) = small
         && !off(Switch::SmallStack)
     {
@@ -71,19 +73,21 @@ pub(crate) fn boundary_to(
     behind(call, body)
 }
 
-/// Said without allocating: the call that was interrupted may be in the middle of that.
+/// A constant, because the interrupted call may be in the middle of an allocation.
 const INTERRUPTS: &CStr = c"called while another orc_ call of this thread has not returned, from a signal handler for \
 instance: it would wait for itself. Next: in a signal handler call orc_request() only, and end with _exit()";
 
-/// Whether a call of this thread has not returned, and is not waiting for one of the program's callbacks.
+/// Whether a call of this thread has not returned, and is not waiting for one of the program's
+/// callbacks.
 fn interrupts_itself() -> bool {
     let inside = IN_BOUNDARY.try_with(Cell::get).unwrap_or(false);
     let called_back = IN_CALLBACK.try_with(Cell::get).unwrap_or(false);
-    // Breaks if: it is not asked; exit() in a signal handler hangs where orc_close() is called at the exit.
+    // Breaks if: this is not checked; exit() in a signal handler hangs if orc_close() is called at
+    // exit.
     inside && !called_back && !off(Switch::OwnCall)
 }
 
-/// The message of a call on a thread with a small stack, in a few KiB.
+/// The message of a call on a thread with a small stack, made in a few KiB.
 #[cold]
 #[inline(never)]
 fn refuse_stack(call: &'static str, left: usize) -> orc_status {
@@ -94,7 +98,8 @@ fn refuse_stack(call: &'static str, left: usize) -> orc_status {
     orc_status::ORC_INVALID
 }
 
-/// What follows once it is known that there is stack for it. A function of its own, whose frame holds what the body needs.
+/// The rest of a call, once there is known to be enough stack. A separate function, whose frame
+/// holds what the body needs.
 #[inline(never)]
 fn behind(call: &'static str, body: impl FnOnce() -> Result<(orc_status, String)>) -> orc_status {
     quiet_panics();
@@ -119,13 +124,13 @@ fn behind(call: &'static str, body: impl FnOnce() -> Result<(orc_status, String)
     }
 }
 
-/// Keeps the text and gives the status of an error.
+/// Stores the text and returns the status of an error.
 pub(crate) fn refuse(error: Error) -> orc_status {
     set_message(error.message().to_owned());
     status_of(error.kind())
 }
 
-/// Runs one of the program's callbacks, so that `orc_` calls from inside it are seen.
+/// Runs one of the program's callbacks, so that `orc_` calls from inside it are detected.
 pub(crate) fn callback<T>(call: impl FnOnce() -> T) -> T {
     let before = IN_CALLBACK.with(|flag| flag.replace(true));
     let value = call();
@@ -135,7 +140,8 @@ pub(crate) fn callback<T>(call: impl FnOnce() -> T) -> T {
 
 fn set_message(text: String) {
     let _ = CONSTANT.try_with(|constant| constant.set(None));
-    // A text with a zero byte (from a file name, say) is shown up to the end with it replaced.
+    // A zero byte in a text (from a file name, for example) is replaced, so that the text is shown
+    // to its end.
     let text = CString::new(text.replace('\0', "\u{fffd}")).unwrap_or_default();
     let _ = MESSAGE.try_with(|message| message.replace(text));
 }
@@ -194,9 +200,9 @@ fn kind_of(status: c_int) -> Option<ErrorKind> {
 
 /// The text of this thread's last `orc_` call: what failed, where, what was expected and found, and
 /// what to do next. After ::ORC_OK (or ::ORC_AGAIN) from orc_open(), orc_find(), orc_find_step(),
-/// orc_restart(), orc_restart_region(), orc_due(), orc_checkpoint(), orc_wait() or orc_close(): warnings, one
-/// a line (an older step was restored, a checkpoint is lost), or "". Never NULL. Belongs to the library and is
-/// valid until the thread's next orc_ call; copy it to keep it.
+/// orc_restart(), orc_restart_region(), orc_due(), orc_checkpoint(), orc_wait() or orc_close():
+/// warnings, one per line (an older step was restored, a checkpoint is lost), or "". Never NULL.
+/// Belongs to the library and is valid until the thread's next orc_ call; copy it to keep it.
 #[unsafe(no_mangle)]
 pub extern "C" fn orc_message() -> *const c_char {
     if let Some(text) = CONSTANT.try_with(Cell::get).ok().flatten() {
@@ -207,9 +213,9 @@ pub extern "C" fn orc_message() -> *const c_char {
         .unwrap_or(c"".as_ptr())
 }
 
-/// For code on top of this interface (orcheck_mpi.h, orcheck_fortran.c, bindings of other languages)
-/// that refuses a call by itself: makes text the thread's message and returns status. A status that
-/// is not an error's is returned as ::ORC_INTERNAL.
+/// For code on top of this interface (orcheck_mpi.h, orcheck_fortran.c, bindings of other
+/// languages) that refuses a call itself: makes text the thread's message and returns status. A
+/// status that is not an error is returned as ::ORC_INTERNAL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orc_refuse(status: c_int, text: *const c_char) -> orc_status {
     let text = if text.is_null() {
@@ -238,7 +244,7 @@ mod tests {
             .to_owned()
     }
 
-    // Breaks if: `catch_unwind` is taken out of `boundary`.
+    // Breaks if: `catch_unwind` is removed from `boundary`.
     #[test]
     fn a_panic_becomes_internal_with_its_place() {
         let status = boundary("orc_test", || panic!("seven {}", 7));
@@ -252,7 +258,7 @@ mod tests {
         assert!(text.contains("seven 7"), "{text}");
     }
 
-    // Breaks if: `boundary` does not look at IN_CALLBACK.
+    // Breaks if: `boundary` does not check IN_CALLBACK.
     #[test]
     fn a_call_from_inside_a_callback_is_refused() {
         let status = callback(|| boundary("orc_test", || Ok(String::new())));
@@ -264,7 +270,7 @@ mod tests {
         );
     }
 
-    // Breaks if: `boundary` does not look at IN_BOUNDARY.
+    // Breaks if: `boundary` does not check IN_BOUNDARY.
     #[test]
     fn a_call_inside_a_call_is_refused_before_it_waits_for_itself() {
         let mut inner = None;

@@ -1,28 +1,29 @@
-//! `liborcheck`: the C boundary of Orcheck.
+//! Implements `liborcheck`, the C boundary of Orcheck.
 //!
-//! What it does: every `orc_` function checks what the program handed over (pointers, lengths,
-//! handles, order of calls), turns it into Rust values, calls `orcheck-client`, and turns the answer
-//! back into a status and a text. `include/orcheck.h` is generated from these modules and committed;
-//! `include/orcheck_mpi.h`, `include/orcheck.hpp` and `fortran/` are compiled by the user's own
-//! compilers on top of it, so that no MPI, C++ or Fortran symbol is in this library.
+//! What it does: every `orc_` function checks what the program passes (pointers, lengths, handles,
+//! order of calls), turns it into Rust values, calls `orcheck-client`, and turns the answer into a
+//! status and a text. `include/orcheck.h` is generated from these modules and committed. The user's
+//! own compilers compile `include/orcheck_mpi.h`, `include/orcheck.hpp` and `fortran/` on top of
+//! it, so that this library contains no MPI, C++ or Fortran symbol.
 //!
-//! How: `fault::boundary` runs each call behind `catch_unwind` and keeps the text per thread;
+//! How: `fault::boundary` runs each call inside `catch_unwind` and keeps the text per thread;
 //! `registry` turns handles into sessions without ever dereferencing them.
 //!
 //! Invariants:
 //! 1. No panic leaves an `extern "C"` function: it becomes `ORC_INTERNAL`.
-//! 2. A handle is looked up, never dereferenced: stale, forged and NULL ones are `ORC_INVALID`.
+//! 2. A handle is looked up, never dereferenced: stale, forged and NULL handles are `ORC_INVALID`.
 //! 3. `orc_request` only loads and stores atomics: it may run in a signal handler.
-//! 4. The program's callbacks run on the thread that called us (collectives) or that serves it
-//!    (codecs), and an `orc_` call from inside one is refused instead of deadlocking.
-//! 5. Nothing is exported but `orc_*`.
+//! 4. The program's callbacks run on the thread that called (collectives) or that serves the
+//!    session (codecs). An `orc_` call from inside one is refused instead of deadlocking.
+//! 5. Only `orc_*` is exported.
 //!
-//! Faults survived: misuse of every kind that can be seen through a C interface, failing callbacks,
-//! our own panics. A wild but non-NULL data pointer cannot be seen and faults where it is read.
+//! Faults survived: every kind of misuse that is visible through a C interface, failing callbacks,
+//! the library's own panics. A wild but non-NULL data pointer is not visible, and faults where it
+//! is read.
 //!
-//! Not here: any decision about checkpoints; that is `orcheck-client` and below.
+//! Not here: any decision about checkpoints, which `orcheck-client` and the crates below make.
 
-// These texts are read in a header and in help texts, where brackets are brackets.
+// These texts appear in a header and in help texts, where brackets are brackets.
 #![allow(rustdoc::broken_intra_doc_links)]
 #![allow(unsafe_code)]
 #![allow(non_camel_case_types, reason = "these are the C names")]

@@ -1,12 +1,14 @@
-//! `orc_protect_all`: several regions in one call.
+//! Implements `orc_protect_all`, which protects several regions in one call.
 //!
-//! What it does: checks the whole list, and names its regions to the session one after the other.
+//! What it does: it checks the whole list, and passes its regions to the session one after the
+//! other.
 //!
 //! Invariants:
-//! 1. A list with a wrong entry, or a name twice, names no region at all; what only the session can refuse (a lent region, say) ends
-//!    the list there, and the text names the entry.
+//! 1. A list with a wrong entry, or with a name twice, protects no region at all. What only the
+//!    session can refuse (a lent region, for example) ends the list there, and the text names the
+//!    entry.
 //!
-//! Not here: what one region is; `regions` says that.
+//! Not here: single regions (`regions`).
 
 use crate::convert::{NAME_LIMIT_BYTES, dtype, flags, not_null, span, text};
 use crate::fault::boundary;
@@ -16,7 +18,7 @@ use orcheck_format::{Error, Result};
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_void};
 
-/// Most regions in one list.
+/// Maximum number of regions in one list.
 const LIST_LIMIT: usize = 1 << 20;
 
 /// One entry of orc_protect_all(); its fields are the arguments of orc_protect(), in their order.
@@ -24,22 +26,23 @@ const LIST_LIMIT: usize = 1 << 20;
 pub struct orc_region {
     /// 1 to 255 bytes of UTF-8, ending in a zero byte.
     pub name: *const c_char,
-    /// Where its first element lies.
+    /// The address of its first element.
     pub address: *mut c_void,
     /// An ::orc_dtype.
     pub dtype: c_int,
-    /// How many elements.
+    /// The number of elements.
     pub count: usize,
     /// 0, or ::orc_flag values or-ed together.
     pub flags: c_int,
 }
 
-/// Names n regions in one call, each like orc_protect(); ORC_PROTECT() is the shorter form. A wrong entry is
-/// named by orc_message(), and so are two entries of the same name; no region of the list is then protected.
-/// Naming a region again in a later call replaces it. Local; does not block and does not copy.
+/// Names n regions in one call, each like orc_protect(); ORC_PROTECT() is the shorter form.
+/// orc_message() names a wrong entry, or two entries of the same name; no region of the list is
+/// then protected. Naming a region again in a later call replaces it. Local; does not block and
+/// does not copy.
 ///
-/// @return as orc_protect(); ::ORC_UNAVAILABLE for a region that is lent: those before it in the list are
-///         protected nevertheless
+/// @return as orc_protect(); ::ORC_UNAVAILABLE for a region that is lent: those before it in the
+///         list are protected nevertheless
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orc_protect_all(
     session: *mut orc_session,
@@ -65,7 +68,8 @@ pub unsafe extern "C" fn orc_protect_all(
             let entry = |error: Error| error.at(format_args!("regions[{index}]"));
             // SAFETY: the caller promises a zero-terminated text that stays during the call.
             let name = unsafe { text(region.name, "name", NAME_LIMIT_BYTES) }.map_err(entry)?;
-            // Breaks if: the later entry replaces the earlier one, as in a later call; that array would never be stored.
+            // Breaks if: the later entry replaces the earlier one, as in a later call; that array
+            // would never be stored.
             if let Some(first) = indices.insert(name, index) {
                 return Err(Error::invalid(format!(
                     "regions[{first}] and regions[{index}] have the same name, \"{name}\": only the second would be stored"

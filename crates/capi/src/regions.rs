@@ -1,9 +1,9 @@
-//! `orc_protect` and its kin: what a checkpoint consists of.
+//! Implements `orc_protect` and related calls, which define what a checkpoint consists of.
 //!
-//! What it does: checks addresses, types, shapes and codecs, and names regions to the session.
+//! What it does: it checks addresses, types, shapes and codecs, and passes regions to the session.
 //!
 //! Invariants:
-//! 1. A region's memory is not touched here; only checkpoint and restart do.
+//! 1. The memory of a region is not touched here; only checkpoint and restart touch it.
 //! 2. A refused call leaves the regions as they were.
 //!
 //! Not here: copying, and the rules for names.
@@ -18,13 +18,13 @@ use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
 
 /// Names count elements at address as a region of every following checkpoint. Calling it again for
-/// the same name gives a new address, type or size; ::ORC_UNAVAILABLE while the region is lent. Local;
-/// does not block and does not copy.
+/// the same name sets a new address, type or size; ::ORC_UNAVAILABLE while the region is lent.
+/// Local; does not block and does not copy.
 ///
-/// The memory must stay valid until the region is protected again or unprotected, or the session ends.
-/// At restart the stored type and size must be the same (::ORC_INVALID names both otherwise); ask
-/// orc_stored() for them first. An array stored by orc_protect_array(), unless it is part of a global array,
-/// also fits flat memory of the same length, and vice versa.
+/// The memory must stay valid until the region is protected again or unprotected, or the session
+/// ends. At a restart the stored type and size must be the same (otherwise ::ORC_INVALID names
+/// both); ask orc_stored() for them first. An array stored by orc_protect_array() also fits flat
+/// memory of the same length, and vice versa, unless it is part of a global array.
 ///
 /// @param name   1 to 255 bytes of UTF-8 without control characters, unique on this rank
 /// @param dtype  an ::orc_dtype
@@ -54,8 +54,8 @@ pub unsafe extern "C" fn orc_protect(
     })
 }
 
-/// Names this rank's part of a global array as a region. address is that of the part's first element.
-/// Otherwise like orc_protect(). Local; does not block and does not copy.
+/// Names this rank's part of a global array as a region. address is that of the part's first
+/// element. Otherwise like orc_protect(). Local; does not block and does not copy.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orc_protect_array(
     session: *mut orc_session,
@@ -121,10 +121,10 @@ pub unsafe extern "C" fn orc_unprotect(
     })
 }
 
-/// Allocates memory inside the staging pool, aligned to pages; what it contains is not defined. A
-/// region in it can be lent (orc_lend()) without any copy. Local.
+/// Allocates memory inside the staging pool, aligned to pages; its contents are undefined. A region
+/// in it can be lent (orc_lend()) without any copy. Local.
 ///
-/// @return ::ORC_NO_SPACE when the pool has no run of that length left
+/// @return ::ORC_NO_SPACE if the pool has no run of that length left
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orc_alloc(
     session: *mut orc_session,
@@ -142,9 +142,9 @@ pub unsafe extern "C" fn orc_alloc(
     })
 }
 
-/// Gives memory from orc_alloc() back. NULL is ignored. Unprotect the regions in it first. Local.
+/// Frees memory from orc_alloc(). NULL is ignored. Unprotect the regions in it first. Local.
 ///
-/// @return ::ORC_INVALID for an address that orc_alloc() of this session did not give, or while a
+/// @return ::ORC_INVALID for an address that is not from orc_alloc() of this session, or while a
 ///         region lies there; ::ORC_UNAVAILABLE while that region is lent
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orc_free(session: *mut orc_session, address: *mut c_void) -> orc_status {

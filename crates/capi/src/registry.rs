@@ -1,24 +1,24 @@
-//! The table of live sessions: handles in, sessions out.
+//! Keeps the table of live sessions, which maps handles to sessions.
 //!
-//! What it does: gives each session a handle that is a number in the clothes of a pointer: a tag no
-//! real address has, a generation that never comes back, and a slot. A handle is compared, never
-//! dereferenced, so that a stale or forged one is an error and not a crash.
+//! What it does: it gives each session a handle, which is a number in the form of a pointer: a tag
+//! that no real address has, a generation that is never reused, and a slot. A handle is compared,
+//! never dereferenced, so that a stale or forged one is an error and not a crash.
 //!
-//! How: a fixed array of slots. A slot's `handle` and `request` are atomics, all that
-//! [`request`] touches; its session sits behind two locks: a short one around the pointer to it and
-//! one held for the length of a call.
+//! How: it uses a fixed array of slots. A slot's `handle` and `request` are atomics, and are all
+//! that [`request`] touches. Its session is behind two locks: a short one around the pointer to it,
+//! and one that is held for the length of a call.
 //!
 //! Invariants:
-//! 1. No handle is ever given out twice in one process.
-//! 2. `request` in a slot is set before and outlives the `handle` that leads to it, and points to
-//!    memory that lives for ever; [`request`] takes no lock and allocates nothing.
-//! 3. A closed session's handle finds nothing from the moment the call that closes it has begun to
-//!    take the session out; calls that were waiting for it get the same error.
+//! 1. No handle is given out twice in one process.
+//! 2. `request` in a slot is set before the `handle` that leads to it and outlives it, and points
+//!    to memory that lives forever; [`request`] takes no lock and allocates nothing.
+//! 3. A closed session's handle finds nothing from the moment when the closing call begins to take
+//!    the session out; calls that were waiting for it get the same error.
 //! 4. At most [`SLOTS`] sessions are open at once.
-//! 5. In a forked child a session of the parent is refused before any of its locks is touched (the thread that
-//!    holds one is not there), and never dropped.
+//! 5. In a forked child, a session of the parent is refused before any of its locks is touched (the
+//!    thread that holds one does not exist there), and is never dropped.
 //!
-//! Faults survived: close in one thread while others wait for the session; a panic inside a call
+//! Faults survived: closing in one thread while others wait for the session; a panic inside a call
 //! (the session can only be abandoned afterwards).
 //!
 //! Not here: what a session does.
@@ -33,12 +33,12 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// One program's membership in a job, from orc_open() to orc_close(). Opaque: only its address is
-/// ever looked at.
+/// used.
 pub struct orc_session {
     _opaque: [u8; 0],
 }
 
-/// Sessions that can be open at once in one process.
+/// Maximum number of sessions that can be open at once in one process.
 pub(crate) const SLOTS: usize = 1 << SLOT_BITS;
 const SLOT_BITS: u32 = 6;
 /// Handles are multiples of 16, like addresses of allocated memory.
@@ -47,13 +47,13 @@ const GENERATION_SHIFT: u32 = SLOT_SHIFT + SLOT_BITS;
 /// Upper 16 bits that no address of user memory has.
 const TAG: u64 = 0x0c5e << 48;
 
-/// What a handle leads to.
+/// What a handle stands for.
 pub(crate) struct Live {
     session: Option<Membership>,
     release: Option<Release>,
 }
 
-/// How to give back the context of a collective.
+/// How to release the context of a collective.
 pub(crate) struct Release {
     call: unsafe extern "C" fn(*mut c_void, c_int),
     ctx: *mut c_void,
@@ -61,8 +61,8 @@ pub(crate) struct Release {
     apart: Arc<AtomicBool>,
 }
 
-// SAFETY: the pointer is only handed back to the program that gave it, once; that program allows the
-// thread that closes the session to be another one than the one that opened it.
+// SAFETY: the pointer is only handed back to the program that gave it, once; that program allows
+// the thread that closes the session to be another one than the one that opened it.
 unsafe impl Send for Release {}
 
 impl Release {
@@ -74,7 +74,7 @@ impl Release {
         })
     }
 
-    /// Gives the context back to the program.
+    /// Releases the context.
     pub(crate) fn run(self, together: bool) {
         let orderly = together && !self.apart.load(Ordering::Relaxed);
         // SAFETY: the program gave this function together with this context, for one call.
@@ -103,16 +103,17 @@ impl Slot {
 static TABLE: [Slot; SLOTS] = [const { Slot::new() }; SLOTS];
 static GENERATION: AtomicU64 = AtomicU64::new(0);
 
-/// A slot kept for a session that is being opened; free again when it is dropped.
+/// A slot reserved for a session that is being opened; free again when this is dropped.
 pub(crate) struct Place {
     index: usize,
     filled: bool,
 }
 
-/// Keeps a slot, before any other rank is asked: a full table on one rank must be known to all of them.
+/// Reserves a slot before any other rank is asked: all ranks must learn of a full table on one
+/// rank.
 pub(crate) fn reserve() -> Result<Place> {
     for (index, slot) in TABLE.iter().enumerate() {
-        // Not waited for: in a forked child nobody lets go of it.
+        // Does not wait: in a forked child, nobody releases it.
         let mut live = match slot.live.try_lock() {
             Ok(live) => live,
             Err(TryLockError::Poisoned(live)) => live.into_inner(),
@@ -167,7 +168,7 @@ impl Drop for Place {
     }
 }
 
-/// Runs `body` on the session of a handle, alone.
+/// Runs `body` on the session of a handle, exclusively.
 pub(crate) fn with<T>(
     handle: *const orc_session,
     body: impl FnOnce(&mut Membership) -> Result<T>,
@@ -178,8 +179,8 @@ pub(crate) fn with<T>(
     body(session)
 }
 
-/// As [`with`], for the calls after which a program looks at the text: the session's warnings come
-/// along. The other calls leave them, so that none is lost in a call whose text nobody reads.
+/// As [`with`], for the calls after which a program reads the text: also returns the session's
+/// warnings. The other calls leave them, so that none is lost in a call whose text nobody reads.
 pub(crate) fn with_warnings<T>(
     handle: *const orc_session,
     body: impl FnOnce(&mut Membership) -> Result<T>,
@@ -190,13 +191,13 @@ pub(crate) fn with_warnings<T>(
     })
 }
 
-/// Takes all warnings of a session, one a line, with one next step in all.
+/// Takes all warnings of a session, one per line, with one next step in all.
 pub(crate) fn warnings(session: &mut Membership) -> String {
     let lines: Vec<String> = std::iter::from_fn(|| session.take_warning()).collect();
     joined(&lines)
 }
 
-/// Takes a session out of the table for good, even one in which a call has panicked.
+/// Takes a session out of the table for good, even if a call has panicked in it.
 pub(crate) fn remove(handle: *const orc_session) -> Result<(Membership, Option<Release>)> {
     let live = find(handle)?;
     // Waits for a call in another thread to end.
@@ -208,11 +209,11 @@ pub(crate) fn remove(handle: *const orc_session) -> Result<(Membership, Option<R
     Ok((session, live.release.take()))
 }
 
-/// Asks for a checkpoint, from a signal handler too: atomics only. Unknown handles are ignored.
+/// Requests a checkpoint, also from a signal handler: atomics only. Unknown handles are ignored.
 pub(crate) fn request(handle: *const orc_session, stop_after: bool) {
     let slot = &TABLE[slot_index(handle)];
-    // Read before the handle is compared: what is compared equal then is this or an older session's,
-    // and both live for ever.
+    // Read before the handle is compared: if the handle is equal afterwards, this belongs to the
+    // same or an older session, and both live forever.
     let request = slot.request.load(Ordering::SeqCst);
     if slot.handle.load(Ordering::SeqCst) == handle.addr() as u64
         && slot.owner.get().is_this_process()
@@ -265,7 +266,7 @@ fn broken() -> Error {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What these locks guard is whole at every point where a panic could leave them.
+    // What these locks protect is consistent at every point where a panic could leave them.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -279,7 +280,7 @@ mod tests {
     use orcheck_io::memory::Span;
     use std::time::Duration;
 
-    // Breaks if: the warnings are put behind each other as they are; `orc_message` would ask for several things.
+    // Breaks if: the warnings are simply concatenated; `orc_message` would ask for several things.
     #[test]
     fn several_losses_in_one_message_have_one_next_step() {
         let root = std::env::temp_dir().join(format!("orcheck-capi-told-{}", std::process::id()));
@@ -312,7 +313,7 @@ mod tests {
         std::fs::remove_dir_all(&root).unwrap();
     }
 
-    // Breaks if: a handle is taken for an address and read. (Generations: tests/c/misuse.c.)
+    // Breaks if: a handle is mistaken for an address and read. (Generations: tests/c/misuse.c.)
     #[test]
     fn forged_handles_find_nothing() {
         for address in [0, 1, 8, 16, 0x7fff_dead_bee0, usize::MAX, TAG as usize] {

@@ -1,12 +1,12 @@
-//! `orc_find` to `orc_route`: back from a checkpoint.
+//! Implements `orc_find` to `orc_route`, which restart from a checkpoint.
 //!
-//! What it does: fills the program's variables and structures with what the session found.
+//! What it does: it fills the program's variables and structures with what the session found.
 //!
 //! Invariants:
 //! 1. Output arguments are set to nothing (0, empty) before anything can fail.
-//! 2. Not more than `struct_size` or `cap` bytes are written.
+//! 2. No more than `struct_size` or `cap` bytes are written.
 //!
-//! Not here: which step is found, and how its bytes are proven.
+//! Not here: which step is found, and how its bytes are verified.
 
 use crate::convert::{NAME_LIMIT_BYTES, covers, not_null, text};
 use crate::fault::{boundary, boundary_to};
@@ -22,8 +22,8 @@ use std::os::unix::ffi::OsStrExt;
 ///
 /// @param step  gets the step
 /// @return ::ORC_NOT_FOUND: there is none at all, this is a fresh start; ::ORC_CORRUPT or
-///         ::ORC_UNAVAILABLE: there are some, but none can be restored; ::ORC_UNSUPPORTED: written by
-///         a different number of ranks; ::ORC_INVALID after the first checkpoint of the session
+///         ::ORC_UNAVAILABLE: there are some, but none can be restored; ::ORC_UNSUPPORTED: written
+///         by a different number of ranks; ::ORC_INVALID after the first checkpoint of the session
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orc_find(session: *mut orc_session, step: *mut u64) -> orc_status {
     boundary("orc_find", || {
@@ -40,8 +40,9 @@ pub unsafe extern "C" fn orc_find(session: *mut orc_session, step: *mut u64) -> 
 /// Tells type, shape and length of one of this rank's regions in the step that orc_find() found, so
 /// that memory can be allocated before orc_restart(). Local.
 ///
-/// @param array      NULL, or gets dtype, ndim, global, offset and local (stride 0); set struct_size
-///                   first. A region from orc_protect() has one dimension: its number of elements
+/// @param array      NULL, or gets dtype, ndim, global, offset and local (stride 0); set
+///                   struct_size first. A region from orc_protect() has one dimension: its number
+///                   of elements
 /// @param len_bytes  NULL, or gets the length
 /// @return ::ORC_NOT_FOUND for an unknown name; ::ORC_INVALID before orc_find()
 #[unsafe(no_mangle)]
@@ -116,21 +117,23 @@ fn too_large(value: u64) -> Error {
     Error::unsupported(format!("{value} does not fit into the structure's field"))
 }
 
-/// [collective] Fills all regions from the step that orc_find() found, verifying every byte while it
-/// is read. If a rank's part turns out damaged all ranks go back to the same older step, and
+/// [collective] Fills all regions from the step that orc_find() found, verifying every byte as it
+/// is read. If a rank's part proves to be damaged, all ranks go back to the same older step, and
 /// orc_message() says what was skipped and why. Blocks until all ranks have their bytes.
 ///
-/// In the older step a region may have another size. The protected regions then do not fit, and the call
-/// returns ::ORC_AGAIN on all ranks: the older step is now the found one, orc_stored() gives its sizes,
-/// and the program protects what it says and calls orc_restart() again. Each ::ORC_AGAIN leaves out a
-/// step, so a loop of these calls ends. A program whose sizes never change never gets it.
+/// In the older step a region may have another size. If the protected regions then do not fit, the
+/// call returns ::ORC_AGAIN on all ranks: the older step is now the found one, orc_stored() gives
+/// its sizes, and the program protects regions of these sizes and calls orc_restart() again. Each
+/// ::ORC_AGAIN leaves out a step, so a loop of these calls ends. A program whose sizes never change
+/// never gets it.
 ///
 /// After ::ORC_AGAIN or an error the contents of the regions are undefined.
 ///
-/// @param step  NULL, or gets the step actually restored; with ::ORC_AGAIN the step that is now found
-/// @return ::ORC_AGAIN, see above; ::ORC_INVALID before orc_find(), for a region whose type or shape is
-///         not the stored one, or that is neither stored nor ::ORC_OPTIONAL; ::ORC_CORRUPT when no older
-///         step is left
+/// @param step  NULL, or gets the step actually restored; with ::ORC_AGAIN, the step that is now
+///              found
+/// @return ::ORC_AGAIN, see above; ::ORC_INVALID before orc_find(), for a region whose type or
+///         shape differs from the stored one, or that is neither stored nor ::ORC_OPTIONAL;
+///         ::ORC_CORRUPT if no older step is left
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orc_restart(session: *mut orc_session, step: *mut u64) -> orc_status {
     boundary_to("orc_restart", || {
@@ -149,7 +152,7 @@ pub unsafe extern "C" fn orc_restart(session: *mut orc_session, step: *mut u64) 
     })
 }
 
-/// What a restart came to, and the step.
+/// The status and the step of a restart.
 pub(crate) fn status_of_restart(restarted: Restarted) -> (orc_status, u64) {
     match restarted {
         Restarted::Step(step) => (orc_status::ORC_OK, step),
@@ -158,12 +161,12 @@ pub(crate) fn status_of_restart(restarted: Restarted) -> (orc_status, u64) {
 }
 
 /// Gives the path of a file that the program writes itself and that becomes region name of every
-/// following checkpoint: it is read in orc_checkpoint(), and written back in orc_restart(). The file
-/// lies in a directory of this rank alone, on the node or in memory; docs/files.md. Local.
+/// following checkpoint: it is read in orc_checkpoint(), and written back in orc_restart(). The
+/// file lies in a directory of this rank alone, on the node or in memory; see docs/files.md. Local.
 ///
 /// @param name  a relative path of up to 8 names, as in "out/step/part.bin", each 1 to 128 of
 ///              A-Z a-z 0-9 . _ -, not beginning with a dot; the directories in it are made
-/// @param path  gets the path, which holds until the session ends
+/// @param path  gets the path, which is valid until the session ends
 /// @param cap   room at path in bytes; ::ORC_INVALID says how much is needed
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orc_route(
@@ -180,8 +183,8 @@ pub unsafe extern "C" fn orc_route(
 
 /// As orc_route(), with flags.
 ///
-/// @param flags  ::ORC_OPTIONAL, or 0. An optional file may be absent: a checkpoint then has none, and
-///               orc_restart() from it removes the one that is there
+/// @param flags  ::ORC_OPTIONAL, or 0. An optional file may be absent: the checkpoint then has no
+///               such region, and orc_restart() from it removes an existing file
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orc_route_file(
     session: *mut orc_session,
@@ -199,7 +202,8 @@ pub unsafe extern "C" fn orc_route_file(
 }
 
 /// # Safety
-/// `name` is NULL or a zero-terminated text that stays during the call, `path` NULL or room for `cap` bytes.
+/// `name` is NULL or a zero-terminated text that stays during the call, `path` NULL or room for
+/// `cap` bytes.
 unsafe fn route(
     (session, name): (*mut orc_session, *const c_char),
     flags: u32,

@@ -1,14 +1,14 @@
-//! `orc_open_v`, `orc_close`, `orc_abandon`: a session's life.
+//! Implements `orc_open_v`, `orc_close` and `orc_abandon`, which begin and end a session.
 //!
-//! What it does: checks what the program opens with, and puts the session into the table; takes it
-//! out again and gives the collective's context back.
+//! What it does: it checks what the program opens with and puts the session into the table; it
+//! takes the session out again and releases the collective's context.
 //!
 //! Invariants:
-//! 1. After a failed open `*session` is NULL and the context is still the caller's.
-//! 2. After a successful open the context is released exactly once, at close or abandon, whatever
+//! 1. After a failed open, `*session` is NULL and the context still belongs to the caller.
+//! 2. After a successful open, the context is released exactly once, at close or abandon, whatever
 //!    close returns.
 //!
-//! Not here: what opening and draining mean; `orcheck-client` knows.
+//! Not here: opening and draining themselves (`orcheck-client`).
 
 use crate::collective::ProgramCollective;
 use crate::convert::{NAME_LIMIT_BYTES, OPTIONS_LIMIT_BYTES, not_null, text, timeout};
@@ -28,12 +28,14 @@ use std::ptr::null_mut;
 /// @param api         ::ORC_API
 /// @param session     gets the session, or NULL on failure
 /// @param job         name of the series of checkpoints: 1 to 64 of A-Z a-z 0-9 . _ -, the first a
-///                    letter or digit. The same name finds the checkpoints again. NULL or empty: the
-///                    name in the environment variable ORCHECK_JOB, which `orcheck run --job` sets
+///                    letter or digit. The same name finds the checkpoints again. NULL or empty:
+///                    the name in the environment variable ORCHECK_JOB, which `orcheck run --job`
+///                    sets
 /// @param collective  the ranks that take part; NULL for a program of one rank
-/// @param options     TOML text such as "global = [\"/scratch/me\"]", or NULL. Environment variables
-///                    ORCHECK_... and the files that they name are read too. With "enabled = 'auto'" the
-///                    session runs without checkpoints if none of these names a directory
+/// @param options     TOML text such as "global = [\"/scratch/me\"]", or NULL. Environment
+///                    variables ORCHECK_... and the files that they name are read too. With
+///                    "enabled = 'auto'" the session runs without checkpoints if none of these
+///                    names a directory
 /// @return ::ORC_INVALID for a wrong argument or option, ::ORC_UNSUPPORTED for an api this library
 ///         does not have, ::ORC_UNAVAILABLE, ::ORC_NO_SPACE (memory or directory), ::ORC_FENCED
 #[unsafe(no_mangle)]
@@ -64,7 +66,8 @@ pub unsafe extern "C" fn orc_open_v(
                 (Box::new(ranks), release)
             }
         };
-        // What is wrong on one rank only is an error on all: the others would wait for it in the next call.
+        // An error on one rank only is an error on all: the others would wait for it in the next
+        // call.
         let place = registry::reserve();
         let told = || {
             let job = if job.is_null() {
@@ -102,17 +105,19 @@ pub unsafe extern "C" fn orc_open_v(
 }
 
 /// [collective] Closes a session: waits up to timeout_s until the last checkpoint is committed at
-/// every configured level, then stops the background thread(s) and gives everything back. When the time
-/// is over, threads get about two seconds more; one that hangs in a directory or a server is left behind.
+/// every configured level, then stops the background thread(s) and releases everything. After the
+/// timeout, threads get about two more seconds; one that hangs in a directory or a server is left
+/// behind.
 ///
-/// The session is gone afterwards whatever is returned. Memory from orc_alloc() goes with it.
+/// The session is gone afterwards, whatever is returned, and so is memory from orc_alloc().
 /// Afterwards orc_message() has all warnings not read before, also after ::ORC_OK: among them every
 /// loss of an older checkpoint that no earlier call reported.
 ///
-/// @return The same on all ranks. ::ORC_UNAVAILABLE when the deadline passed, or why the last checkpoint is
-///         lost: orc_message() names what is not safe, and where. With on_loss = "error" also why an older one
-///         is lost, unless an orc_checkpoint() has returned that. With close = "copies" also which lost
-///         copies were not made again. ::ORC_INVALID for a wrong timeout_s; the session then stays open
+/// @return The same on all ranks. ::ORC_UNAVAILABLE if the deadline has passed, or why the last
+///         checkpoint is lost: orc_message() names what is not safe, and where. With on_loss =
+///         "error", also why an older one is lost, unless an orc_checkpoint() has returned that.
+///         With close = "copies", also which lost copies were not made again. ::ORC_INVALID for a
+///         wrong timeout_s; the session then stays open
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orc_close(session: *mut orc_session, timeout_s: f64) -> orc_status {
     boundary("orc_close", || {
@@ -123,7 +128,8 @@ pub unsafe extern "C" fn orc_close(session: *mut orc_session, timeout_s: f64) ->
             release.run(true);
         }
         // There is no later call in which a program could read them.
-        // Breaks if: warnings of this call are dropped; a loss that is first seen here would be told to nobody.
+        // Breaks if: warnings of this call are dropped; nobody would learn of a loss that is first
+        // seen here.
         result.map(|()| joined(&told)).map_err(|error| {
             told.push(error.message().to_owned());
             Error::of_lines(error.kind(), &told)
@@ -131,7 +137,7 @@ pub unsafe extern "C" fn orc_close(session: *mut orc_session, timeout_s: f64) ->
     })
 }
 
-/// Gives a session up at once, on error paths: nothing is waited for, no other rank is needed.
+/// Abandons a session at once, on error paths: waits for nothing and needs no other rank.
 /// Checkpoints already committed stay; the others are lost. NULL is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orc_abandon(session: *mut orc_session) {

@@ -1,9 +1,9 @@
-//! `orc_stats_read`: figures of the last checkpoint.
+//! Implements `orc_stats_read`, which returns figures of the last checkpoint.
 //!
-//! What it does: copies the session's figures into the program's structure.
+//! What it does: it copies the session's figures into the program's structure.
 //!
 //! Invariants:
-//! 1. Not more than the structure this version knows is written.
+//! 1. No more than the structure that this version knows is written.
 //!
 //! Not here: measuring.
 
@@ -14,7 +14,7 @@ use crate::types::{orc_stats, orc_status};
 use orcheck_format::Error;
 use std::mem::offset_of;
 
-/// What the first released version of the structure had.
+/// Size of the structure in the first released version.
 const FIRST_BYTES: usize = offset_of!(orc_stats, captured_step);
 
 /// Reads the figures of the last checkpoint on this rank. Set stats->struct_size first. Local.
@@ -59,9 +59,10 @@ pub unsafe extern "C" fn orc_stats_read(
             disabled: u64::from(read.disabled),
             routed_bytes: read.routed_bytes,
         };
-        // A program of an older version has room for the first fields alone.
+        // A program of an older version has room only for the first fields.
         let len_bytes = struct_size.min(size_of::<orc_stats>());
-        // SAFETY: the program's structure has `struct_size` bytes, ours at least as many as are copied.
+        // SAFETY: the program's structure has `struct_size` bytes, ours at least as many as are
+        // copied.
         unsafe {
             (&raw const filled)
                 .cast::<u8>()

@@ -1,33 +1,35 @@
-//! The C types: statuses, levels, element types and the structures a program fills in.
+//! Defines the C types: statuses, levels, element types and the structures that a program fills in.
 //!
-//! What it does: fixes names, values and layout of the ABI. Everything here appears in `orcheck.h`.
+//! What it does: it fixes names, values and layout of the ABI. Everything here appears in
+//! `orcheck.h`.
 //!
 //! Invariants:
 //! 1. Values of enumerators never change; new ones are added at the end.
 //! 2. A structure grows only at its end, and starts with `struct_size`; see `convert::covers`.
-//! 3. Enumerations are only returned, never taken: a C `int` is taken and checked, because a value
-//!    outside an enumeration would be undefined behaviour before we could look at it.
+//! 3. Enumerations are only returned, never passed in: functions take a C `int` and check it,
+//!    because a value outside an enumeration would be undefined behaviour before it could be
+//!    checked.
 //!
 //! Not here: what the functions do with them.
 
 use std::ffi::{c_char, c_int, c_void};
 
-/// The version of this interface, handed to orc_open_v() by the macro orc_open(): a program built
-/// for an interface that the library does not have is refused at open.
+/// The version of this interface, which the macro orc_open() passes to orc_open_v(). If a program
+/// was built for an interface that the library does not have, orc_open() refuses it.
 pub const ORC_API: c_int = 1;
 
-/// The result of a call. Everything but ::ORC_OK leaves a text for orc_message(). All but ::ORC_OK and
-/// ::ORC_AGAIN are errors.
+/// The result of a call. Every status except ::ORC_OK leaves a text for orc_message(). All except
+/// ::ORC_OK and ::ORC_AGAIN are errors.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum orc_status {
-    /// Done. orc_message() is "" or a warning.
+    /// Success. orc_message() is "" or a warning.
     ORC_OK = 0,
     /// The call itself is wrong: an argument, a closed session, the order of calls.
     ORC_INVALID = 1,
     /// There is no such step, region or file. From orc_find(): a fresh start.
     ORC_NOT_FOUND = 2,
-    /// A deadline passed, or a directory, node or network cannot be reached now.
+    /// A deadline has passed, or a directory, node or network cannot be reached now.
     ORC_UNAVAILABLE = 3,
     /// A disk, quota or memory budget is exhausted.
     ORC_NO_SPACE = 4,
@@ -39,9 +41,9 @@ pub enum orc_status {
     ORC_UNSUPPORTED = 7,
     /// A defect in Orcheck. Please report it with the text of orc_message().
     ORC_INTERNAL = 8,
-    /// No error: a newer step is damaged, and the older one that is used now has other regions or sizes.
-    /// Ask orc_stored() again, protect what it says, and repeat the call. Only from orc_restart() and
-    /// orc_restart_region().
+    /// Not an error: a newer step is damaged, and the older one that is now used has other regions
+    /// or sizes. Ask orc_stored() again, protect regions of these sizes, and repeat the call. Only
+    /// from orc_restart() and orc_restart_region().
     ORC_AGAIN = 9,
 }
 
@@ -55,8 +57,9 @@ pub enum orc_which {
     ORC_OLDER_THAN = 2,
 }
 
-/// What a committed checkpoint survives. The options node_dir, peers, global and agent decide which levels
-/// there are; orc_wait() also accepts a configured level that survives more than the one asked for.
+/// What a committed checkpoint survives. The options node_dir, peers, global and agent determine
+/// which levels exist; orc_wait() also accepts a configured level that survives more than the
+/// requested one.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum orc_level {
@@ -64,7 +67,7 @@ pub enum orc_level {
     ORC_PROCESS = 1,
     /// The loss of all processes of a node, or its reboot.
     ORC_NODE = 2,
-    /// The loss of nodes, by copies on other nodes.
+    /// The loss of nodes, thanks to copies on other nodes.
     ORC_PEERS = 3,
     /// The loss of the whole allocation.
     ORC_GLOBAL = 4,
@@ -110,30 +113,31 @@ pub enum orc_dtype {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum orc_flag {
-    /// The region may be absent from the checkpoint at restart (the program has changed since); its
-    /// memory is then left as it is. Of files: see orc_route_file().
+    /// The region may be absent from the checkpoint at a restart (because the program has changed
+    /// since); its memory is then left unchanged. For files, see orc_route_file().
     ORC_OPTIONAL = 1,
     /// Holds the same bytes on all ranks, and may be stored once.
     ORC_SAME = 2,
-    /// A promise of the program: only processors of this process write it. No RDMA, no GPU, no fixed
-    /// buffers of io_uring, no other process. With incremental = "auto" the kernel is then asked which
-    /// pages were written, and the others are not read; what is written otherwise goes unnoticed.
+    /// A promise of the program: only processors of this process write the region. No RDMA, no GPU,
+    /// no fixed buffers of io_uring, no other process. With incremental = "auto" the kernel is then
+    /// asked which pages were written, and the others are not read; writes by other means go
+    /// unnoticed.
     ORC_CPU_WRITES_ONLY = 4,
 }
 
-/// How the ranks of a session talk to each other while a [collective] function runs. orcheck_mpi.h
-/// fills it from an MPI communicator; a program without MPI may bring its own.
+/// How the ranks of a session communicate while a [collective] function runs. orcheck_mpi.h fills
+/// it from an MPI communicator; a program without MPI may supply its own.
 ///
 /// The functions return 0, or anything else on failure. They are called on the calling thread only.
 #[repr(C)]
 pub struct orc_collective {
     /// sizeof(orc_collective)
     pub struct_size: usize,
-    /// Handed to every function below.
+    /// Passed to every function below.
     pub ctx: *mut c_void,
     /// This rank, from 0.
     pub rank: c_int,
-    /// Number of ranks, at least 1. With 1 none of bcast, gather, allreduce_min is called.
+    /// Number of ranks, at least 1. With 1, none of bcast, gather, allreduce_min is called.
     pub size: c_int,
     /// Copies len_bytes bytes at buf from rank root to all.
     pub bcast: Option<
@@ -145,7 +149,7 @@ pub struct orc_collective {
         ) -> c_int,
     >,
     /// Collects len_bytes bytes from each rank, the same number everywhere, at rank root in out
-    /// (size * len_bytes bytes, in the order of ranks). out is NULL on the other ranks.
+    /// (size * len_bytes bytes, in rank order). out is NULL on the other ranks.
     pub gather: Option<
         unsafe extern "C" fn(
             ctx: *mut c_void,
@@ -159,13 +163,13 @@ pub struct orc_collective {
     pub allreduce_min:
         Option<unsafe extern "C" fn(ctx: *mut c_void, v: *mut i64, n: usize) -> c_int>,
     /// NULL, or called once when the session no longer needs ctx: at the end of orc_close()
-    /// (orderly = 1: all ranks are here, communication is allowed) or of orc_abandon() (orderly = 0:
-    /// free memory only). Not called when the open fails: ctx then still belongs to the caller.
+    /// (orderly = 1: all ranks are here, communication is allowed) or of orc_abandon() (orderly =
+    /// 0: free memory only). Not called if the open fails: ctx then still belongs to the caller.
     pub release: Option<unsafe extern "C" fn(ctx: *mut c_void, orderly: c_int)>,
 }
 
-/// This rank's part of a global array, or an array of its own. Shapes are in elements, in C order: the last
-/// index varies fastest.
+/// This rank's part of a global array, or an array of its own. Shapes are in elements, in C order:
+/// the last index varies fastest.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct orc_array {
@@ -182,7 +186,7 @@ pub struct orc_array {
     /// Shape of this rank's part.
     pub local: [i64; 8],
     /// Distance in memory between neighbours along each dimension, in elements. All zero: the part
-    /// is contiguous. Ghost cells, for example, are left out with the strides of the larger array
+    /// is contiguous. To leave out ghost cells, for example, use the strides of the larger array
     /// and the address of the first inner element.
     pub stride: [i64; 8],
 }
@@ -194,11 +198,12 @@ pub struct orc_array {
 pub struct orc_codec {
     /// sizeof(orc_codec)
     pub struct_size: usize,
-    /// Handed to every function below.
+    /// Passed to every function below.
     pub ctx: *mut c_void,
     /// Tells how many bytes pack() will deliver now.
     pub size: Option<unsafe extern "C" fn(ctx: *mut c_void, len_bytes: *mut usize) -> c_int>,
-    /// Writes len_bytes bytes of the stream, from position at on, to dst. Called with growing at.
+    /// Writes len_bytes bytes of the stream, from position at on, to dst. at grows from call to
+    /// call.
     pub pack: Option<
         unsafe extern "C" fn(
             ctx: *mut c_void,
@@ -207,8 +212,8 @@ pub struct orc_codec {
             len_bytes: usize,
         ) -> c_int,
     >,
-    /// Takes len_bytes bytes of the stream, from position at on, from src. Called with growing at;
-    /// at = 0 starts over.
+    /// Takes len_bytes bytes of the stream, from position at on, from src. at grows from call to
+    /// call; at = 0 starts over.
     pub unpack: Option<
         unsafe extern "C" fn(
             ctx: *mut c_void,
@@ -229,7 +234,8 @@ pub enum orc_event_kind {
     ORC_EVENT_LOST = 2,
 }
 
-/// What became of a checkpoint at one level; see orc_watch(). Kinds may be added: ignore unknown ones.
+/// The outcome of a checkpoint at one level; see orc_watch(). Kinds may be added: ignore unknown
+/// ones.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct orc_event {
@@ -241,9 +247,9 @@ pub struct orc_event {
     pub step: u64,
     /// An ::orc_level.
     pub level: c_int,
-    /// An ::orc_status: the cause of a loss, else ::ORC_OK.
+    /// An ::orc_status: the cause of a loss, otherwise ::ORC_OK.
     pub status: c_int,
-    /// Of a loss: step, level, cause and next step, as orc_message() has it; else "".
+    /// For a loss: step, level, cause and next step, as in orc_message(); otherwise "".
     pub text: *const c_char,
 }
 
@@ -260,49 +266,52 @@ pub struct orc_stats {
     pub step: u64,
     /// How long that call blocked the program, in total.
     pub blocked_s: f64,
-    /// Of that: copying.
+    /// Of these: copying.
     pub stage_s: f64,
-    /// Of that: waiting for room in the pool or for the previous checkpoint.
+    /// Of these: waiting for room in the pool or for the previous checkpoint.
     pub wait_s: f64,
     /// Bytes of this rank's snapshot.
     pub staged_bytes: u64,
     /// Size of the node's staging pool.
     pub pool_bytes: u64,
-    /// Of that: in use now.
+    /// Of these: in use now.
     pub pool_used_bytes: u64,
     /// Newest step committed at ::ORC_NODE, 0 if none.
     pub committed_node_step: u64,
     /// Newest step committed at ::ORC_GLOBAL, 0 if none.
     pub committed_global_step: u64,
-    /// Processor time spent on flushing so far in this process, seconds, without threads of the kernel.
+    /// Processor time spent on flushing so far in this process, seconds, without kernel threads.
     pub flush_cpu_s: f64,
-    /// Checkpoints left out because an earlier one was not yet flushed or safe (overrun = "skip").
+    /// Checkpoints skipped because an earlier one was not yet flushed or safe (overrun = "skip").
     pub skipped: u64,
-    /// With incremental = "auto": step of the last snapshot of this rank that is staged completely;
+    /// With incremental = "auto": step of the last snapshot of this rank that is completely staged;
     /// the following fields describe it. 0 if there is none.
     pub captured_step: u64,
-    /// Bytes of regions that were stored with it.
+    /// Bytes of regions that it stored.
     pub stored_bytes: u64,
     /// Bytes of regions that did not change and are stored with older checkpoints.
     pub referred_bytes: u64,
-    /// Bytes of regions whose written pages alone were read.
+    /// Bytes of regions whose written pages were the only ones read.
     pub tracked_bytes: u64,
-    /// Why it refers to no older one: 1 nothing was known of them, 2 as many refer to older ones as
-    /// incremental_chain allows, 3 most of the last one had changed, 4 a checkpoint was lost or the
-    /// directories changed. 0: it may refer to older ones.
+    /// Why it refers to no older checkpoint: 1 no older one was known, 2 the chain of references
+    /// has reached incremental_chain, 3 most of the last one had changed, 4 a checkpoint was lost
+    /// or the directories changed. 0: it may refer to older ones.
     pub full_because: u64,
-    /// Bytes of snapshots that the flushing thread of this rank wrote so far; every level counts.
+    /// Bytes of snapshots that the flushing thread of this rank has written so far; every level
+    /// counts.
     pub flushed_bytes: u64,
-    /// The bytes that they take in files: less where they are compressed.
+    /// The bytes that they take in files, which are fewer with compression.
     pub file_bytes: u64,
-    /// Time of computing between two checkpoints under interval = "auto", seconds; 0: off, or not known yet.
+    /// Computing time between two checkpoints with interval = "auto", seconds; 0: off, or not known
+    /// yet.
     pub interval_s: f64,
-    /// Steps of this session that are lost, by ::orc_level, then by ::orc_status; [level][0] has those
-    /// of every cause. Those of level process are 0: see orc_watch().
+    /// Steps of this session that are lost, by ::orc_level, then by ::orc_status; [level][0] counts
+    /// all causes. Those of level process are 0: see orc_watch().
     pub lost_steps: [[u64; 9]; 5],
     /// 1: this session has no checkpoints (option `enabled`), and the other figures are 0.
     pub disabled: u64,
-    /// Memory that files of orc_route() took on this host when the last orc_checkpoint() looked: of all
-    /// ranks and programs of the job. 0 where they lie in node_dir, or in route_dir without route_budget.
+    /// Memory that files of orc_route() took on this host at the last orc_checkpoint(), over all
+    /// ranks and programs of the job. 0 if they are in node_dir, or in route_dir without
+    /// route_budget.
     pub routed_bytes: u64,
 }

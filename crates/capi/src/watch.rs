@@ -1,12 +1,14 @@
-//! `orc_watch`, `orc_safe_step`: what became of checkpoints, told to a function of the program and asked for.
+//! Implements `orc_watch`, which reports the outcomes of checkpoints to a function of the program,
+//! and `orc_safe_step`, which queries them.
 //!
-//! What it does: hands the session's events to the program's function as C structures.
+//! What it does: it passes the session's events to the program's function as C structures.
 //!
 //! Invariants:
-//! 1. The function runs on the thread that called the session, and an orc_ call from inside it is refused.
+//! 1. The function runs on the thread that called the session, and an orc_ call from inside it is
+//!    refused.
 //! 2. The event and its text belong to the library and last as long as the call.
 //!
-//! Not here: what is told and when (`orcheck-client`).
+//! Not here: what is reported, and when (`orcheck-client`).
 
 use crate::convert::{level, level_code, not_null};
 use crate::fault::{boundary, callback, status_of};
@@ -18,8 +20,8 @@ use std::ffi::{CString, c_int, c_void};
 /// The context of the program's function.
 struct Context(*mut c_void);
 
-// SAFETY: the pointer is only handed back to the program, on the thread that calls the session; which thread that is is the
-// program's choice.
+// SAFETY: the pointer is only handed back to the program, on the thread that calls the session;
+// which thread that is is the program's choice.
 unsafe impl Send for Context {}
 
 impl Context {
@@ -45,21 +47,23 @@ fn watcher(call: unsafe extern "C" fn(*mut c_void, *const orc_event), ctx: *mut 
             status: error.map_or(orc_status::ORC_OK, |error| status_of(error.kind())) as c_int,
             text: text.as_ptr(),
         };
-        // SAFETY: the program gave this function together with this context; the event stays during the call.
+        // SAFETY: the program gave this function together with this context; the event stays during
+        // the call.
         callback(|| unsafe { call(ctx.pointer(), &raw const told) });
     })
 }
 
-/// Registers a function that is called whenever a step of this session becomes safe at a level, or is lost
-/// there: inside orc_due(), orc_checkpoint(), orc_wait() and orc_close(), on the calling thread. Each
-/// step is reported once per level, on every rank. The exception: when an agent has ended, a step that was
-/// reported lost may be reported again, because another agent flushes it from memory. A loss whose text says
-/// "not known to be safe" was decided while the commit record was being written: a restart may still find that
-/// step. Level process has no events: what becomes of a snapshot there is reported at the other levels.
-/// The function may call no orc_ function except orc_request() and orc_message(). Local.
+/// Registers a function that is called whenever a step of this session becomes safe at a level, or
+/// is lost there: inside orc_due(), orc_checkpoint(), orc_wait() and orc_close(), on the calling
+/// thread. Each step is reported once per level, on every rank. The exception: after an agent has
+/// ended, a step that was reported lost may be reported again, because another agent flushes it
+/// from memory. A loss whose text says "not known to be safe" was decided while the commit record
+/// was being written: a restart may still find that step. Level process has no events: the outcome
+/// of a snapshot there is reported at the other levels. The function may call no orc_ function
+/// except orc_request() and orc_message(). Local.
 ///
-/// @param on_event  replaces an earlier one; NULL: no function is called from now on
-/// @param ctx       handed to it
+/// @param on_event  replaces an earlier function; NULL: no function is called from now on
+/// @param ctx       passed to it
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orc_watch(
     session: *mut orc_session,
@@ -74,12 +78,12 @@ pub unsafe extern "C" fn orc_watch(
     })
 }
 
-/// Gives the newest step of this session that is safe at a level, or at a configured level that survives
-/// more, without waiting. Local.
+/// Gives the newest step of this session that is safe at a level, or at a configured level that
+/// survives more, without waiting. Local.
 ///
 /// @param level  an ::orc_level
 /// @param step   gets the step
-/// @return ::ORC_NOT_FOUND: none is yet; ::ORC_UNSUPPORTED when no such level is configured
+/// @return ::ORC_NOT_FOUND: none is yet; ::ORC_UNSUPPORTED if no such level is configured
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orc_safe_step(
     session: *mut orc_session,

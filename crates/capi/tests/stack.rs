@@ -73,7 +73,8 @@ impl Deepest {
     }
 }
 
-/// A run that resumes from `found` (0: from nothing), takes three checkpoints and waits until they are safe at `level`.
+/// A run that resumes from `found` (0: from nothing), takes three checkpoints and waits until they
+/// are safe at `level`.
 fn run(
     options: &str,
     collective: *const orc_collective,
@@ -86,8 +87,8 @@ fn run(
     let mut x = vec![1.5; 100_000];
     let (mut step, mut due, mut len, mut lent) = (0, 0, 0, null_mut());
     let mut path = [0 as c_char; 4096];
-    // SAFETY: every pointer is to a live variable of the right type during the call, or NULL where that is allowed; the
-    // region outlives the session.
+    // SAFETY: every pointer is to a live variable of the right type during the call, or NULL where
+    // that is allowed; the region outlives the session.
     unsafe {
         let (job, x_name, f_name) = (c"job".as_ptr(), c"x".as_ptr(), c"f".as_ptr());
         deepest.okay("open", &mut || {
@@ -317,7 +318,8 @@ fn asked_for() -> usize {
     number.split('.').next().unwrap().parse().unwrap()
 }
 
-// Breaks if: a call uses much more stack than it did; threads that were not refused would crash in it.
+// Breaks if: a call uses much more stack than it did; threads that were not refused would crash in
+// it.
 #[test]
 fn what_a_call_asks_for_is_more_than_the_deepest_one_uses() {
     let variants = [
@@ -350,8 +352,8 @@ fn a_call_on_a_stack_that_is_too_small_is_refused() {
     let asked = asked_for();
     let mut x = vec![7.0; 1000];
     let mut s = null_mut();
-    // SAFETY: every pointer is to a live variable of the right type during the call, or NULL where that is allowed; the
-    // region outlives the session.
+    // SAFETY: every pointer is to a live variable of the right type during the call, or NULL where
+    // that is allowed; the region outlives the session.
     unsafe {
         let opened = orc_open_v(
             ORC_API,

@@ -1,66 +1,75 @@
-//! The interval of checkpoints of several levels, each of which survives more than the one below, and what they cost.
+//! Computes the interval of checkpoints of several levels, each of which survives more than the one
+//! below, and their cost.
 //!
-//! How: every this many checkpoints one is of the next level too, in a pattern that repeats. What happens between two checkpoints is a
-//! state of a Markov chain, as in Moody et al. (SC 2010): a segment of computing and the checkpoint behind it end, or a failure
-//! strikes, which needs some level, and what was computed since the last checkpoint that has reached it is computed again,
-//! segment by segment. Here levels may be reached some time after the program continues, as asynchronous ones are; so which
-//! checkpoint a failure goes back to depends on when it strikes within a segment. The expected times T_j of the segments follow
-//! from each other, once round the pattern; they are iterated until they stay.
+//! How: every nth checkpoint also goes to the next level, in a pattern that repeats. What happens
+//! between two checkpoints is a state of a Markov chain, as in Moody et al. (SC 2010). Either a
+//! segment of computing and the checkpoint after it end, or a failure strikes that needs some
+//! level; then everything since the last checkpoint that had reached this level is computed again,
+//! segment by segment. Here a level may be reached some time after the program continues, as with
+//! asynchronous levels. Which checkpoint a failure goes back to therefore depends on when it
+//! strikes within a segment. The expected times T_j of the segments depend on each other, once
+//! round the pattern; they are iterated until they converge.
 //!
 //! Invariants:
-//! 1. With one level that is reached at once, the expected time is that of [`crate::single::Single`].
-//! 2. What is recommended is no worse than its neighbours; it is found by climbing, not proven to be the best of all.
+//! 1. With one level that is reached at once, the expected time is that of
+//!    [`crate::single::Single`].
+//! 2. The recommendation is no worse than its neighbours; it is found by hill climbing, and not
+//!    proven to be the global optimum.
 //!
-//! Assumed: failures of each level come at random and independently; whoever failed, what is under way to a higher level arrives as
-//! if nothing had happened (the agents of Orcheck continue without the program), unless the failure goes back behind it.
+//! Assumed: failures of each level are random and independent. Whatever failed, a checkpoint in
+//! flight to a higher level arrives as if nothing had happened (Orcheck's agents continue without
+//! the program), unless the failure goes back behind it.
 //!
-//! Not here: failures that come in another way, a single run with its luck (`life.rs`).
+//! Not here: failures with other distributions, a single run with its luck (`life.rs`).
 
 use crate::single::TIMES_S;
 use crate::within;
 use orcheck_format::{Error, Result};
 use std::collections::BTreeMap;
 
-/// Most levels.
+/// Maximum number of levels.
 const LEVELS_MAX: usize = 8;
-/// Most checkpoints of a pattern.
+/// Maximum number of checkpoints in a pattern.
 const PATTERN_MAX: u32 = 1 << 13;
-/// The iteration ends when no time moves by more than this share of itself.
+/// The iteration ends when no time changes by more than this fraction of itself.
 const SETTLED: f64 = 1e-10;
 const ROUNDS_MAX: u32 = 10_000;
-/// Rounds in which it is asked again when levels are reached; then times have nearly settled.
+/// Number of rounds in which the times at which levels are reached are computed again; by then the
+/// times have nearly converged.
 const STRETCHED_ROUNDS: u32 = 30;
-/// How closely the logarithm of the interval is searched while climbing, and at the end.
+/// Precision of the search for the logarithm of the interval while climbing, and at the end.
 const SEARCHED: (f64, f64) = (1e-3, 1e-6);
 
 /// A level of checkpoints.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Level {
-    /// What a checkpoint of this level, with the lower ones, costs the program, seconds.
+    /// Cost to the program of a checkpoint of this level, including the lower ones, seconds.
     pub checkpoint_s: f64,
-    /// From when the program continues until the checkpoint has reached this level, seconds.
+    /// Time from the end of the call until the checkpoint has reached this level, seconds.
     pub safe_after_s: f64,
-    /// From a failure until the program computes again, read from this level, seconds.
+    /// Time from a failure until the program computes again, reading from this level, seconds.
     pub restart_s: f64,
-    /// Mean time between failures that need this level and no higher one, seconds; infinite: there are none.
+    /// Mean time between failures that need this level and no higher one, seconds; infinite if
+    /// there are none.
     pub mtbf_s: f64,
 }
 
-/// How often which level.
+/// How often each level is used.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pattern {
-    /// Computing between two checkpoints, seconds.
+    /// Computing time between two checkpoints, seconds.
     pub interval_s: f64,
-    /// For each level: every this many checkpoints one is of this level at least. 1 for the lowest; each is a multiple of the one before.
+    /// For each level, n if every nth checkpoint is of at least this level. 1 for the lowest; each
+    /// is a multiple of the previous one.
     pub every: Vec<u32>,
 }
 
-/// A pattern, and what it comes to.
+/// A pattern and its efficiency.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recommended {
     /// The pattern.
     pub pattern: Pattern,
-    /// The share of the time that computes what counts.
+    /// The fraction of the time that is useful computing.
     pub efficiency: f64,
 }
 
@@ -70,7 +79,8 @@ pub struct Levels(pub Vec<Level>);
 
 impl Levels {
     /// # Errors
-    /// Invalid: no level or too many, a time that is none, or failures that come before a checkpoint ends.
+    /// Invalid: no level or too many, an invalid time, or failures that come before a checkpoint
+    /// ends.
     pub fn check(&self) -> Result<()> {
         let count = self.0.len();
         if count == 0 || count > LEVELS_MAX {
@@ -103,7 +113,8 @@ impl Levels {
             .position(|pair| pair[1].safe_after_s < pair[0].safe_after_s)
         {
             return Err(Error::invalid(format!(
-                "level {}: expected it to be reached no sooner than the one below, found after {} s and {} s",
+                "level {}: expected it to be reached no sooner than the one below, found after {} \
+                 s and {} s",
                 number + 2,
                 self.0[number + 1].safe_after_s,
                 self.0[number].safe_after_s
@@ -119,30 +130,30 @@ impl Levels {
         Ok(())
     }
 
-    /// Failures a second, of all levels.
+    /// Failures per second, over all levels.
     fn rate(&self) -> f64 {
         self.0.iter().map(|level| 1.0 / level.mtbf_s).sum()
     }
 
-    /// The share of the time that computes what counts.
+    /// The fraction of the time that is useful computing.
     ///
     /// # Errors
-    /// As [`Self::check`]; Invalid for a pattern that is none, in which a level is reached later than its next checkpoint begins,
-    /// or with which the job never gets on.
+    /// As [`Self::check`]; Invalid for a pattern that is not valid, in which a level is reached
+    /// later than its next checkpoint begins, or with which the job makes no progress.
     pub fn efficiency(&self, pattern: &Pattern) -> Result<f64> {
         self.check()?;
         self.check_pattern(pattern, PATTERN_MAX)?;
         self.efficiency_of(pattern)
     }
 
-    /// The same of a pattern that is known to be one.
+    /// The same for a pattern that is known to be valid.
     fn efficiency_of(&self, pattern: &Pattern) -> Result<f64> {
         let total_s = Chain::new(self, pattern).solve()?;
         Ok(f64::from(pattern.period()) * pattern.interval_s / total_s)
     }
 
     /// # Errors
-    /// Invalid for a pattern that is none of these levels.
+    /// Invalid for a pattern that does not fit these levels.
     pub fn check_pattern(&self, pattern: &Pattern, most: u32) -> Result<()> {
         within(
             "interval, seconds",
@@ -182,7 +193,7 @@ impl Levels {
     /// The pattern with the best efficiency, as far as climbing finds it.
     ///
     /// # Errors
-    /// As [`Self::check`]; Invalid where the job never gets on with any pattern that was tried.
+    /// As [`Self::check`]; Invalid if the job makes no progress with any pattern that was tried.
     pub fn recommend(&self) -> Result<Recommended> {
         self.check()?;
         let mut known = BTreeMap::new();
@@ -200,7 +211,7 @@ impl Levels {
         self.settle(&ratios)
     }
 
-    /// The interval with the best efficiency where every checkpoint goes to all levels.
+    /// The interval with the best efficiency if every checkpoint goes to all levels.
     ///
     /// # Errors
     /// As [`Self::recommend`].
@@ -209,7 +220,7 @@ impl Levels {
         self.settle(&vec![1; self.0.len()])
     }
 
-    /// The best interval for these ratios of levels, with which the job gets on.
+    /// The best interval for these ratios of levels, with which the job makes progress.
     fn settle(&self, ratios: &[u32]) -> Result<Recommended> {
         let best = self.best_interval(ratios, SEARCHED.1);
         if best.efficiency > 0.0 {
@@ -218,7 +229,8 @@ impl Levels {
         Err(never_gets_on())
     }
 
-    /// From these ratios of levels to others as long as they are better, and their efficiency.
+    /// Climbs from these ratios of levels to others as long as they are better; returns the last
+    /// ones and their efficiency.
     fn climb(&self, mut ratios: Vec<u32>, known: &mut BTreeMap<Vec<u32>, f64>) -> (Vec<u32>, f64) {
         let mut efficiency_of = |ratios: &Vec<u32>| match known.get(ratios) {
             Some(&efficiency) => efficiency,
@@ -248,7 +260,7 @@ impl Levels {
                         continue;
                     }
                     let found = efficiency_of(&tried);
-                    // Less is noise of the search.
+                    // A smaller difference is noise of the search.
                     if found > better.as_ref().map_or(best, |(_, found)| *found) * (1.0 + 1e-6) {
                         better = Some((tried, found));
                     }
@@ -261,7 +273,8 @@ impl Levels {
         }
     }
 
-    /// Ratios where each level is taken as often as Young's rule says for itself, and is reached before its next one.
+    /// Ratios for which each level is used as often as Young's rule says for it alone, and is
+    /// reached before its next checkpoint.
     fn first_order(&self) -> Vec<u32> {
         let (mut below_s, mut every, mut interval_s) = (0.0, 1u32, 1.0);
         let mut ratios = Vec::new();
@@ -287,7 +300,8 @@ impl Levels {
         ratios
     }
 
-    /// The best interval for these ratios of levels: golden section search over its logarithm, as closely as this.
+    /// The best interval for these ratios of levels: golden-section search over its logarithm, with
+    /// this precision.
     fn best_interval(&self, ratios: &[u32], closely: f64) -> Recommended {
         let every: Vec<u32> = ratios
             .iter()
@@ -308,7 +322,7 @@ impl Levels {
                 interval_s: ln_s.exp(),
                 every: every.clone(),
             };
-            // A job that never gets on computes nothing.
+            // A job that makes no progress computes nothing.
             let efficiency = self.efficiency_of(&pattern).unwrap_or(0.0);
             Recommended {
                 pattern,
@@ -316,14 +330,14 @@ impl Levels {
             }
         };
         let golden = (5f64.sqrt() - 1.0) / 2.0;
-        // A hair above the least, which rounding must not go below.
+        // Slightly above the minimum, which rounding must not fall below.
         let (mut low, mut high) = (least_s.ln() + 1e-12, most_s.ln());
         let (mut a, mut b) = (
             of(high - golden * (high - low)),
             of(low + golden * (high - low)),
         );
         while high - low > closely {
-            // Where both compute nothing, shorter intervals may.
+            // If both compute nothing, shorter intervals may.
             if a.efficiency >= b.efficiency {
                 high = low + golden * (high - low);
                 b = a;
@@ -344,13 +358,14 @@ fn never_gets_on() -> Error {
 }
 
 impl Pattern {
-    /// Checkpoints until it repeats.
+    /// Number of checkpoints until it repeats.
     #[must_use]
     pub fn period(&self) -> u32 {
         self.every.last().copied().unwrap_or(1)
     }
 
-    /// The level, from 0, of a checkpoint by its place in the pattern; those at 0 are the highest.
+    /// The level, from 0, of a checkpoint at this position of the pattern; those at position 0 are
+    /// the highest.
     #[must_use]
     pub fn level_of(&self, place: u32) -> usize {
         self.every
@@ -364,32 +379,34 @@ impl Pattern {
 struct Chain<'a> {
     levels: &'a [Level],
     pattern: &'a Pattern,
-    /// Failures a second.
+    /// Failures per second.
     rate: f64,
-    /// For each level the share of failures that need it.
+    /// For each level, the share of failures that need it.
     shares: Vec<f64>,
-    /// Computing and checkpoint of each segment.
+    /// Computing and checkpoint time of each segment.
     lengths_s: Vec<f64>,
     segments: Vec<Segment>,
 }
 
-/// From one checkpoint to the end of the next, by what it begins with: the checkpoint just taken (0), or one that was just read
-/// from level `n` − 1 and so has reached it.
+/// From one checkpoint to the end of the next, by the state in which it begins: after the
+/// checkpoint just taken (0), or after reading one from level `n` − 1, which has therefore reached
+/// it.
 type Segment = Vec<Vec<Part>>;
 
 /// Part of a segment in which failures go back to the same checkpoints.
 struct Part {
-    /// That a failure strikes in it, in one try of the segment.
+    /// The probability that a failure strikes in it, in one attempt of the segment.
     probability: f64,
-    /// For each level the segments that have to be computed again before this one.
+    /// For each level, the number of segments to compute again before this one.
     back: Vec<u32>,
 }
 
 /// Expected times, seconds, of one round of the pattern.
 struct Times {
-    /// For each segment, by what it begins with.
+    /// For each segment, by the state in which it begins.
     of: Vec<Vec<f64>>,
-    /// From the begin of the pattern until each segment begins, and to the end, where each begins with a checkpoint just taken.
+    /// From the beginning of the pattern until each segment begins, and to the end, if each begins
+    /// after a checkpoint just taken.
     sums: Vec<f64>,
 }
 
@@ -433,7 +450,7 @@ impl<'a> Chain<'a> {
         }
     }
 
-    /// Says when in each segment which level is reached, given when segments begin.
+    /// Sets when each level is reached in each segment, given when segments begin.
     fn begin_at(&mut self, begins_s: &[f64]) {
         let segment = |(place, &length_s): (usize, &f64)| {
             let of_level = |(level, &every): (&Level, &u32)| {
@@ -474,7 +491,8 @@ impl<'a> Chain<'a> {
         }
         let later = self.levels.iter().any(|level| level.safe_after_s > 0.0);
         for round in 0..ROUNDS_MAX {
-            // Failures take time too, in which a level is reached: segments begin when they are expected to.
+            // Failures take time too, during which a level may be reached: segments begin at their
+            // expected times.
             if round == 0 || later && round < STRETCHED_ROUNDS {
                 self.begin_at(&before.sums);
             }
@@ -495,10 +513,11 @@ impl<'a> Chain<'a> {
         Err(never_gets_on())
     }
 
-    /// Expected times until a segment is behind the job, by what it begins with: each follows from all of them, linearly.
+    /// Expected times until a segment is complete, by the state in which it begins: each depends
+    /// linearly on all of them.
     fn times_s(&self, place: usize, now: &Times, before: &Times) -> Vec<f64> {
         let count = self.levels.len() + 1;
-        // To full precision where failures are rare too.
+        // At full precision, even if failures are rare.
         let fails = -(-self.rate * self.lengths_s[place]).exp_m1();
         let equation = |parts: &Vec<Part>| {
             let mut sum = Linear::constant(fails / self.rate, count);
@@ -513,11 +532,11 @@ impl<'a> Chain<'a> {
         solve(self.segments[place].iter().map(equation).collect())
     }
 
-    /// For each level, what passes from a failure that needs it until the segment is behind the job.
+    /// For each level, the time from a failure that needs it until the segment is complete.
     fn after_failure(&self, place: usize, part: &Part, now: &Times, before: &Times) -> Vec<Linear> {
         let (m, count) = (1.0 / self.rate, self.levels.len());
         let mut after = vec![Linear::constant(0.0, count + 1); count];
-        // The highest first: another failure may strike in the restart.
+        // The highest first: another failure may strike during the restart.
         for (number, level) in self.levels.iter().enumerate().rev() {
             let done = (-level.restart_s / m).exp();
             let failed = -(-level.restart_s / m).exp_m1();
@@ -540,14 +559,15 @@ impl<'a> Chain<'a> {
     }
 }
 
-/// Time, seconds, of this many segments before `place`, the first of which begins with what was read (as in [`Segment`]).
+/// Time, in seconds, of this many segments before `place`; the first of them begins with what was
+/// read (as in [`Segment`]).
 fn again_s(place: usize, back: usize, read: usize, now: &Times, before: &Times) -> f64 {
     match back.checked_sub(place) {
         None | Some(0) => {
             let first = place - back;
             now.of[first][read] + now.sums[place] - now.sums[first + 1]
         }
-        // Beyond the begin of the pattern, the last round counts.
+        // Before the beginning of the pattern, the last round counts.
         Some(earlier) => {
             let count = before.of.len();
             let first = (count - earlier % count) % count;
@@ -561,11 +581,11 @@ fn again_s(place: usize, back: usize, read: usize, now: &Times, before: &Times) 
 /// The last checkpoint of a level before a segment.
 #[derive(Clone)]
 struct Last {
-    /// Segments since.
+    /// Segments since then.
     since: u32,
-    /// Segments between two of the level.
+    /// Number of segments between two checkpoints of the level.
     every: u32,
-    /// When it has reached its level, seconds from the begin of the segment.
+    /// When it has reached its level, in seconds from the beginning of the segment.
     safe_at_s: f64,
 }
 
@@ -623,8 +643,9 @@ impl Linear {
     }
 }
 
-/// The unknowns; each is one of these sums of all. Their factors are probabilities that add up to less than 1, so that
-/// each one can be taken out of the others in turn.
+/// Solves for the unknowns, each of which is one of these sums of all. Their factors are
+/// probabilities that add up to less than 1, so that each unknown can be eliminated from the others
+/// in turn.
 fn solve(mut equations: Vec<Linear>) -> Vec<f64> {
     for at in (0..equations.len()).rev() {
         let own = std::mem::take(&mut equations[at].of[at]);
@@ -635,7 +656,7 @@ fn solve(mut equations: Vec<Linear>) -> Vec<f64> {
             other.add(factor, &rest[0]);
         }
     }
-    // The first one is of nothing else now, the second of the first, and so on.
+    // The first one no longer depends on any other, the second only on the first, and so on.
     let mut found = Vec::with_capacity(equations.len());
     for equation in &equations {
         let of_others: f64 = equation

@@ -1,15 +1,16 @@
-//! How often to take checkpoints, and what they cost: models that a running job can use.
+//! Models how often to take checkpoints, and what they cost, for use by a running job.
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `single.rs` | one kind of checkpoint, failures at random |
+//! | `single.rs` | one kind of checkpoint, random failures |
 //! | `levels.rs` | several levels, each of which survives more than the one below |
 //! | `overhead.rs` | what checkpoints cost a run in which nothing fails |
 //!
 //! Invariants:
-//! 1. No I/O, no clock, no randomness, no dependency but `orcheck-format`: it is linked into every program.
+//! 1. No I/O, no clock, no randomness, no dependency except `orcheck-format`, because every program
+//!    links it.
 //!
-//! Not here: lives of jobs with failures that are drawn, survival, contention (`orcheck-planner`).
+//! Not here: simulated lives of jobs, survival, contention (`orcheck-planner`).
 
 mod levels;
 mod overhead;
@@ -21,10 +22,10 @@ pub use single::{Single, TIMES_S};
 
 use orcheck_format::{Error, Result};
 
-/// Ok for a number between two others.
+/// Checks that a number is between two others.
 ///
 /// # Errors
-/// Invalid, naming the number, unless it is between these.
+/// Invalid, naming the number, unless it is between them.
 pub fn within(what: &str, found: f64, least: f64, most: f64) -> Result<()> {
     if (least..=most).contains(&found) {
         return Ok(());

@@ -1,30 +1,32 @@
-//! Overhead: what this many checkpoints cost a run in which nothing fails.
+//! Computes what this many checkpoints cost a run without failures.
 //!
-//! Source: Shahzad et al. (IPDPS Workshops 2013), equations (1) and (2) and the bound of section VI. The second is a lower
-//! bound: it counts what a checkpoint takes of the memory's bandwidth, and not what else the program waits for.
+//! Source: Shahzad et al. (IPDPS Workshops 2013), equations (1) and (2) and the bound of section
+//! VI. The second is a lower bound: it counts the memory bandwidth that a checkpoint takes, and not
+//! what else the program waits for.
 //!
 //! Invariants:
-//! 1. Numbers that no machine has are refused, with the range.
+//! 1. Values that no machine has are refused, with the valid range.
 //!
-//! Not here: how often to checkpoint (`interval.rs`), measuring B_M, m and B_IO (`orcheck plan calibrate`).
+//! Not here: how often to checkpoint (`single.rs`, `levels.rs`), measuring B_M, m and B_IO
+//! (`orcheck plan calibrate`).
 
 use crate::within;
 use orcheck_format::Result;
 
-/// Checkpoints, and the machine that they are taken on.
+/// Checkpoints, and the machine on which they are taken.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Overhead {
-    /// n, checkpoints of the run.
+    /// n, the number of checkpoints of the run.
     pub checkpoints: u64,
-    /// S_CP, bytes of a checkpoint of the whole job.
+    /// S_CP, the bytes of a checkpoint of the whole job.
     pub bytes: f64,
-    /// S_CP,node, bytes of a node's part.
+    /// S_CP,node, the bytes of a node's part.
     pub node_bytes: f64,
-    /// B_IO, bytes/s of the file system, for the whole job.
+    /// B_IO, the rate of the file system for the whole job, bytes/s.
     pub io_bytes_per_s: f64,
-    /// B_M, bytes/s of a node's memory.
+    /// B_M, the memory bandwidth of a node, bytes/s.
     pub memory_bytes_per_s: f64,
-    /// m, bytes that move between memory and processors for each byte that is written.
+    /// m, the bytes that move between memory and processors for each byte written.
     pub memory_passes: f64,
 }
 
@@ -56,13 +58,15 @@ impl Overhead {
         self.checkpoints as f64 * self.write_s()
     }
 
-    /// Equation (2), seconds: a thread writes while the program computes, which has less of the memory meanwhile.
+    /// Equation (2), seconds: a thread writes while the program computes, which then has less
+    /// memory bandwidth.
     #[must_use]
     pub fn asynchronous_s(&self) -> f64 {
         self.memory_passes * self.node_bytes * self.checkpoints as f64 / self.memory_bytes_per_s
     }
 
-    /// The most checkpoints of a run of this many seconds without one that waits for the one before.
+    /// The maximum number of checkpoints of a run of this many seconds such that none waits for the
+    /// previous one.
     #[must_use]
     pub fn checkpoints_max(&self, run_s: f64) -> u64 {
         (run_s / self.write_s()) as u64

@@ -1,32 +1,34 @@
-//! The interval between checkpoints of one kind, when failures come at random and independently of each other.
+//! Computes the interval between checkpoints of one kind, for random and independent failures.
 //!
-//! Terms: δ is what a checkpoint costs the program, M the mean time between failures, R what a restart takes, τ the computing
-//! between two checkpoints; all in seconds. A failure may strike at any time: computing, in a checkpoint, in a restart.
+//! Terms: δ is the cost of a checkpoint to the program, M the mean time between failures, R the
+//! time of a restart, and τ the computing time between two checkpoints, all in seconds. A failure
+//! may strike at any time: while computing, in a checkpoint, in a restart.
 //!
 //! | rule | τ | source |
 //! | --- | --- | --- |
 //! | first order | √(2δM) | Young (Communications of the ACM 17(9), 1974) |
-//! | higher order | √(2δM) · (1 + ⅓ √(δ/2M) + ⅑ δ/2M) − δ, at most M | Daly (Future Generation Computer Systems 22(3), 2006) |
-//! | exact | what makes [`Single::expected_s`] least | Daly's expected time |
+//! | higher order | √(2δM) · (1 + ⅓ √(δ/2M) + ⅑ δ/2M) − δ, at most M | Daly (FGCS 22(3), 2006) |
+//! | exact | the minimum of [`Single::expected_s`] | Daly's expected time |
 //!
 //! Invariants:
-//! 1. The interval grows with δ and with M, and does not depend on R: what a failure costs is the same after it.
+//! 1. The interval grows with δ and with M, and does not depend on R: a failure costs the same R
+//!    whatever the interval is.
 //! 2. An efficiency is between 0 and 1.
 //!
-//! Not here: several levels (`levels.rs`), failures that come in another way (`life.rs`).
+//! Not here: several levels (`levels.rs`), failures with other distributions (`life.rs`).
 
 use crate::within;
 use orcheck_format::{Error, Result};
 
-/// Shortest and longest time that is taken for one: a nanosecond, and longer than any machine lasts.
+/// Shortest and longest valid time: a nanosecond, and longer than any machine lasts.
 pub const TIMES_S: (f64, f64) = (1e-9, 1e12);
 
 /// A job with checkpoints of one kind.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Single {
-    /// δ, what a checkpoint costs the program, seconds.
+    /// δ, the cost of a checkpoint to the program, seconds.
     pub checkpoint_s: f64,
-    /// R, from a failure until the program computes again, seconds; without what was lost.
+    /// R, the time from a failure until the program computes again, seconds; without lost work.
     pub restart_s: f64,
     /// M, mean time between failures of the whole job, seconds.
     pub mtbf_s: f64,
@@ -34,7 +36,7 @@ pub struct Single {
 
 impl Single {
     /// # Errors
-    /// Invalid: a time that is none, or failures that come before a checkpoint ends.
+    /// Invalid: an invalid time, or failures that come before a checkpoint ends.
     pub fn check(&self) -> Result<()> {
         within(
             "checkpoint, seconds",
@@ -75,12 +77,12 @@ impl Single {
         self.young_s() * (1.0 + share.sqrt() / 3.0 + share / 9.0) - self.checkpoint_s
     }
 
-    /// The interval that [`Self::expected_s`] is least with, seconds of computing.
+    /// The interval that minimises [`Self::expected_s`], in seconds of computing.
     ///
     /// The derivative is zero where (1 − x) e^x = e^(−δ/M), with x = τ/M between 0 and 1.
     #[must_use]
     pub fn best_s(&self) -> f64 {
-        // Both sides less 1, so that nothing is lost where they are almost 1.
+        // Subtract 1 on both sides, so that no precision is lost where they are almost 1.
         let aim = (-self.checkpoint_s / self.mtbf_s).exp_m1();
         let (mut low, mut high) = (0.0f64, 1.0f64);
         while high - low > f64::EPSILON * high {
@@ -98,8 +100,9 @@ impl Single {
         low * self.mtbf_s
     }
 
-    /// How long so much computing takes in the mean, with checkpoints after every `interval_s` of it (Daly's model): a
-    /// segment and its checkpoint are begun again after each failure, and restarts too.
+    /// The mean time that this much computing takes, with checkpoints after every `interval_s` of
+    /// it (Daly's model): a segment and its checkpoint begin again after each failure, and so do
+    /// restarts.
     #[must_use]
     pub fn expected_s(&self, work_s: f64, interval_s: f64) -> f64 {
         let m = self.mtbf_s;
@@ -107,14 +110,14 @@ impl Single {
         m * (self.restart_s / m).exp() * segment * work_s / interval_s
     }
 
-    /// The share of the time that computes what counts.
+    /// The fraction of the time that is useful computing.
     #[must_use]
     pub fn efficiency(&self, interval_s: f64) -> f64 {
         1.0 / self.expected_s(1.0, interval_s)
     }
 }
 
-/// (1 − x) e^x − 1, to full precision near 0 too, where it is −x²/2 − x³/3 − x⁴/8 ….
+/// (1 − x) e^x − 1, at full precision near 0 too, where it is −x²/2 − x³/3 − x⁴/8 ….
 fn series(x: f64) -> f64 {
     if x > 0.1 {
         return x.exp_m1() - x * x.exp();

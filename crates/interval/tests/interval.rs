@@ -1,5 +1,5 @@
-//! The rules for the interval, held against published values, against each other and against the least expected time; the
-//! overhead against the document.
+//! The rules for the interval, held against published values, against each other and against the
+//! least expected time; the overhead against the document.
 #![allow(clippy::unwrap_used)]
 
 use orcheck_interval::{Overhead, Single};
@@ -18,7 +18,8 @@ fn single(checkpoint_s: f64, restart_s: f64, mtbf_s: f64) -> Single {
     single
 }
 
-/// Daly (2006), figures 3 to 5: δ = 5 min, R = 10 min, and the interval that his rule predicts, in minutes.
+/// Daly (2006), figures 3 to 5: δ = 5 min, R = 10 min, and the interval that his rule predicts, in
+/// minutes.
 #[test]
 fn the_higher_order_rule_gives_the_published_intervals() {
     for (mtbf_s, expected_min) in [(24.0 * HOUR, 117.0), (6.0 * HOUR, 57.0), (15.0 * MIN, 9.1)] {
@@ -31,7 +32,8 @@ fn the_higher_order_rule_gives_the_published_intervals() {
     }
 }
 
-/// Low et al. (Distributed GraphLab, PVLDB 5(8), 2012): 64 machines, one failure a year each, 2 minutes: every 3 hours.
+/// Low et al. (Distributed GraphLab, PVLDB 5(8), 2012): 64 machines, one failure a year each, 2
+/// minutes: every 3 hours.
 #[test]
 fn the_first_order_rule_gives_the_published_interval() {
     let found_s = single(2.0 * MIN, 0.0, 365.25 * 24.0 * HOUR / 64.0).young_s();
@@ -100,7 +102,8 @@ fn nonsense_is_refused() {
     );
 }
 
-/// The worked example of the document about threads: 2 checkpoints of 6.25 GB a node, 40 GB/s, m = 7.
+/// The worked example of the document about threads: 2 checkpoints of 6.25 GB a node, 40 GB/s, m =
+/// 7.
 const EXAMPLE: Overhead = Overhead {
     checkpoints: 2,
     bytes: 6.25e9,
@@ -162,7 +165,8 @@ fn the_overhead_of_the_worked_example() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
-    // Breaks if: the best interval is not the best, shrinks with M or δ, or an efficiency leaves its range.
+    // Breaks if: the best interval is not the best, shrinks with M or δ, or an efficiency leaves
+    // its range.
     #[test]
     fn the_best_interval_is_the_best(ln_cost in -9.0f64..6.0, ln_share in -16.0f64..-0.05, restart in 0.0f64..3.0, other in 0.2f64..5.0) {
         let checkpoint_s = ln_cost.exp();

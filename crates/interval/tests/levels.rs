@@ -1,4 +1,5 @@
-//! The multilevel model, held against one level and against first-order theory (against drawn failures: `life.rs`).
+//! The multilevel model, held against one level and against first-order theory (against drawn
+//! failures: `life.rs`).
 #![allow(clippy::unwrap_used)]
 
 use orcheck_interval::{Level, Levels, Pattern, Single};
@@ -51,9 +52,11 @@ fn one_level_is_the_closed_form() {
     }
 }
 
-/// Benoit et al. (IEEE Transactions on Computers 66(7), 2017): with failures that almost never come, the least overhead of nested
-/// levels is the sum of √(2 λ C) over the levels, where C is what the level costs beside the lower ones.
-// Breaks if: digits are lost where a failure in a segment is next to impossible; jobs then compute more than all the time.
+/// Benoit et al. (IEEE Transactions on Computers 66(7), 2017): with failures that almost never
+/// come, the least overhead of nested levels is the sum of √(2 λ C) over the levels, where C is
+/// what the level costs beside the lower ones.
+// Breaks if: digits are lost where a failure in a segment is next to impossible; jobs then compute
+// more than all the time.
 #[test]
 fn failures_that_all_but_never_come_cost_nothing() {
     for mtbf_s in [1e15, 1e30, 1e250] {
@@ -157,7 +160,8 @@ fn nonsense_is_refused() {
     );
 }
 
-// Breaks if: a level that is reached late keeps the lower ones from being taken often, or no pattern passes for one.
+// Breaks if: a level that is reached late keeps the lower ones from being taken often, or no
+// pattern passes for one.
 #[test]
 fn a_level_that_is_reached_late_is_taken_rarely() {
     let late = Levels(vec![

@@ -1,7 +1,9 @@
-//! Time, behind a trait so that a simulation can own it, and as people write it. Contains `unsafe`.
+//! Provides time: behind a trait, so that a simulation can supply it, and in the form that people
+//! write. Contains `unsafe`.
 //!
 //! Invariants
-//! 1. Durations, deadlines and order come from the monotonic clock only; the wall clock is for people to read.
+//! 1. Durations, deadlines and order come only from the monotonic clock; the wall clock is for
+//!    people to read.
 //!
 //! Faults survived: jumps of the wall clock. Not here: CPU time (see [`crate::machine`]).
 
@@ -54,7 +56,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A date and time of the day, in the time zone of this machine (`TZ`).
+/// A date and a time of day, in the time zone of this machine (`TZ`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LocalTime {
     /// Year.
@@ -73,11 +75,12 @@ pub struct LocalTime {
 
 #[allow(unsafe_code)]
 impl LocalTime {
-    /// The local time at this moment; `None` where the calendar does not reach.
+    /// The local time at this moment; `None` if the calendar does not reach that far.
     #[must_use]
     pub fn of_unix_ms(unix_ms: u64) -> Option<Self> {
         let seconds = libc::time_t::try_from(unix_ms / 1000).ok()?;
-        // SAFETY: `tm` is plain numbers and one pointer that is not read here; zero is valid for all of them.
+        // SAFETY: `tm` is plain numbers and one pointer that is not read here; zero is valid for
+        // all of them.
         let mut tm: libc::tm = unsafe { std::mem::zeroed() };
         // SAFETY: both pointers are to live variables of the right types, and nothing keeps them.
         let found = unsafe { libc::localtime_r(&raw const seconds, &raw mut tm) };
@@ -95,8 +98,8 @@ impl LocalTime {
         })
     }
 
-    /// The moment of this local time, in milliseconds since 1970; `None` for a date or time that does not exist, such as
-    /// 30 February, or an hour that the clocks skip in spring.
+    /// The moment of this local time, in milliseconds since 1970; `None` for a date or time that
+    /// does not exist, such as 30 February, or an hour that the clocks skip in spring.
     #[must_use]
     pub fn unix_ms(self) -> Option<u64> {
         let field = |value: u32| i32::try_from(value).ok();
@@ -112,7 +115,7 @@ impl LocalTime {
         // SAFETY: the pointer is to a live variable of the right type, and nothing keeps it.
         let seconds = unsafe { libc::mktime(&raw mut tm) };
         let unix_ms = u64::try_from(seconds).ok()?.checked_mul(1000)?;
-        // mktime makes 2 March of 30 February; that is not what was written.
+        // mktime turns 30 February into 2 March, which is not what was written.
         (Self::of_unix_ms(unix_ms) == Some(self)).then_some(unix_ms)
     }
 }
@@ -139,7 +142,8 @@ pub fn age(ms: u64) -> String {
     }
 }
 
-/// A moment for people, in local time and with its distance from `now_unix_ms`: `2026-11-24 11:20:31, 3 min ago`.
+/// A moment for people, in local time and with its distance from `now_unix_ms`:
+/// `2026-11-24 11:20:31, 3 min ago`.
 #[must_use]
 pub fn moment(unix_ms: u64, now_unix_ms: u64) -> String {
     let at = LocalTime::of_unix_ms(unix_ms);
@@ -151,7 +155,8 @@ pub fn moment(unix_ms: u64, now_unix_ms: u64) -> String {
     }
 }
 
-/// A point in time after which a wait gives up. Durations too long to represent mean a wait of a century.
+/// A point in time after which a wait gives up. A duration that cannot be represented means a wait
+/// of a century.
 #[derive(Debug, Clone, Copy)]
 pub struct Deadline(Instant);
 
@@ -162,12 +167,12 @@ impl Deadline {
         Deadline(now() + timeout.min(CENTURY))
     }
 
-    /// Time left; zero when passed.
+    /// Time left; zero once it has passed.
     pub fn left(self) -> Duration {
         self.0.saturating_duration_since(now())
     }
 
-    /// Whether it is over.
+    /// Whether it has passed.
     pub fn passed(self) -> bool {
         self.left().is_zero()
     }
@@ -191,7 +196,7 @@ mod tests {
         assert!(clock.unix_ms() > 1_600_000_000_000);
     }
 
-    // Breaks if: a time is shown as seconds since 1970, or in another form than it is read in.
+    // Breaks if: a time is shown as seconds since 1970, or in a form that cannot be read back.
     #[test]
     fn a_moment_is_a_local_time_with_its_age_and_is_read_back() {
         let now = 1_795_509_431_737;

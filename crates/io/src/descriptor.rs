@@ -1,21 +1,26 @@
-//! Where descriptors are made: above the standard streams, and not for forked children to keep alive.
+//! Creates descriptors above the standard streams, and keeps forked children from holding them
+//! open.
 //!
-//! How: a program may run with its standard streams closed, and continues printing. The kernel gives the lowest free
-//! number, so each descriptor that is made here and got one of 0 to 2 is moved above them at once. A descriptor whose
-//! being open tells others that this process lives (a lock, a connection, a listener) is a [`Living`]: a bit in a table
-//! that a forked child goes through before `fork` returns there, replacing each by one of `/dev/null`. Its number stays
-//! taken, so that nothing in the child's copy of our memory can close a descriptor of the program.
+//! How: a program may run with its standard streams closed, and still print. The kernel assigns the
+//! lowest free number, so a new descriptor that got one of 0 to 2 is moved above them at once. A
+//! descriptor whose being open tells others that this process is alive (a lock, a connection, a
+//! listener) is a [`Living`]. It has a bit in a table; before `fork` returns in a child, the child
+//! replaces each of them by one of `/dev/null`. Its number stays taken, so that nothing in the
+//! child's copy of our memory can close a descriptor of the program.
 //!
 //! Invariants:
-//! 1. No other module makes a descriptor that it keeps (a test of the tree, `tidy/tests/descriptors.rs`, looks for the calls).
-//! 2. What runs in the child takes no lock and allocates nothing. Where not even `/dev/null` can be opened, it closes.
-//! 3. A bit is set only while its descriptor is open: never is a descriptor of the program replaced.
+//! 1. No other module creates a descriptor that it keeps (a test, `tidy/tests/descriptors.rs`,
+//!    looks for the calls).
+//! 2. The code in the child takes no lock and allocates nothing. If not even `/dev/null` can be
+//!    opened, it closes the descriptor.
+//! 3. A bit is set only while its descriptor is open: a descriptor of the program is never
+//!    replaced.
 //!
-//! Faults survived: standard streams closed before or after the session is opened; a child that outlives the program.
-//! A thread that forks in the instant between the kernel's call and the bit, or past `fork` (`clone`, `vfork`),
-//! still shares what there is; `exec` closes it.
+//! Faults survived: standard streams that are closed before or after the session is opened; a child
+//! that outlives the program. A child that is forked between the kernel's call and the bit, or
+//! without `fork` (`clone`, `vfork`), still shares the descriptors; `exec` closes them.
 //!
-//! Not here: descriptors that are read and closed within one function of the standard library.
+//! Not here: descriptors that one function of the standard library opens, reads and closes.
 #![allow(unsafe_code)]
 
 use orcheck_format::sabotage::{Switch, off};
@@ -27,19 +32,21 @@ use rustix::path::Arg;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// The lowest number that is no standard stream's.
+/// The lowest number that does not belong to a standard stream.
 const FIRST: i32 = 3;
 
 /// The same open file under a number above the standard streams.
 pub fn above_streams(fd: OwnedFd) -> Result<OwnedFd> {
-    // Breaks if: it stays where it is; what the program prints is written into the pool, or sent to a peer.
+    // Breaks if: it stays where it is; what the program prints would be written into the pool, or
+    // sent to a peer.
     if fd.as_raw_fd() >= FIRST || off(Switch::StandardStreams) {
         return Ok(fd);
     }
     fcntl_dupfd_cloexec(&fd, FIRST)
 }
 
-/// Runs `make` with the numbers of the standard streams taken: for descriptors that cannot be moved once they are made.
+/// Runs `make` while the numbers of the standard streams are occupied, for descriptors that cannot
+/// be moved once they exist.
 pub fn away_from_streams<T>(make: impl FnOnce() -> T) -> T {
     let mut taken = Vec::new();
     while taken.len() < FIRST as usize && !off(Switch::StandardStreams) {
@@ -71,7 +78,7 @@ pub fn socket(family: AddressFamily, flags: SocketFlags) -> Result<OwnedFd> {
     above_streams(net::socket_with(family, SocketType::STREAM, flags, None)?)
 }
 
-/// The next caller of a listening socket.
+/// Accepts the next caller of a listening socket.
 pub fn accept(listener: impl AsFd, flags: SocketFlags) -> Result<OwnedFd> {
     above_streams(net::accept_with(listener, flags)?)
 }
@@ -81,20 +88,21 @@ pub fn event(flags: EventfdFlags) -> Result<OwnedFd> {
     above_streams(eventfd(0, flags)?)
 }
 
-/// A set of descriptors that are polled together.
+/// A set of descriptors to poll together.
 pub fn watched() -> Result<OwnedFd> {
     above_streams(epoll::create(epoll::CreateFlags::CLOEXEC)?)
 }
 
 const WORDS: usize = 1 << 14;
-/// One bit for each descriptor of a [`Living`]; the kernel gives numbers up to 2^20 unless its administrator raises that.
+/// One bit for each descriptor of a [`Living`]; the kernel assigns numbers up to 2^20 unless its
+/// administrator raises that.
 static LIVING: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
-/// Words of it that were ever used.
+/// Number of its words that were ever used.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-/// A descriptor whose being open tells others that this process lives.
+/// A descriptor whose being open tells others that this process is alive.
 pub struct Living {
-    // Dropped before the descriptor: its number may be another's as soon as it is closed.
+    // Dropped before the descriptor: its number may belong to another one as soon as it is closed.
     mark: Mark,
     fd: OwnedFd,
 }
@@ -102,13 +110,14 @@ pub struct Living {
 struct Mark(usize);
 
 impl Living {
-    /// Takes the descriptor over.
+    /// Takes over the descriptor.
     pub fn new(fd: OwnedFd) -> Living {
-        // Breaks if: it is waited for, as with a `Once`; a child that is forked meanwhile would wait for ever.
+        // Breaks if: it waits, as with a `Once`; a child that is forked meanwhile would wait
+        // forever.
         static CHILDREN: AtomicBool = AtomicBool::new(false);
         if !CHILDREN.swap(true, Ordering::SeqCst) {
-            // SAFETY: registers a function that may run in the child of a program with threads. Without memory
-            // for it children are as before.
+            // SAFETY: registers a function that may run in the child of a program with threads.
+            // Without memory for it children are as before.
             unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
         }
         let number = fd.as_raw_fd() as usize;
@@ -120,7 +129,7 @@ impl Living {
         Living { mark, fd }
     }
 
-    /// The descriptor, for whoever hands it to another process.
+    /// Gives away the descriptor, to be handed to another process.
     pub fn give(self) -> OwnedFd {
         let Living { mark, fd } = self;
         drop(mark);
@@ -148,13 +157,14 @@ impl Drop for Mark {
     }
 }
 
-/// In a forked child, before `fork` returns: lets go of what tells others that the parent lives.
+/// In a forked child, before `fork` returns: releases what tells others that the parent is alive.
 extern "C" fn in_child() {
     if off(Switch::ForkedLocks) {
         return;
     }
-    // SAFETY: only system calls that a child may make, on descriptors that are ours (invariant 3); `fork` has
-    // not returned, so nothing else runs in this process. The number of the last error is put back.
+    // SAFETY: only system calls that a child may make, on descriptors that are ours (invariant 3);
+    // `fork` has not returned, so nothing else runs in this process. The number of the last error
+    // is put back.
     unsafe {
         let errno = *libc::__errno_location();
         let nothing = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);

@@ -1,17 +1,18 @@
-//! Disks: directories and files behind the traits [`Dir`] and [`File`], on the disks of this machine and in memory.
+//! Accesses disks: directories and files behind the traits [`Dir`] and [`File`], on the disks of
+//! this machine and in memory.
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `dir.rs` | directories: names, modes, listings, whether a path still leads here; `dir/shared.rs`: those of a group |
+//! | `dir.rs` | directories: names, modes, listings, paths; `dir/shared.rs`: those of a group |
 //! | `file.rs` | files: exact reads and writes, direct I/O, durability |
 //! | `small.rs` | small files, written and read as a whole |
-//! | `usage.rs` | what a file takes of its disk |
+//! | `usage.rs` | the disk space of a file |
 //! | `lock.rs` | locks that belong to an open file |
 //! | `ram.rs` | the same traits in the memory of this process |
 //! | `paced.rs` | a directory that is read no faster than a stated rate |
 //! | `device.rs` | the device below a directory, and how much it moved |
 //!
-//! Not here: staging servers (`orcheck-staging`), which puts the same traits before them.
+//! Not here: staging servers (`orcheck-staging`), which implement the same traits.
 
 mod device;
 mod dir;

@@ -1,9 +1,10 @@
-//! From the operating system's error numbers to the project's error kinds.
+//! Maps the operating system's error numbers to the project's error kinds.
 //!
-//! How: one table, so that the same number has the same meaning wherever it appears.
+//! How: there is one table, so that the same number has the same meaning wherever it appears.
 //!
 //! Invariants
-//! 1. A number that is not in the table becomes `Internal`: never a kind that invites a silent retry.
+//! 1. A number that is not in the table becomes `Internal`: never a kind that invites a silent
+//!    retry.
 //! 2. The message names the attempt first, then the system's text and the number's name.
 //!
 //! Not here: the kinds themselves (orcheck-format), and which failures are worth another attempt.
@@ -62,7 +63,7 @@ pub fn errno_name(errno: i32) -> &'static str {
     }
 }
 
-/// Whether an error says that this user may not do it.
+/// Whether an error means that this user lacks permission.
 #[must_use]
 pub fn is_denied(error: &Error) -> bool {
     error.is(Detail::Denied)
@@ -112,9 +113,9 @@ pub fn errno_kind(errno: i32) -> ErrorKind {
     }
 }
 
-/// The error for a failed call to the operating system; `what` says what was attempted, in the infinitive:
-/// `write 4096 bytes at offset 0 of /pfs/a/x` gives `write 4096 … of /pfs/a/x failed: No space left on device
-/// (ENOSPC)`.
+/// The error for a failed call to the operating system; `what` says what was attempted, in the
+/// infinitive: `write 4096 bytes at offset 0 of /pfs/a/x` gives `write 4096 … of /pfs/a/x failed:
+/// No space left on device (ENOSPC)`.
 pub fn os_error(errno: i32, what: impl Display) -> Error {
     let text = std::io::Error::from_raw_os_error(errno).to_string();
     let text = text.split(" (os error").next().unwrap_or_default();
@@ -139,7 +140,7 @@ pub fn os_error(errno: i32, what: impl Display) -> Error {
     }
 }
 
-/// The same for an error number that rustix hands over.
+/// The same for an error number from rustix.
 pub fn rustix_error(errno: rustix::io::Errno, what: impl Display) -> Error {
     os_error(errno.raw_os_error(), what)
 }
@@ -159,8 +160,8 @@ pub fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::
     }
 }
 
-/// Pauses for the next attempt at something that has no wake-up: short at first, then up to 5 ms, never past the
-/// deadline.
+/// Pauses before the next attempt at something that has no wake-up: briefly at first, then up to 5
+/// ms, never past the deadline.
 pub fn backoff(attempt: u32, deadline: Deadline) {
     let pause = Duration::from_micros(20u64 << attempt.min(8));
     std::thread::sleep(pause.min(deadline.left()));

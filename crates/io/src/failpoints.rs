@@ -1,19 +1,21 @@
-//! Numbered steps: every effect on the outside world asks here before it happens.
+//! Implements failpoints: every effect on the outside passes one before it happens.
 //!
-//! How: the code that is about to create, write, sync, rename, send … calls [`Failpoints::at`] with the name of the
-//! place in the code (the *site*) and the thing acted on (the *target*). In production there is no hook and the
-//! call is one branch. A test puts a [`FailpointHook`] in and can let the step go, make it fail with an error number
-//! as if the kernel had said so, cut a transfer short, or kill the process right there.
+//! How: code that is about to create, write, sync, rename, send … calls [`Failpoints::at`] with the
+//! name of the place in the code (the *site*) and the object (the *target*). In production there is
+//! no hook, and the call is one branch. A test installs a [`FailpointHook`]. It can let the effect
+//! happen, make it fail with an error number as if the kernel had returned it, shorten a transfer,
+//! or kill the process there.
 //!
 //! Invariants
-//! 1. The number of a step is counted per `Failpoints` value (clones share it), starts at 1 and has no gaps.
-//! 2. `at` is called before the effect: stopping at step n means that steps 1 … n−1 happened and n did not.
-//! 3. A retry of an interrupted or short transfer is a new step.
-//! 4. `done` is called after an effect on a disk took place, before its caller continues, so that whatever follows
-//!    from the effect is told later.
+//! 1. Failpoints are numbered per `Failpoints` value (clones share it), from 1 and without gaps.
+//! 2. `at` is called before the effect: stopping at failpoint n means that effects 1 … n−1 happened
+//!    and n did not.
+//! 3. A retry of an interrupted or short transfer is a new failpoint.
+//! 4. `done` is called after an effect on a disk, before its caller continues, so that whatever
+//!    follows from the effect is reported later.
 //! 5. `has_read` is called before anybody else sees what was read.
 //!
-//! Faults survived: none by itself; it is how the others are provoked.
+//! Faults survived: none by itself; it provokes the others.
 //! Not here: ready-made hooks (see `orcheck-testing`).
 
 use crate::errno::os_error;
@@ -23,38 +25,41 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// One step that is about to happen.
+/// An effect that is about to happen.
 #[derive(Debug, Clone, Copy)]
 pub struct Failpoint<'a> {
-    /// Number of the step, from 1, counted per [`Failpoints`].
+    /// Number of the failpoint, from 1, counted per [`Failpoints`].
     pub number: u64,
-    /// The place in the code: `dir.create`, `dir.child`, `dir.share`, `dir.open`, `dir.rename`, `dir.remove`, `dir.list`,
-    /// `dir.sync`, `dir.look` and `file.look` (what is asked for an account of the disk), `file.direct` (asking for direct I/O; refused means buffered), `file.write`, `file.read`, `file.allocate`, `file.truncate`, `file.sync`, `file.lock`, `file.close`,
+    /// The place in the code: `dir.create`, `dir.child`, `dir.share`, `dir.open`, `dir.rename`,
+    /// `dir.remove`, `dir.list`, `dir.sync`, `dir.look` and `file.look` (queries for the account of
+    /// a disk), `file.direct` (requesting direct I/O; refused means buffered), `file.write`,
+    /// `file.read`, `file.allocate`, `file.truncate`, `file.sync`, `file.lock`, `file.close`,
     /// `net.look`, `net.connect`, `net.send`, or a name that the engine gives.
     pub site: &'static str,
-    /// What is acted on: a full path, or the peer of a connection.
+    /// The object: a full path, or the peer of a connection.
     pub target: &'a str,
 }
 
-/// What a hook decides about a step.
+/// A hook's decision about an effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// The step happens.
+    /// The effect happens.
     Go,
-    /// The step does not happen; its caller sees this error number.
+    /// The effect does not happen; its caller sees this error number.
     Fail(i32),
-    /// A write or read moves at most this many bytes, then its caller continues as after any short transfer.
-    /// 0 is the transfer that returns nothing. Steps that move no bytes happen as usual.
+    /// A write or read transfers at most this many bytes, and its caller continues as after any
+    /// short transfer. 0 is a transfer that returns nothing. Effects that transfer no bytes happen
+    /// as usual.
     Short(usize),
-    /// A sync is left out and its caller told that it happened: for tests of the tests, which must notice the loss.
-    /// Steps that sync nothing happen as usual.
+    /// A sync is skipped and reported as done, for tests of the tests, which must notice the loss.
+    /// Other effects happen as usual.
     Pretend,
-    /// The process is killed by SIGKILL before the step happens.
+    /// The process is killed by SIGKILL before the effect happens.
     Kill,
 }
 
-/// What has just been done to a disk. Directories are named by the path they were opened by; a file has a number
-/// of its own, whatever it is called later.
+/// An effect on a disk that has just happened. Directories are named by the path by which they were
+/// opened; a file has a number, which does not depend on its later names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect<'a> {
     /// A new empty file.
@@ -70,9 +75,9 @@ pub enum Effect<'a> {
     Wrote {
         /// The file's number.
         file: u64,
-        /// Where they begin, in bytes.
+        /// Their offset, in bytes.
         at_bytes: u64,
-        /// What was written.
+        /// The bytes.
         bytes: &'a [u8],
     },
     /// The file is at least this long now.
@@ -89,7 +94,7 @@ pub enum Effect<'a> {
         /// In bytes.
         len_bytes: u64,
     },
-    /// What was done to the file before the sync began is durable.
+    /// What happened to the file before the sync began is durable.
     Synced {
         /// The file's number.
         file: u64,
@@ -112,7 +117,7 @@ pub enum Effect<'a> {
         /// The other name.
         to: &'a str,
     },
-    /// The name of a file or of an empty directory is gone.
+    /// The name of a file or of an empty directory was removed.
     Removed {
         /// The directory that held it.
         dir: &'a Path,
@@ -126,22 +131,23 @@ pub enum Effect<'a> {
         /// Its name.
         name: &'a str,
     },
-    /// What was done to the names of the directory before the sync began is durable.
+    /// What happened to the names of the directory before the sync began is durable.
     SyncedDir {
         /// The directory.
         dir: &'a Path,
     },
 }
 
-/// Decides about steps. Called on the thread that is about to act.
+/// Decides about effects. Called on the thread that is about to act.
 pub trait FailpointHook: Send + Sync {
-    /// The verdict for one step; must not block for long and must not take steps itself.
+    /// The verdict for one effect; must not block for long and must not pass failpoints itself.
     fn at(&self, step: &Failpoint) -> Verdict;
 
-    /// Learns what was done to a disk, on the thread that did it; must not take steps itself.
+    /// Learns of an effect on a disk, on the thread that caused it; must not pass failpoints
+    /// itself.
     fn done(&self, _effect: &Effect) {}
 
-    /// May change what the disk gave for a read, at this offset of the file of this path.
+    /// May change what the disk returned for a read, at this offset of the file at this path.
     fn has_read(&self, _path: &str, _at_bytes: u64, _bytes: &mut [u8]) {}
 }
 
@@ -150,31 +156,31 @@ struct Hooked {
     taken: AtomicU64,
 }
 
-/// The counter of steps with its hook; clones share both.
+/// The counter of failpoints with its hook; clones share both.
 #[derive(Clone, Default)]
 pub struct Failpoints(Option<Arc<Hooked>>);
 
-/// What the code at a step has to do.
+/// What the code at a failpoint has to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// The effect happens.
     Go,
     /// It fails with this error number.
     Fail(i32),
-    /// At most this many bytes move.
+    /// It transfers at most this many bytes.
     Short(usize),
     /// It is reported as done and does not happen.
     Pretend,
 }
 
 impl Failpoints {
-    /// No hook: every step happens, nothing is counted.
+    /// No hook: every effect happens, and nothing is counted.
     #[must_use]
     pub fn none() -> Self {
         Failpoints(None)
     }
 
-    /// Steps that ask `hook`.
+    /// Failpoints that consult `hook`.
     #[must_use]
     pub fn with(hook: Arc<dyn FailpointHook>) -> Self {
         Failpoints(Some(Arc::new(Hooked {
@@ -183,8 +189,9 @@ impl Failpoints {
         })))
     }
 
-    /// Announces a step. `Ok(None)`: continue. `Ok(Some(n))`: move at most `n` bytes, then continue. An error when the
-    /// hook makes the step fail. Does not return when the hook kills.
+    /// Passes a failpoint. `Ok(None)`: continue. `Ok(Some(n))`: transfer at most `n` bytes, then
+    /// continue. An error if the hook makes the effect fail. Does not return if the hook kills the
+    /// process.
     pub fn at(&self, site: &'static str, target: &str) -> Result<Option<usize>> {
         match self.outcome(site, target) {
             Outcome::Go | Outcome::Pretend => Ok(None),
@@ -193,7 +200,7 @@ impl Failpoints {
         }
     }
 
-    /// Steps announced so far; 0 without a hook.
+    /// Number of failpoints passed so far; 0 without a hook.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.0
@@ -201,13 +208,13 @@ impl Failpoints {
             .map_or(0, |hooked| hooked.taken.load(Ordering::SeqCst))
     }
 
-    /// Whether anybody looks at them: else nothing needs a name.
+    /// Whether there is a hook; otherwise nothing needs a name.
     #[inline]
     pub fn are_taken(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Announces a step, and says what the code there has to do.
+    /// Passes a failpoint; returns what the code there has to do.
     #[inline]
     pub fn outcome(&self, site: &'static str, target: &str) -> Outcome {
         match &self.0 {
@@ -216,7 +223,7 @@ impl Failpoints {
         }
     }
 
-    /// Tells the hook what was done.
+    /// Reports an effect to the hook.
     #[inline]
     pub fn done(&self, effect: Effect) {
         if let Some(hooked) = &self.0 {
@@ -232,7 +239,7 @@ impl Failpoints {
         }
     }
 
-    /// For effects that move no bytes: the error number to fail with, if any.
+    /// For effects that transfer no bytes: the error number to fail with, if any.
     #[inline]
     pub fn refuse(&self, site: &'static str, target: &str) -> Option<i32> {
         match self.outcome(site, target) {
@@ -272,7 +279,7 @@ impl Hooked {
 
 fn kill_self() -> ! {
     let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
-    // SIGKILL cannot be refused; should the kernel deliver it late, no further effect may happen.
+    // SIGKILL cannot be refused; if the kernel delivers it late, no further effect may happen.
     loop {
         std::thread::park();
     }

@@ -1,15 +1,15 @@
-//! The machine and this process on it: what there is, who we are, what we start.
+//! Describes the machine and this process on it, and starts other processes.
 //!
 //! | file | what |
 //! | --- | --- |
 //! | `facts.rs` | memory and its limits, processors, file systems, the kernel |
-//! | `probe.rs` | what the kernel can do, tried |
+//! | `probe.rs` | tries what the kernel can do |
 //! | `here.rs` | the machine's name and addresses, this process's user and number |
 //! | `accounts.rs` | names of users and groups |
-//! | `process.rs` | programs that are started to stay |
+//! | `process.rs` | starts programs that stay |
 //! | `thread.rs` | threads of our own inside the program's process |
-//! | `fork.rs` | whether this process is a forked child |
-//! | `signal.rs` | noticing a signal without taking it away from the program |
+//! | `fork.rs` | detects a forked child |
+//! | `signal.rs` | notices a signal without taking it away from the program |
 
 mod accounts;
 mod facts;

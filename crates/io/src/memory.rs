@@ -1,15 +1,15 @@
-//! The program's memory: the only way the rest of the project reaches it.
+//! Accesses the program's memory; the rest of the project reaches it only through this module.
 //!
-//! How: a [`Span`] is an address and a length that the program handed over together with the promise, spelled
-//! out in the C interface, that the memory stays valid and is not written while it is being read. Spans are
-//! plain values that may cross threads; every access is made by a function of this crate.
+//! How: a [`Span`] is an address and a length from the program, with the promise, stated in the C
+//! interface, that the memory stays valid and is not written while it is being read. Spans are
+//! plain values that may cross threads; only functions of this crate make accesses.
 //!
 //! Invariants
 //! 1. A part of a span never reaches beyond it ([`Span::sub`] checks with overflow).
 //! 2. An empty span is never dereferenced, whatever its address.
 //!
-//! Faults survived: none of the program's own making: memory that it frees while a span is in use is its error,
-//! as with any C library.
+//! Faults survived: none of the program's own: if it frees memory while a span is in use, that is
+//! its error, as with any C library.
 //!
 //! Not here: shared memory (see `orcheck-pool`), copies with checksums (see `orcheck-pool`).
 #![allow(unsafe_code)]
@@ -27,8 +27,8 @@ pub struct Span {
     len: usize,
 }
 
-// SAFETY: a span is an address with a promise (see `Span::new`) that holds for every thread of the process; the
-// type itself has no interior state.
+// SAFETY: a span is an address with a promise (see `Span::new`) that holds for every thread of the
+// process; the type itself has no interior state.
 unsafe impl Send for Span {}
 // SAFETY: as above; all its methods take it by value or read two plain fields.
 unsafe impl Sync for Span {}
@@ -37,16 +37,17 @@ impl Span {
     /// The span of `len` bytes from `ptr`.
     ///
     /// # Safety
-    /// For as long as any copy of the span is used, the memory stays valid for reads and, where the span is
-    /// filled, for writes, and nobody writes it while it is read through the span.
+    /// For as long as any copy of the span is used, the memory stays valid for reads and, if the
+    /// span is filled, for writes, and nobody writes it while it is read through the span.
     #[must_use]
     pub unsafe fn new(ptr: *mut u8, len: usize) -> Span {
         Span { start: ptr, len }
     }
 
-    /// The span of a slice. The borrow ends when this returns, so it is for callers that own the slice and keep
-    /// it alive and untouched for as long as they use the span, exactly as [`Span::new`] demands; library code
-    /// that holds spans beyond one call uses [`Span::new`] and says why that is right.
+    /// The span of a slice. The borrow ends when this returns, so it is for callers that own the
+    /// slice and keep it alive and untouched for as long as they use the span, exactly as
+    /// [`Span::new`] demands; library code that holds spans beyond one call uses [`Span::new`] and
+    /// says why that is right.
     pub fn from_mut(bytes: &mut [u8]) -> Span {
         Span {
             start: bytes.as_mut_ptr(),
@@ -63,8 +64,8 @@ impl Span {
     /// The part of `len` bytes that starts `at` bytes into it.
     ///
     /// # Panics
-    /// When that part reaches beyond the span: the caller's arithmetic is wrong, and continuing would touch memory
-    /// that nobody handed over.
+    /// If that part reaches beyond the span: the caller's arithmetic is wrong, and continuing would
+    /// touch memory that the program did not hand over.
     #[must_use]
     pub fn sub(self, at: usize, len: usize) -> Span {
         assert!(
@@ -116,7 +117,7 @@ pub fn copy_out(span: Span) -> Vec<u8> {
 /// Copies the span's bytes into `bytes`.
 ///
 /// # Panics
-/// When the lengths differ.
+/// If the lengths differ.
 pub fn copy_into(span: Span, bytes: &mut [u8]) {
     // SAFETY: the slice lives for this call only.
     bytes.copy_from_slice(unsafe { span.bytes() });
@@ -125,7 +126,7 @@ pub fn copy_into(span: Span, bytes: &mut [u8]) {
 /// Copies `bytes` into the span.
 ///
 /// # Panics
-/// When the lengths differ.
+/// If the lengths differ.
 pub fn fill_span(span: Span, bytes: &[u8]) {
     assert_eq!(
         span.len,
@@ -133,8 +134,8 @@ pub fn fill_span(span: Span, bytes: &[u8]) {
         "filling a span with bytes of another length"
     );
     if !bytes.is_empty() {
-        // SAFETY: both are valid for their equal length; a live `&[u8]` cannot be memory that the span's owner
-        // lets us write, so they do not overlap.
+        // SAFETY: both are valid for their equal length; a live `&[u8]` cannot be memory that the
+        // span's owner lets us write, so they do not overlap.
         unsafe { copy_nonoverlapping(bytes.as_ptr(), span.start, bytes.len()) };
     }
 }
@@ -146,10 +147,11 @@ pub fn crc_span(span: Span) -> u64 {
     crc64(unsafe { span.bytes() })
 }
 
-/// `len` zero bytes, for lengths that come from outside: too much for this process is an error and not its end.
+/// `len` zero bytes, for lengths that come from outside: a length that is too large for this
+/// process is an error, and does not end it.
 ///
 /// # Errors
-/// NoSpace when there is no memory.
+/// NoSpace if there is not enough memory.
 pub fn zeroed(len: usize) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(len).map_err(|_| {
@@ -175,8 +177,8 @@ impl Buffer {
     /// `len` zero bytes whose address is a multiple of `alignment`.
     ///
     /// # Panics
-    /// When the alignment is no power of two or the length does not fit the address space. Aborts when there is
-    /// no memory, as every allocation does.
+    /// If the alignment is not a power of two, or the length does not fit into the address space.
+    /// Aborts if there is not enough memory, as every allocation does.
     #[must_use]
     pub fn zeroed(len: usize, alignment: usize) -> Buffer {
         let layout = match Layout::from_size_align(len.max(1), alignment) {
@@ -193,10 +195,11 @@ impl Buffer {
         }
     }
 
-    /// As [`Self::zeroed`], for lengths that come from outside: too much for this process is an error and not its end.
+    /// As [`Self::zeroed`], for lengths that come from outside: a length that is too large for this
+    /// process is an error, and does not end it.
     ///
     /// # Errors
-    /// NoSpace when there is no memory.
+    /// NoSpace if there is not enough memory.
     pub fn try_zeroed(len: usize, alignment: usize) -> Result<Buffer> {
         let layout = Layout::from_size_align(len.max(1), alignment).ok();
         // SAFETY: the layout's size is not zero.

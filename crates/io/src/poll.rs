@@ -1,11 +1,13 @@
-//! Waiting for several descriptors at once, with a waker for other threads.
+//! Waits for several descriptors at once, with a waker for other threads.
 //!
 //! Invariants
-//! 1. A wake that comes before the wait is not lost: the waker is an eventfd that stays readable until drained.
+//! 1. A wake that comes before the wait is not lost: the waker is an eventfd that stays readable
+//!    until drained.
 //! 2. Every wait has a deadline.
 //!
-//! Faults survived: signals during the wait. Not here: what to do with a readable descriptor; a `orcheck-net`
-//! may hold whole messages that no descriptor announces any more, so take from it until it has none.
+//! Faults survived: signals during the wait. Not here: what to do with a readable descriptor. A
+//! connection of `orcheck-net` may hold complete messages that its descriptor no longer announces,
+//! so take messages until there are none.
 
 use crate::clock::Deadline;
 use crate::descriptor;
@@ -54,8 +56,8 @@ impl Poller {
         }
     }
 
-    /// Waits until one of `fds` is readable (or its peer is gone), the waker was used, or `timeout` passed.
-    /// Returns the indices of the readable ones; the waker is drained.
+    /// Waits until one of `fds` is readable (or its peer is gone), the waker is used, or `timeout`
+    /// has passed. Returns the indices of the readable ones; the waker is drained.
     pub fn wait(&self, fds: &[BorrowedFd<'_>], timeout: Duration) -> Result<Vec<usize>> {
         let mut entries: Vec<PollFd<'_>> = fds
             .iter()
@@ -77,7 +79,7 @@ impl Poller {
     }
 }
 
-/// Polls until something is ready or the deadline passed; `false`: nothing.
+/// Polls until something is ready or the deadline has passed; `false`: nothing is ready.
 pub fn poll_until(entries: &mut [PollFd<'_>], deadline: Deadline) -> rustix::io::Result<bool> {
     loop {
         let left = deadline.left();

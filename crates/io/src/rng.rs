@@ -1,8 +1,8 @@
-//! Randomness for run ids, keys and nonces, straight from the kernel.
+//! Provides randomness for run ids, keys and nonces, straight from the kernel.
 //!
 //! Invariants
-//! 1. Never a substitute: when the kernel has no randomness to give, the process stops rather than use a
-//!    predictable key.
+//! 1. There is no substitute: if the kernel has no randomness to give, the process stops rather
+//!    than use a predictable key.
 //!
 //! Not here: seeded generators for tests (they bring their own).
 
@@ -12,8 +12,8 @@ use rustix::rand::{GetRandomFlags, getrandom};
 /// `N` bytes from the kernel's generator.
 ///
 /// # Panics
-/// When the kernel refuses, which getrandom(2) does not do for requests of up to 256 bytes on any kernel that
-/// Orcheck runs on.
+/// If the kernel refuses, which getrandom(2) does not do for requests of up to 256 bytes on any
+/// kernel that Orcheck runs on.
 #[must_use]
 pub fn random_bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0u8; N];

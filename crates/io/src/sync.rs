@@ -1,15 +1,19 @@
-//! What threads and processes synchronise through: atomics, the sleep on a word, and deadlines.
+//! Provides what threads and processes synchronise with: atomics, sleeping on a word, and
+//! deadlines.
 //!
-//! How: everything that the pool, the gates and the engine use to wait for each other comes from here. A build
-//! with `--cfg orcheck_shuttle` puts the scheduler of `shuttle` beneath it, so that the code that is shipped runs
-//! there under thousands of chosen schedules; every other build gets the machine's own, at no cost.
+//! How: the pool, the gates and the engine wait for each other only through this module. A build
+//! with `--cfg orcheck_shuttle` puts the scheduler of `shuttle` beneath it, so that the shipped
+//! code runs there under thousands of chosen schedules; every other build uses the machine's own
+//! primitives, at no cost.
 //!
 //! Invariants
-//! 1. The types have the layout of the machine's atomics in both builds: they lie in memory that is shared.
+//! 1. The types have the layout of the machine's atomics in both builds, because they lie in shared
+//!    memory.
 //!
-//! Not here: the threads that copy one snapshot together (they share nothing with other processes, and a mutex at
-//! most with each other); weak memory orderings, which the scheduler does not model: the lock-free parts (`orcheck-pool` and
-//! the bitmap of the pool) are checked by `loom` as they are, see `tests/orderings`.
+//! Not here: the threads that copy one snapshot together (they share nothing with other processes,
+//! and at most a mutex with each other); weak memory orderings, which the scheduler does not model:
+//! `loom` checks the lock-free parts (`orcheck-pool` and the bitmap of the pool) unchanged, see
+//! `tests/orderings`.
 
 pub use std::sync::atomic::Ordering;
 
@@ -34,7 +38,7 @@ pub use futex::{wait, wake};
 #[inline(always)]
 pub fn point() {}
 
-/// The monotonic clock that deadlines are measured by.
+/// The monotonic clock for deadlines.
 #[cfg(not(orcheck_shuttle))]
 #[inline]
 pub fn now() -> std::time::Instant {

@@ -1,10 +1,10 @@
-//! What comes from the user and goes back: settings, keys, and files named on a command line.
+//! Exchanges data with the user: settings, keys, and files named on a command line.
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `environment.rs` | environment variables, configuration files, files that were asked for by name |
+//! | `environment.rs` | environment variables, configuration files, files that the user names |
 //! | `secret.rs` | the user's key for checkpoints at rest |
-//! | `mailbox.rs` | a small file in which processes leave notes for the one that started them |
+//! | `mailbox.rs` | a small file in which processes leave notes for their starter |
 
 mod environment;
 mod mailbox;

@@ -1,4 +1,5 @@
-//! The door to the disk: what every directory and file must do, on a disk and in memory, with and without faults.
+//! The door to the disk: what every directory and file must do, on a disk and in memory, with and
+//! without faults.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)] // tests look behind the door
 
 use orcheck_format::ErrorKind;
@@ -199,7 +200,8 @@ fn only_regular_files_are_opened_and_no_link_is_followed() {
         #[allow(unsafe_code)]
         let made = unsafe { libc::mkfifo(fifo.as_ptr(), 0o600) };
         assert_eq!(made, 0);
-        // Breaks if: NOFOLLOW, NONBLOCK (then this hangs) or the check for a regular file is left out.
+        // Breaks if: NOFOLLOW, NONBLOCK (then this hangs) or the check for a regular file is left
+        // out.
         let socket = UnixListener::bind(path.join("socket"));
         let kinds = [
             ("link", "a symbolic link"),
@@ -489,7 +491,8 @@ fn a_lock_excludes_and_ends_with_its_holder() {
         assert!(one.try_lock().unwrap());
         assert!(one.try_lock().unwrap());
         assert!(!two.try_lock().unwrap());
-        // Closing another descriptor of the file keeps the lock, as it would not with a classic POSIX lock.
+        // Closing another descriptor of the file keeps the lock, as it would not with a classic
+        // POSIX lock.
         drop(std::fs::File::open(path.join("l")).unwrap());
         // Breaks if: F_SETLK is used instead of F_OFD_SETLK.
         let child = Child::run(|| {
@@ -620,7 +623,8 @@ fn a_file_renamed_to_a_new_name_is_never_over_another() {
     dir.rename_new("mine", "free").unwrap();
 }
 
-// Breaks if: what is removed and still open counts as having a name, or a length that was only set as blocks.
+// Breaks if: what is removed and still open counts as having a name, or a length that was only set
+// as blocks.
 #[test]
 fn what_is_taken_of_a_disk_is_looked_at() {
     everywhere(|path, dir| {

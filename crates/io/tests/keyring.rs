@@ -1,7 +1,8 @@
-//! Keys from the kernel's keyrings: found where they are, and only there; everything else is an error that says so.
+//! Keys from the kernel's keyrings: found where they are, and only there; everything else is an
+//! error that says so.
 //!
-//! Each test is a child with a session keyring of its own, which goes with it. What is put into the user's keyring goes
-//! at the end of the test, or by itself after a minute.
+//! Each test is a child with a session keyring of its own, which goes with it. What is put into the
+//! user's keyring goes at the end of the test, or by itself after a minute.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, unsafe_code)] // keys are written by the test
 
 use orcheck_format::{Error, ErrorKind};
@@ -22,7 +23,8 @@ const USER: i32 = libc::KEY_SPEC_USER_KEYRING;
 /// Adds a key of type "user"; its number, or the error number.
 fn add(keyring: i32, name: &str, bytes: &[u8]) -> Result<c_long, i32> {
     let name = CString::new(name).unwrap();
-    // SAFETY: both texts end in a zero byte, the bytes are as many as the kernel is told, and all outlive the call.
+    // SAFETY: both texts end in a zero byte, the bytes are as many as the kernel is told, and all
+    // outlive the call.
     let id = unsafe {
         libc::syscall(
             libc::SYS_add_key,
@@ -93,7 +95,8 @@ fn a_key_of_the_session() {
     });
 }
 
-/// Where a job does not run in the session of a login, the user's keyring is not linked into that of the session.
+/// Where a job does not run in the session of a login, the user's keyring is not linked into that
+/// of the session.
 // Breaks if: the key is not linked to the thread that reads it.
 #[test]
 fn a_key_of_the_user() {
@@ -111,7 +114,8 @@ fn a_key_of_the_user() {
     });
 }
 
-// Breaks if: a key that is not there, gone or no key looks like one, or the message shows what was found.
+// Breaks if: a key that is not there, gone or no key looks like one, or the message shows what was
+// found.
 #[test]
 fn what_is_no_key() {
     with_session(|| {

@@ -125,7 +125,8 @@ fn a_name_and_its_bytes_need_a_sync_each() {
     assert_eq!(removed, BTreeSet::from([None, Some(b"old".to_vec())]));
 }
 
-// Breaks if: a directory's pending operations survive as a prefix only, or an unsynced directory for sure.
+// Breaks if: a directory's pending operations survive as a prefix only, or an unsynced directory
+// for sure.
 #[test]
 fn directories_lose_any_of_their_operations() {
     let log = record(|dir, _| {
@@ -149,7 +150,8 @@ fn directories_lose_any_of_their_operations() {
     );
 }
 
-// Breaks if: `choice` gives the same subset twice below 4,096, or leaves out a prefix, a single or a pair above.
+// Breaks if: `choice` gives the same subset twice below 4,096, or leaves out a prefix, a single or
+// a pair above.
 #[test]
 fn the_subsets_are_those_that_are_promised() {
     let log = record(|dir, _| {
@@ -179,8 +181,8 @@ fn the_subsets_are_those_that_are_promised() {
     }
 }
 
-// Breaks if: the journal passes over what happens in a directory that it was not told of yet, as when two threads need
-// the same one and the second is faster.
+// Breaks if: the journal passes over what happens in a directory that it was not told of yet, as
+// when two threads need the same one and the second is faster.
 #[test]
 fn a_directory_that_another_thread_made_may_be_lost_with_what_is_in_it() {
     let log = record(|dir, _| {

@@ -32,7 +32,8 @@ fn a_directory_that_everybody_may_write_to_takes_none_of_our_files() {
     dir.child("job", true).unwrap();
 }
 
-// Breaks if: only everybody is looked at; members of some group could replace checkpoints of one who does not know.
+// Breaks if: only everybody is looked at; members of some group could replace checkpoints of one
+// who does not know.
 #[test]
 fn a_directory_that_a_group_may_write_to_takes_none_of_our_files() {
     let scratch = Scratch::new("group");
@@ -64,7 +65,8 @@ fn mode_of(path: &Path) -> (u32, u32) {
     (metadata.mode() & 0o7777, metadata.gid())
 }
 
-// Breaks if: the umask decides, the group is not set, or what is made by somebody who was not told of the group is not shared.
+// Breaks if: the umask decides, the group is not set, or what is made by somebody who was not told
+// of the group is not shared.
 #[test]
 fn what_a_group_shares_has_its_modes_and_its_group_whatever_the_umask_is() {
     if orcheck_io::machine::effective_uid() != 0 {
@@ -143,7 +145,8 @@ fn what_a_group_shares_has_its_modes_and_its_group_whatever_the_umask_is() {
     }
 }
 
-// Breaks if: a directory of another group, or of one's own that is not shared, takes files of a job that is shared.
+// Breaks if: a directory of another group, or of one's own that is not shared, takes files of a job
+// that is shared.
 #[test]
 fn a_directory_that_is_not_shared_with_the_group_that_was_named_is_refused() {
     if orcheck_io::machine::effective_uid() != 0 {
@@ -185,7 +188,8 @@ fn a_directory_that_is_not_shared_with_the_group_that_was_named_is_refused() {
     assert!(root.child("job", true).is_err());
     set(0o2770, USERS[0], GROUP);
     root.child("job", true).unwrap();
-    // In a directory that everybody may write to, and that hands its group down, everybody can make one of the group.
+    // In a directory that everybody may write to, and that hands its group down, everybody can make
+    // one of the group.
     std::os::unix::fs::chown(path, None, Some(GROUP)).unwrap();
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o3777)).unwrap();
     let error = root.child("job", true).err().unwrap();

@@ -1,4 +1,5 @@
-//! What a directory says when the path that was configured leads elsewhere: moved, replaced, unmounted, mounted over.
+//! What a directory says when the path that was configured leads elsewhere: moved, replaced,
+//! unmounted, mounted over.
 #![allow(clippy::disallowed_methods, clippy::print_stdout, clippy::unwrap_used)] // tests look behind the door
 
 use orcheck_format::ErrorKind;
@@ -84,7 +85,8 @@ fn a_removed_directory_is_not_where_its_path_leads() {
     assert!(error.message().contains("job"), "{error}");
 }
 
-// Breaks if: the path is looked up as it was written; this process then has another working directory.
+// Breaks if: the path is looked up as it was written; this process then has another working
+// directory.
 #[test]
 fn a_relative_path_is_remembered_from_where_it_was_opened() {
     let scratch = Scratch::new("relative");
@@ -147,8 +149,8 @@ fn unmounted_and_mounted_over() {
     });
 }
 
-// Breaks if: the look for a file that is made through the handle is left out; a file system that was mounted again
-// would be lost for the rest of the run.
+// Breaks if: the look for a file that is made through the handle is left out; a file system that
+// was mounted again would be lost for the rest of the run.
 #[test]
 fn the_same_file_system_mounted_again_is_the_same() {
     with_own_mounts(|at| {

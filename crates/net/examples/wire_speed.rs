@@ -1,6 +1,8 @@
-//! How fast bulk data travels over one connection on this machine, authenticated alone and encrypted.
+//! How fast bulk data travels over one connection on this machine, authenticated alone and
+//! encrypted.
 //!
-//! usage: wire_speed [MiB]      per round; alternating rounds, the median of their rates and of their ratios
+//! usage: wire_speed [MiB] per round; alternating rounds, the median of their rates and of their
+//! ratios
 // It measures, prints, and uses threads of its own.
 #![allow(clippy::disallowed_methods, clippy::print_stdout, clippy::unwrap_used)]
 

@@ -1,6 +1,6 @@
-//! Addresses: where a listener is reached.
+//! Defines addresses, at which listeners are reached.
 //!
-//! Not here: which addresses a node tells the others (the client).
+//! Not here: which addresses a node gives to the others (the client).
 
 use orcheck_format::{Error, Result};
 use orcheck_io::descriptor;
@@ -11,10 +11,10 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::str::FromStr;
 
-/// Where a listener is reached. As text: `unix:@name` or `tcp:ip:port`.
+/// The address of a listener. As text: `unix:@name` or `tcp:ip:port`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Address {
-    /// A name in the abstract space of Unix sockets: no file, gone with its owner.
+    /// A name in the abstract space of Unix sockets: it is no file, and disappears with its owner.
     Abstract(String),
     /// IP address and port.
     Tcp(SocketAddr),

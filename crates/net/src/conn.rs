@@ -1,20 +1,25 @@
-//! One authenticated connection: messages, and descriptors on a Unix socket.
+//! Implements one authenticated connection, which carries messages and, on a Unix socket,
+//! descriptors.
 //!
-//! How: a frame is a header (kind, length, number), the message, and a proof of both under the session key of its
-//! direction; over TCP the message is encrypted where that was asked for ([`crate::guard`]). The numbers count up by
-//! one, so that a frame that is repeated, left out or moved is noticed.
+//! How: a frame consists of a header (kind, length, number), the message, and a proof of both under
+//! the session key of its direction. Over TCP the message is encrypted if configured
+//! ([`crate::guard`]). The numbers count up by one, so that a repeated, lost or moved frame is
+//! noticed.
 //!
 //! Invariants
-//! 1. A message is handed out only after the proof of header and message held and the number was the next one.
+//! 1. A message is delivered only if the proof of header and message is right and the number is the
+//!    next one.
 //! 2. Memory grows with the bytes received, never with a length that a header claims.
-//! 3. After a wrong proof, a wrong number, a broken header or a half-sent frame the connection is dead: every later
-//!    call fails with the same error.
-//! 4. Every wait has a deadline. A receive that runs into it loses nothing; a send that does leaves half a frame
-//!    and kills the connection.
+//! 3. After a wrong proof, a wrong number, a broken header or an incomplete frame, the connection
+//!    is dead: every later call fails with the same error.
+//! 4. Every wait has a deadline. A receive that reaches it loses nothing; a send that reaches it
+//!    leaves an incomplete frame and ends the connection.
 //! 5. At most four descriptors wait to be claimed; further ones are closed.
-//! 6. Where descriptors can travel, on Unix sockets, nothing is encrypted: it does not leave the kernel.
+//! 6. On Unix sockets, where descriptors can travel, nothing is encrypted: it does not leave the
+//!    kernel.
 //!
-//! Faults survived: truncated, repeated, reordered and altered frames, a peer that vanishes at any byte.
+//! Faults survived: truncated, repeated, reordered and altered frames; a peer that vanishes at any
+//! byte.
 //!
 //! Not here: who may connect (see [`crate::listener`]), what messages mean (the engine).
 
@@ -44,7 +49,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 const HEADER_BYTES: usize = wire::FRAME_HEADER_BYTES;
-/// The kind of the frame that a descriptor travels with; kinds above 127 are the transport's own.
+/// The kind of the frame that accompanies a descriptor; kinds above 127 belong to the transport.
 const KIND_DESCRIPTOR: u8 = 255;
 const PIECE_BYTES: usize = 64 * 1024;
 const DESCRIPTORS_LIMIT: usize = 4;
@@ -91,7 +96,7 @@ impl Conn {
         }
     }
 
-    /// What another process needs to continue with this connection, which is at an end here.
+    /// Ends the connection in this process and returns what another process needs to continue it.
     #[must_use]
     pub fn detach(self) -> (OwnedFd, ConnState) {
         let state = ConnState {
@@ -107,10 +112,11 @@ impl Conn {
         (self.socket.give(), state)
     }
 
-    /// Continues with a connection that another process detached. Descriptors that had come and were not received are lost.
+    /// Continues a connection that another process detached. Descriptors that had arrived and were
+    /// not received are lost.
     ///
     /// # Errors
-    /// Internal when the library of ciphers refuses.
+    /// Internal if the cipher library refuses.
     pub fn attach(socket: OwnedFd, state: ConnState, failpoints: &Failpoints) -> Result<Conn> {
         let guard = |key| Guard::new(key, state.encrypted);
         let guards = (guard(state.send_key)?, guard(state.receive_key)?);
@@ -121,25 +127,26 @@ impl Conn {
         Ok(conn)
     }
 
-    /// Takes messages of at most this many bytes from now on; bytes in bulk have a bound of their own.
+    /// Accepts only messages of at most this many bytes from now on; bulk data has a bound of its
+    /// own.
     pub fn take_at_most(&mut self, longest: u32) {
         self.longest = longest;
     }
 
-    /// Sends a message; all of it is with the kernel when this returns.
+    /// Sends a message; when this returns, the kernel has all of it.
     pub fn send(&mut self, message: &Message, timeout: Duration) -> Result<()> {
         let longest = if off(Switch::SendDeadline) {
             timeout.saturating_mul(120)
         } else {
             timeout
         };
-        // Encoded where it is sent from: bulk data is not copied once more.
+        // Encoded in place, so that bulk data is not copied once more.
         let frame = message.encode_behind(vec![0; HEADER_BYTES], MAC_BYTES);
         self.send_frame(message.kind(), frame, None, Deadline::after(longest))
     }
 
-    /// Waits for the next message. `Unavailable` when none came within `timeout` (the connection lives on) or the
-    /// peer is gone.
+    /// Waits for the next message. `Unavailable` if none arrived within `timeout` (the connection
+    /// stays open) or the peer is gone.
     pub fn receive(&mut self, timeout: Duration) -> Result<Message> {
         let deadline = Deadline::after(if off(Switch::ReceiveDeadline) {
             timeout.saturating_mul(400)
@@ -154,7 +161,8 @@ impl Conn {
         }
     }
 
-    /// The next message if it is there, without waiting. Take until `None` before waiting on the descriptor.
+    /// The next message if it has arrived; does not wait. Call it until `None` before waiting on
+    /// the descriptor.
     pub fn try_receive(&mut self) -> Result<Option<Message>> {
         let Some(header) = self.next_frame()? else {
             return Ok(None);
@@ -195,7 +203,7 @@ impl Conn {
         }
     }
 
-    /// The next descriptor if it is there, without waiting.
+    /// The next descriptor if it has arrived; does not wait.
     pub fn try_receive_fd(&mut self) -> Result<Option<OwnedFd>> {
         self.check_unix()?;
         let Some(header) = self.next_frame()? else {
@@ -216,14 +224,14 @@ impl Conn {
         }
     }
 
-    /// Who is at the other end, for messages.
+    /// Describes the peer, for messages.
     #[must_use]
     pub fn peer(&self) -> String {
         self.peer.clone()
     }
 
-    /// Whether nothing more can come: the connection is dead, or the peer has closed it and everything that it
-    /// sent before was received.
+    /// Whether nothing more can arrive: the connection is dead, or the peer has closed it and
+    /// everything that it sent before was received.
     pub fn is_closed(&mut self) -> bool {
         if self.dead.is_some() {
             return true;
@@ -245,7 +253,8 @@ impl Conn {
         }
     }
 
-    /// Ends a connection whose peer does not keep to what was agreed; returns the error, which every later call gets too.
+    /// Ends a connection whose peer violates the protocol; returns the error, which every later
+    /// call returns too.
     pub fn give_up(&mut self, error: Error) -> Error {
         self.die(error)
     }
@@ -274,7 +283,7 @@ impl Conn {
             .map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    /// Sends a frame; `frame` has room for the header, and the payload behind it.
+    /// Sends a frame; `frame` has room for the header, followed by the payload.
     fn send_frame(
         &mut self,
         kind: u8,
@@ -287,7 +296,7 @@ impl Conn {
         let header = self.header(kind, payload_bytes)?;
         frame[..HEADER_BYTES].copy_from_slice(&header);
         self.send.close(self.sent, &mut frame)?;
-        // Breaks if: the number is used again after a send that failed half-way; so would be the nonce.
+        // Breaks if: the number is used again after an incomplete send; so would be the nonce.
         self.sent += 1;
         self.send_all(kind, &frame, (fd, SendFlags::empty()), deadline)
     }
@@ -313,7 +322,7 @@ impl Conn {
         Ok(header.encode())
     }
 
-    /// Sends bytes of a frame, with a descriptor beside the first of them, and perhaps more to follow at once.
+    /// Sends bytes of a frame, with a descriptor beside the first of them; more may follow at once.
     fn send_all(
         &mut self,
         kind: u8,
@@ -357,7 +366,7 @@ impl Conn {
         Ok(())
     }
 
-    /// The failpoint before a message is sent, or after it came and before it is told.
+    /// The failpoint before a message is sent, or after it arrived and before it is delivered.
     fn step(&self, site: &'static str, kind: u8) -> Outcome {
         if !self.failpoints.are_taken() {
             return Outcome::Go;
@@ -410,15 +419,16 @@ impl Conn {
         }
     }
 
-    /// Whether the inbox holds one frame in full.
+    /// Whether the inbox holds one complete frame.
     fn frame_is_whole(&self) -> bool {
         FrameHeader::decode(self.inbox.get(..HEADER_BYTES).unwrap_or_default()).is_ok_and(
             |header| self.inbox.len() >= HEADER_BYTES + header.len_bytes as usize + MAC_BYTES,
         )
     }
 
-    /// The header of the frame at the start of the inbox, checked together with its payload, after reading what
-    /// the socket has. `None`: no whole frame yet. An encrypted payload is readable afterwards, and must be consumed.
+    /// Reads what the socket has; returns the header of the frame at the start of the inbox, after
+    /// checking it together with its payload. `None`: no complete frame yet. An encrypted payload
+    /// is readable afterwards, and must be consumed.
     fn next_frame(&mut self) -> Result<Option<FrameHeader>> {
         self.check_alive()?;
         loop {

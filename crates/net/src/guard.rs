@@ -1,18 +1,21 @@
-//! What guards the frames of a connection: a MAC, or encryption, which proves as much, and hides.
+//! Guards the frames of a connection by a MAC, or by encryption, which proves as much and also
+//! hides the contents.
 //!
-//! How: each direction of a connection has a key of its own, made from the job's key and both challenges of the
-//! handshake. A MAC is keyed BLAKE3 over header and payload. Encryption is AES-256-GCM over the payload, in place; the
-//! header, which says kind, length and number, stays readable and is bound to the tag. The nonce is the frame's number.
+//! How: each direction of a connection has its own key, derived from the job's key and both
+//! challenges of the handshake. The MAC is keyed BLAKE3 over header and payload. Encryption is
+//! AES-256-GCM over the payload, in place; the header, which holds kind, length and number, stays
+//! readable and is bound to the tag. The nonce is the frame's number.
 //!
 //! Invariants
-//! 1. A frame is as long in both forms, and encrypting it copies nothing.
-//! 2. No nonce is used twice under one key: numbers count up by one, and a connection that changes its process takes
-//!    its count along.
-//! 3. A frame in one form is never taken for one in the other: their keys differ (see [`crate::listener`]).
-//! 4. Keys are overwritten when they are not needed any more.
+//! 1. A frame has the same length in both forms, and encrypting it copies nothing.
+//! 2. No nonce is used twice with one key: numbers count up by one, and a connection that moves to
+//!    another process takes its count along.
+//! 3. A frame in one form is never mistaken for one in the other: their keys differ (see
+//!    [`crate::listener`]).
+//! 4. Keys are overwritten when they are no longer needed.
 //!
-//! Survives: any change of any byte of a frame. Not here: which numbers come next ([`crate::conn`]), who encrypts (the
-//! option `net_encrypt`).
+//! Survives: any change of any byte of a frame. Not here: which number comes next
+//! ([`crate::conn`]), when to encrypt (the option `net_encrypt`).
 
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result, wire};
@@ -21,7 +24,7 @@ use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use zeroize::Zeroizing;
 
 const HEADER_BYTES: usize = wire::FRAME_HEADER_BYTES;
-/// Bytes behind every frame: its MAC, or its tag.
+/// Number of bytes behind every frame: its MAC or its tag.
 pub const MAC_BYTES: usize = 16;
 
 /// Guards one direction of a connection.
@@ -49,7 +52,8 @@ impl Guard {
         self.cipher.is_some()
     }
 
-    /// For a frame that is made, or that comes, piece by piece; none where it is encrypted, which takes the whole.
+    /// A running MAC for a frame that is made, or arrives, piece by piece; none if it is encrypted,
+    /// which needs the whole frame.
     pub(crate) fn running(&self) -> Option<RunningMac> {
         let plain = self.cipher.is_none();
         plain.then(|| RunningMac(blake3::Hasher::new_keyed(&self.key)))
@@ -76,7 +80,8 @@ impl Guard {
         Ok(())
     }
 
-    /// Proves a whole frame, and makes its payload readable. When it is refused, nothing of it may be used.
+    /// Verifies a whole frame and makes its payload readable. If this fails, none of it may be
+    /// used.
     pub(crate) fn open(&self, seq: u64, frame: &mut [u8]) -> bool {
         let Some(cipher) = &self.cipher else {
             let (text, proof) = frame.split_at(frame.len() - MAC_BYTES);
@@ -84,7 +89,7 @@ impl Guard {
         };
         let (header, sealed) = frame.split_at_mut(HEADER_BYTES);
         if off(Switch::NetCipher) {
-            // In this mode of counting, to encrypt twice is to decrypt.
+            // In counter mode, encrypting twice decrypts.
             let end = sealed.len() - MAC_BYTES;
             let text = &mut sealed[..end];
             let again = cipher
@@ -99,7 +104,7 @@ impl Guard {
     }
 }
 
-/// The MAC of a frame that is not in one place.
+/// The MAC of a frame that is not contiguous.
 pub(crate) struct RunningMac(blake3::Hasher);
 
 impl RunningMac {
@@ -118,7 +123,7 @@ impl RunningMac {
     }
 }
 
-/// What is bound to a payload with the key and the number.
+/// What is bound to a payload, together with the key and the number.
 fn bound(header: &[u8]) -> &[u8] {
     if off(Switch::NetHeader) { &[] } else { header }
 }
@@ -149,7 +154,8 @@ mod tests {
         frame
     }
 
-    // Breaks if: the nonce is not the number (equal texts then look equal), or the header is encrypted or not bound.
+    // Breaks if: the nonce is not the number (equal texts look equal), or the header is encrypted
+    // or not bound.
     #[test]
     fn equal_texts_look_different_and_their_header_is_bound() {
         let guard = Guard::new([7; 32], true).unwrap();
@@ -171,7 +177,7 @@ mod tests {
             other[at] ^= 1;
             assert!(!guard.open(0, &mut other), "byte {at}");
         }
-        // Another key, and the other form under the same key.
+        // Another key, and the other form with the same key.
         let stranger = Guard::new([8; 32], true).unwrap();
         let plain = Guard::new([7; 32], false).unwrap();
         assert!(!opens(&stranger, 0, one.clone()) && !opens(&plain, 0, one));

@@ -1,25 +1,30 @@
-//! The handshake that opens a connection: what both sides send, and the caller's side of it.
+//! Implements the handshake that opens a connection: the messages of both sides, and the caller's
+//! side.
 //!
-//! How: abstract Unix sockets inside a node, TCP between nodes. Both sides prove that they know the job's key by
-//! answering the other's random challenge, and derive one session key per direction from both challenges, so
-//! that nothing recorded on one connection means anything on another. The listener proves itself first. A
-//! listener keeps half-open connections aside and continues with whichever speaks, so that a silent stranger keeps
-//! nobody waiting.
+//! How: processes of one node use abstract Unix sockets, processes of different nodes TCP. Both
+//! sides prove that they know the job's key by answering the other's random challenge, and derive
+//! one session key per direction from both challenges, so that a recording of one connection is
+//! useless on another. The listener proves itself first. It keeps half-open connections aside and
+//! continues with whichever sends something, so that a silent stranger keeps nobody waiting.
 //!
 //! Invariants
-//! 1. No byte beyond the two fixed-size messages of the handshake is read from a peer that has not proven the key.
-//! 2. On a Unix socket both sides check that the other runs under the same user.
-//! 3. At most 64 half-open connections are kept (the oldest goes first, of those that said nothing yet if there are any),
-//!    none longer than 5 s. A caller that was sent away for that comes again, until its deadline.
-//! 4. Every wait has a deadline; a stranger's behaviour is never an error of ours.
-//! 5. The proofs of the two sides and the two session keys are made under different labels, so that no message
-//!    of one side can be reflected as one of the other.
-//! 6. Over TCP both sides encrypt, or none does: proofs and session keys of the two forms differ, so that nobody on the
-//!    way can talk one side out of it.
+//! 1. No byte beyond the two fixed-size messages of the handshake is read from a peer that has not
+//!    proven the key.
+//! 2. On a Unix socket, both sides check that the other runs under the same user.
+//! 3. At most 64 half-open connections are kept, none longer than 5 s. The oldest is dropped first,
+//!    preferably one that has sent nothing yet. A caller that is dropped in this way calls again,
+//!    until its deadline.
+//! 4. Every wait has a deadline; a stranger's behaviour is never an error of this side.
+//! 5. The proofs of the two sides and the two session keys are derived under different labels, so
+//!    that no message of one side can be reflected as one of the other.
+//! 6. Over TCP, either both sides encrypt or none does: proofs and session keys of the two forms
+//!    differ, so that nobody in between can downgrade one side.
 //!
-//! Faults survived: strangers that are silent, talk nonsense, connect many times, replay a recorded handshake.
+//! Faults survived: strangers that are silent, send garbage, connect many times, or replay a
+//! recorded handshake.
 //!
-//! Not here: the listener's side (`listener.rs`), frames (see [`crate::conn`]), how they are encrypted ([`crate::guard`]).
+//! Not here: the listener's side (`listener.rs`), frames (see [`crate::conn`]), how they are
+//! encrypted ([`crate::guard`]).
 
 use crate::address::Address;
 use crate::conn::Conn;
@@ -41,10 +46,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 pub(crate) const HELLO: [u8; 8] = *b"ORCnet1\n";
-/// What comes before it with a MUNGE credential: this, the credential's length in two bytes, the credential.
+/// Precedes the handshake if there is a MUNGE credential: this text, the credential's length in two
+/// bytes, the credential.
 pub(crate) const OPENING: [u8; 8] = *b"ORCmng1\n";
 pub(crate) const OPENING_BYTES: usize = OPENING.len() + 2;
-/// The answer to a credential that is refused: this, why in one byte, the listener's user in four, zeros.
+/// The answer to a refused credential: this text, the reason in one byte, the listener's user in
+/// four, zeros.
 pub(crate) const REFUSED: [u8; 8] = *b"ORCno 1\n";
 pub(crate) const PROOF_BYTES: usize = 32;
 pub(crate) const HELLO_BYTES: usize = HELLO.len() + NONCE_BYTES;
@@ -57,7 +64,7 @@ pub(crate) fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
     array
 }
 
-/// Checks who is at the other end, as far as the kernel knows, and describes it.
+/// Checks the peer, as far as the kernel knows it, and describes it.
 pub(crate) fn check_peer(socket: &OwnedFd, at: &Address) -> Result<String> {
     let what = |errno| rustix_error(errno, format_args!("ask who is at the other end of {at}"));
     match at {
@@ -74,7 +81,7 @@ pub(crate) fn check_peer(socket: &OwnedFd, at: &Address) -> Result<String> {
         Address::Tcp(_) => {
             let _ = sockopt::set_tcp_nodelay(socket, true);
             let _ = sockopt::set_socket_keepalive(socket, true);
-            // A node that lost its power says nothing: it counts as gone after half a minute.
+            // A node that lost power reports nothing: it counts as gone after half a minute.
             let _ = sockopt::set_tcp_keepidle(socket, Duration::from_secs(10));
             let _ = sockopt::set_tcp_keepintvl(socket, Duration::from_secs(5));
             let _ = sockopt::set_tcp_keepcnt(socket, 4);
@@ -89,7 +96,7 @@ pub(crate) fn check_peer(socket: &OwnedFd, at: &Address) -> Result<String> {
     }
 }
 
-/// Who is expected at the other end: what a caller is told, and should do, depends on it.
+/// The expected peer, on which messages and next steps depend.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Whom {
     /// A process of the same run.
@@ -99,7 +106,7 @@ pub(crate) enum Whom {
 }
 
 impl Conn {
-    /// Connects to a listener and proves the key to it, as it does to us, within `timeout`.
+    /// Connects to a listener within `timeout`; both sides prove that they know the key.
     pub fn connect(
         at: &Address,
         key: &Key,
@@ -109,7 +116,7 @@ impl Conn {
         connect(at, Whom::Rank, key, failpoints, timeout)
     }
 
-    /// The same for a staging server: what the caller is told fits one.
+    /// The same for a staging server, with messages that fit one.
     pub fn connect_to_server(
         at: &Address,
         key: &Key,
@@ -119,10 +126,11 @@ impl Conn {
         connect(at, Whom::Server, key, failpoints, timeout)
     }
 
-    /// The same for a listener that knows users by MUNGE.
+    /// The same for a listener that identifies users by MUNGE.
     ///
     /// # Errors
-    /// Unsupported where libmunge is not installed; Unavailable, with the reason, when the credential is refused.
+    /// Unsupported if libmunge is not installed; Unavailable, with the reason, if the credential is
+    /// refused.
     pub fn connect_as_user(
         at: &Address,
         caller: &AsUser,
@@ -133,8 +141,8 @@ impl Conn {
     }
 }
 
-/// The caller's side: connects and shakes hands, all before the deadline. A listener that hangs up in the middle of it had
-/// no room for another caller: it is asked again.
+/// The caller's side: connects and completes the handshake before the deadline. A listener that
+/// hangs up during the handshake had no room for another caller, and is called again.
 pub(crate) fn connect(
     at: &Address,
     whom: Whom,
@@ -146,14 +154,14 @@ pub(crate) fn connect(
     connect_by((at, whom), &known, failpoints, timeout)
 }
 
-/// The same with a MUNGE credential that says under which user this process runs.
+/// The same with a MUNGE credential, which identifies the user of this process.
 pub(crate) fn connect_as_user(
     at: &Address,
     caller: &AsUser,
     failpoints: &Failpoints,
     timeout: Duration,
 ) -> Result<Conn> {
-    // A new one for each call: none is taken twice.
+    // A new one for each call: none is accepted twice.
     let known = || {
         let (key, credential) = munge::seal(caller)?;
         let len = u16::try_from(credential.len()).unwrap_or(u16::MAX);
@@ -163,7 +171,7 @@ pub(crate) fn connect_as_user(
     connect_by((at, Whom::Server), &known, failpoints, timeout)
 }
 
-/// `known` gives the key, and what is sent before the handshake.
+/// `known` supplies the key, and what is sent before the handshake.
 pub(crate) fn connect_by(
     (at, whom): (&Address, Whom),
     known: &dyn Fn() -> Result<(Key, Vec<u8>)>,
@@ -203,7 +211,7 @@ pub(crate) fn connect_by(
     }
 }
 
-/// `None`: the listener hung up before it had proven the key.
+/// `None` if the listener hung up before it had proven the key.
 pub(crate) fn connect_once(
     (at, whom): (&Address, Whom),
     (key, opening): (&Key, &[u8]),
@@ -262,7 +270,7 @@ fn no_answer(at: &Address, whom: Whom, timeout: Duration) -> Error {
     })
 }
 
-/// A socket that is connected; `None` when that takes too long.
+/// A connected socket; `None` if that takes too long.
 fn reach(at: &Address, deadline: Deadline) -> Result<Option<OwnedFd>> {
     let what = |errno| rustix_error(errno, format_args!("connect to {at}"));
     let socket = at.socket()?;
@@ -282,7 +290,7 @@ fn reach(at: &Address, deadline: Deadline) -> Result<Option<OwnedFd>> {
                     .map_err(what)?
                     .map_err(what)?;
             }
-            // The listener's queue is full; a Unix socket does not say when it no longer is.
+            // The listener's queue is full; a Unix socket does not report when it no longer is.
             Err(Errno::AGAIN) if !deadline.passed() => {
                 backoff(attempt, deadline);
                 attempt += 1;
@@ -296,7 +304,7 @@ fn reach(at: &Address, deadline: Deadline) -> Result<Option<OwnedFd>> {
 /// The key that the listener has proven.
 ///
 /// # Errors
-/// Unavailable: it knows another one; Invalid: one side encrypts, and the other one does not.
+/// Unavailable if it knows another key; Invalid if one side encrypts and the other does not.
 fn believe(
     challenges: &Challenges,
     given: blake3::Hash,
@@ -305,7 +313,8 @@ fn believe(
 ) -> Result<Key> {
     let other_form = key.other_form();
     if given == challenges.listener_proof(&other_form) && !at.is_unix() {
-        // Breaks if: the listener's form is taken over; whoever can change one option opens what all should hide.
+        // Breaks if: the listener's form is adopted; whoever can change one option would expose
+        // what all should hide.
         if !off(Switch::NetDowngrade) {
             return Err(other_side(at, whom, key.encrypt));
         }
@@ -318,7 +327,8 @@ fn believe(
                     "check that no other job listens there and that all ranks belong to one run",
                 )
             }
-            // Breaks if: it is told as between ranks; the user would look for another job instead of the right key.
+            // Breaks if: the message is the one for ranks; the user would look for another job
+            // instead of the right key.
             Whom::Server => Error::unavailable(format!("{at}: the server does not know this key"))
                 .with(Detail::UnknownKey)
                 .next(
@@ -329,14 +339,15 @@ fn believe(
     Ok(key)
 }
 
-/// Whether a socket is connected to itself: where nobody listens at a port of this machine, the kernel may give the caller
-/// that very port. It would keep the port from whoever is to listen there again.
+/// Whether a socket is connected to itself. If nobody listens at a port of this machine, the kernel
+/// may assign that very port to the caller, which would keep it from the process that is to listen
+/// there again.
 pub(crate) fn is_itself(socket: &OwnedFd) -> bool {
     let ends = (net::getsockname(socket), net::getpeername(socket));
     matches!(ends, (Ok(own), Ok(Some(peer))) if own.address_family() != AddressFamily::UNIX && own == peer)
 }
 
-/// One side encrypts, and the other one does not.
+/// The error that one side encrypts and the other does not.
 pub(crate) fn other_side(at: &Address, whom: Whom, encrypt: bool) -> Error {
     let (ours, theirs) = if encrypt {
         ("encrypts", "does not")
@@ -355,7 +366,7 @@ pub(crate) fn other_side(at: &Address, whom: Whom, encrypt: bool) -> Error {
     })
 }
 
-/// `Ok(false)`: the deadline passed.
+/// `Ok(false)`: the deadline has passed.
 pub(crate) fn send_exactly(
     socket: &OwnedFd,
     mut bytes: &[u8],
@@ -403,7 +414,7 @@ mod tests {
     use super::*;
     use crate::listener::Listener;
 
-    // Breaks if: it is taken for a connection; the port is then kept from the listener that is to come back.
+    // Breaks if: it counts as a connection; the returning listener could not get its port.
     #[test]
     fn a_socket_that_is_connected_to_itself_is_noticed() {
         let at = Address::Tcp(([127, 0, 0, 1], 0).into());

@@ -1,9 +1,9 @@
-//! The secret behind a connection, and what is made from it: proofs, session keys, and the mark by which a listener with
-//! many keys knows which one a caller has.
+//! Defines the secret behind a connection and what is derived from it: proofs, session keys, and
+//! the mark by which a listener with many keys finds the caller's.
 //!
 //! Invariants
-//! 1. Everything made from a key is made under a label of its own.
-//! 2. A mark tells nobody anything who does not know the key, and no two calls have the same one.
+//! 1. Every value derived from a key has a label of its own.
+//! 2. A mark reveals nothing to anybody without the key, and no two calls have the same one.
 //!
 //! Not here: the order of the handshake (`handshake.rs`).
 
@@ -15,7 +15,7 @@ use orcheck_io::user::equal;
 use std::fmt;
 
 pub(super) const NONCE_BYTES: usize = 32;
-/// Bytes of a caller's challenge that are random; the rest is the mark.
+/// Number of random bytes in a caller's challenge; the rest is the mark.
 const RANDOM_BYTES: usize = 16;
 
 /// The secret that the processes of a job share, and how they use it.
@@ -23,12 +23,12 @@ const RANDOM_BYTES: usize = 16;
 pub struct Key {
     /// The secret.
     pub bytes: [u8; 32],
-    /// What travels over TCP is encrypted.
+    /// Whether TCP traffic is encrypted.
     pub encrypt: bool,
 }
 
 impl Key {
-    /// A secret for connections that are authenticated and not encrypted.
+    /// A secret for connections that are authenticated but not encrypted.
     #[must_use]
     pub const fn new(bytes: [u8; 32]) -> Key {
         Key {
@@ -37,7 +37,7 @@ impl Key {
         }
     }
 
-    /// The same secret used the other way.
+    /// The same secret with the opposite setting of `encrypt`.
     pub(super) fn other_form(&self) -> Key {
         Key {
             bytes: self.bytes,
@@ -45,7 +45,7 @@ impl Key {
         }
     }
 
-    /// How it is used at an address: within a machine nothing leaves the kernel.
+    /// How to use it at an address: within a machine, nothing leaves the kernel.
     pub(super) fn at(&self, at: &Address) -> Key {
         Key {
             bytes: self.bytes,
@@ -53,7 +53,7 @@ impl Key {
         }
     }
 
-    /// A caller's challenge: random, and marked so that a listener knows which of its keys is meant.
+    /// A caller's challenge: random, and marked so that a listener can find the right key.
     pub(super) fn challenge(&self) -> [u8; NONCE_BYTES] {
         let mut challenge: [u8; NONCE_BYTES] = random_bytes();
         let mark = self.mark(&challenge[..RANDOM_BYTES]);
@@ -61,10 +61,11 @@ impl Key {
         challenge
     }
 
-    /// Whether a challenge was made by a caller with this key.
+    /// Whether a caller with this key made a challenge.
     pub(super) fn made(&self, challenge: &[u8; NONCE_BYTES]) -> bool {
         let (random, mark) = challenge.split_at(RANDOM_BYTES);
-        // Breaks if: they are compared byte by byte; a stranger could time how much of a mark is right.
+        // Breaks if: they are compared byte by byte; timing would tell a stranger how much of a
+        // mark is right.
         equal(&self.mark(random), mark)
     }
 
@@ -91,7 +92,7 @@ pub(super) struct Challenges {
 }
 
 impl Challenges {
-    /// A value that only holders of the key can make, different for every label and handshake.
+    /// A value that only holders of the key can derive, different for every label and handshake.
     fn derive(&self, key: &Key, label: &[u8; 16]) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new_keyed(&key.bytes);
         hasher
@@ -119,7 +120,7 @@ impl Challenges {
         (*to_listener.as_bytes(), *to_caller.as_bytes())
     }
 
-    /// What guards the frames, in the same order.
+    /// The guards of the frames, in the same order.
     pub fn guards(&self, key: &Key) -> Result<(Guard, Guard)> {
         let (to_listener, to_caller) = self.session(key);
         let guard = |session| Guard::new(session, key.encrypt);
@@ -150,7 +151,8 @@ mod tests {
         (0..digits.len()).step_by(2).map(digit).collect()
     }
 
-    // Breaks if: a label, an order or a length changes; this release could not talk to the one before.
+    // Breaks if: a label, an order or a length changes; this release could not talk to the previous
+    // one.
     #[test]
     fn the_handshake_gives_the_committed_vectors() {
         let bytes = |name: &str| -> [u8; 32] { vector(name).try_into().unwrap() };

@@ -1,15 +1,16 @@
-//! Connections between the processes of a job: authenticated, bounded, and encrypted if that was asked for.
+//! Connects the processes of a job: connections are authenticated, bounded, and encrypted if
+//! configured.
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `address.rs` | where a listener is reached |
-//! | `handshake.rs`, `listener.rs` | how a connection is opened, and who waits for callers |
+//! | `address.rs` | the address of a listener |
+//! | `handshake.rs`, `listener.rs` | how a connection is opened and accepted |
 //! | `key.rs`, `munge.rs` | what both sides prove: the job's key, or their users by MUNGE |
-//! | `conn.rs` | frames on an open connection; `conn/bulk.rs`: many bytes straight from and into memory |
+//! | `conn.rs` | frames on an open connection; `conn/bulk.rs`: bulk data from and into memory |
 //! | `guard.rs` | what guards a frame: a MAC, or encryption |
-//! | `names.rs` | names of Unix sockets, and who holds one |
+//! | `names.rs` | names of Unix sockets, and who holds them |
 //!
-//! Not here: what the messages are (`orcheck-format`).
+//! Not here: the contents of messages (`orcheck-format`).
 
 mod address;
 mod conn;

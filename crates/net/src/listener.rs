@@ -1,7 +1,9 @@
-//! Listeners: half-open connections; those that prove themselves are handed over.
+//! Implements listeners, which keep half-open connections and hand over those that have proven
+//! themselves.
 //!
-//! How: a listener keeps half-open connections aside and continues with whichever speaks, so that a silent stranger keeps
-//! nobody waiting. The handshake and its invariants: `handshake.rs`.
+//! How: a listener keeps half-open connections aside and continues with whichever sends something,
+//! so that a silent stranger keeps nobody waiting. The handshake and its invariants are in
+//! `handshake.rs`.
 
 mod pending;
 
@@ -29,17 +31,17 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
-/// A caller must have proven its key within this.
+/// Time within which a caller must have proven its key.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
-/// Most callers at a time that have not proven their key.
+/// Maximum number of callers at a time that have not proven their key.
 const PENDING_LIMIT: usize = 64;
 
-/// Callers that did not prove what they had to since it was asked last.
+/// Callers that were refused since the last query.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Refusals {
     /// How many.
     pub count: u64,
-    /// Who was the last one, and why it was refused.
+    /// The last of them, and why it was refused.
     pub last: String,
 }
 
@@ -50,8 +52,8 @@ impl Refusals {
     }
 }
 
-/// Accepts connections; readable ([`AsFd`]) when [`Listener::accept`] has something to do. One thread at a time
-/// may accept.
+/// Accepts connections; readable ([`AsFd`]) if [`Listener::accept`] has something to do. Only one
+/// thread at a time may accept.
 pub struct Listener {
     socket: Living,
     watched: OwnedFd,
@@ -80,7 +82,7 @@ impl Listener {
         Listener::attach(socket, at)
     }
 
-    /// Continues listening at the address for another process, which sent the descriptor.
+    /// Continues to listen at the address for another process, which sent the descriptor.
     pub fn attach(socket: OwnedFd, at: Address) -> Result<Listener> {
         let what = |errno| rustix_error(errno, format_args!("listen at {at}"));
         let watched = descriptor::watched().map_err(what)?;
@@ -95,19 +97,21 @@ impl Listener {
         })
     }
 
-    /// What another process needs to continue listening. Peers that were shaking hands here are dropped.
+    /// What another process needs to continue listening. Peers in the middle of a handshake are
+    /// dropped.
     #[must_use]
     pub fn detach(self) -> (OwnedFd, Address) {
         (self.socket.give(), self.at)
     }
 
-    /// The address, with the port that was chosen.
+    /// The address, with the chosen port.
     #[must_use]
     pub fn address(&self) -> Address {
         self.at.clone()
     }
 
-    /// Who was refused since this was asked last: callers that keep to the protocol, and have another key or none.
+    /// The callers that were refused since the last query: they follow the protocol, and have
+    /// another key or none.
     #[must_use]
     pub fn take_refusals(&self) -> Refusals {
         std::mem::take(&mut *self.refusals())
@@ -117,8 +121,8 @@ impl Listener {
         self.refusals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a peer that knows the key, at most `timeout`. `None`: nobody came, or a stranger came and was
-    /// dropped; call again.
+    /// Waits at most `timeout` for a peer that knows the key. `None`: nobody came, or a stranger
+    /// came and was dropped; call again.
     pub fn accept(
         &self,
         key: &Key,
@@ -129,10 +133,10 @@ impl Listener {
         Ok(came.map(|(_, conn)| conn))
     }
 
-    /// The same for a peer that knows one of several keys; tells which one.
+    /// The same for a peer that knows one of several keys; returns which one.
     ///
     /// # Panics
-    /// Without a key.
+    /// If there is no key.
     pub fn accept_one_of(
         &self,
         keys: &[Key],
@@ -143,8 +147,8 @@ impl Listener {
         self.accept_known(keys, None, failpoints, timeout)
     }
 
-    /// The same for a peer that knows one of several keys, or is one of several users; tells which one (of the users: what
-    /// they were given with).
+    /// The same for a peer that knows one of several keys, or is one of several users; returns
+    /// which one (for users, the number they were given with).
     pub fn accept_known(
         &self,
         keys: &[Key],
@@ -209,14 +213,14 @@ impl Listener {
                     }
                 }
             }
-            // Breaks if: it is looked at only when nobody comes; strangers who keep coming would keep the thread here.
+            // Breaks if: this waits until nobody comes; a crowd would keep the thread here.
             if deadline.passed() && !off(Switch::AcceptDeadline) {
                 return Ok(None);
             }
         }
     }
 
-    /// Numbers of half-open connections that have sent something; 0: a new one has come.
+    /// Numbers of half-open connections that have sent something; 0: there is a new one.
     fn ready(&self) -> std::result::Result<Vec<u64>, Errno> {
         let mut events = Vec::with_capacity(16);
         let now = rustix::event::Timespec {
@@ -230,12 +234,13 @@ impl Listener {
         Ok(events.iter().map(|event| { event.data }.u64()).collect())
     }
 
-    /// Takes one new connection in as half-open.
+    /// Accepts one new connection as half-open.
     fn take_in(&self, number: u64, pending: &mut Vec<Pending>) -> Result<()> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = match retry(|| descriptor::accept(&self.socket, flags)) {
             Ok(socket) => socket,
-            // Our own shortage would otherwise spin; everything else is the peer's and passes.
+            // A shortage of our own would otherwise make this spin; every other error concerns the
+            // peer and passes.
             Err(errno @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS)) => {
                 return Err(rustix_error(
                     errno,
@@ -249,7 +254,8 @@ impl Listener {
             return Ok(());
         };
         if pending.len() >= PENDING_LIMIT && !off(Switch::HalfOpen) {
-            // Breaks if: the oldest goes whoever it is; a crowd that says nothing would push out who is shaking hands.
+            // Breaks if: the oldest is dropped whoever it is; a silent crowd would push out a peer
+            // in its handshake.
             let silent = |one: &Pending| one.answered.is_none() && !off(Switch::SilentFirst);
             let goes = pending.iter().position(silent).unwrap_or(0);
             pending.remove(goes);
@@ -281,14 +287,15 @@ impl AsFd for Listener {
 mod tests {
     use super::*;
 
-    // Breaks if: `take_in` keeps all who come; strangers would take every descriptor of the process.
+    // Breaks if: `take_in` keeps everybody who comes; strangers would take every descriptor of the
+    // process.
     #[test]
     fn half_open_connections_are_bounded() {
         let listener = Listener::bind(&Address::Tcp(([127, 0, 0, 1], 0).into())).unwrap();
         let Address::Tcp(at) = listener.address() else {
             unreachable!()
         };
-        #[allow(clippy::disallowed_methods)] // strangers do not come through this door
+        #[allow(clippy::disallowed_methods)] // strangers do not use our own API
         let strangers: Vec<_> = (0..PENDING_LIMIT + 10)
             .map(|_| std::net::TcpStream::connect(at).unwrap())
             .collect();
@@ -307,14 +314,15 @@ mod tests {
         assert_eq!(pending.len(), PENDING_LIMIT);
     }
 
-    // Breaks if: `accept` continues as long as somebody comes; its thread would do nothing else for so long.
+    // Breaks if: `accept` continues as long as somebody comes; its thread would do nothing else
+    // meanwhile.
     #[test]
     fn a_crowd_is_taken_in_little_by_little() {
         let listener = Listener::bind(&Address::Tcp(([127, 0, 0, 1], 0).into())).unwrap();
         let Address::Tcp(at) = listener.address() else {
             unreachable!()
         };
-        #[allow(clippy::disallowed_methods)] // strangers do not come through this door
+        #[allow(clippy::disallowed_methods)] // strangers do not use our own API
         let _crowd: Vec<_> = (0..200)
             .map(|_| std::net::TcpStream::connect(at).unwrap())
             .collect();

@@ -1,23 +1,26 @@
-//! MUNGE: who a caller is, proven by a credential of the site's daemon instead of a key that somebody has to hand out.
+//! Identifies callers by MUNGE: a credential of the site's daemon takes the place of a key that
+//! somebody has to hand out.
 //!
-//! How: the caller makes a fresh key for one connection and has `munged` seal it into a credential: encrypted under the
-//! site's realm key, and only for the user under whom the listener runs. It sends the credential, then both shake hands with that key as
-//! with any other. The listener has its own `munged` open it, which tells the key and who made it. The library,
-//! `libmunge.so.2`, is loaded when it is asked for, and nothing else takes its place.
+//! How: the caller makes a fresh key for one connection and has `munged` seal it into a credential,
+//! encrypted with the site's realm key and only for the user of the listener. It sends the
+//! credential, and then both sides complete the handshake with that key as with any other. The
+//! listener has its own `munged` open the credential, which yields the key and the user who made
+//! it. The library, `libmunge.so.2`, is loaded on demand; there is no substitute for it.
 //!
 //! Invariants
-//! 1. A credential is a key and nothing more: who repeats a recorded one does not know the key in it, and the listener's
-//!    proof shows that it could open it.
-//! 2. A listener takes credentials that are encrypted and for its own user only; another one would have told its key to
-//!    others.
-//! 3. A key of one connection is in no other credential, and is forgotten with the handshake.
-//! 4. What is refused is answered with the reason; it holds nothing that is secret.
+//! 1. A credential is only a key: whoever replays a recorded one does not know the key in it, and
+//!    the listener's proof shows that it could open it.
+//! 2. A listener accepts only credentials that are encrypted and for its own user; any other could
+//!    have revealed its key to others.
+//! 3. The key of a connection is in no other credential, and is forgotten with the handshake.
+//! 4. A refusal is answered with its reason, which contains nothing secret.
 //!
-//! Faults survived: credentials of another realm, that are too old, repeated, or of users unknown here; `munged` that is not
-//! there. One that hangs keeps a listener as long as libmunge waits for it (a few seconds).
+//! Faults survived: credentials of another realm, too old, repeated, or of users unknown here; a
+//! missing `munged`. One that hangs delays a listener for as long as libmunge waits for it (a few
+//! seconds).
 //!
-//! Not here: the handshake (`handshake.rs`), whose directory a user has (`orcheck_staging`). This module uses `unsafe`: a C
-//! library is called.
+//! Not here: the handshake (`handshake.rs`), which directory a user has (`orcheck_staging`). This
+//! module uses `unsafe` because it calls a C library.
 
 use super::key::Key;
 use orcheck_format::sabotage::{Switch, off};
@@ -29,11 +32,11 @@ use std::ptr;
 use std::sync::OnceLock;
 use zeroize::{Zeroize, Zeroizing};
 
-/// Where munged listens, if that is not where libmunge looks.
+/// Where munged listens, if not at the default of libmunge.
 pub const SOCKET_VARIABLE: &str = "ORCHECK_MUNGE_SOCKET";
-/// Longest credential that a listener takes.
+/// Length of the longest credential that a listener accepts.
 pub(super) const CREDENTIAL_MAX: usize = 4096;
-/// What a credential begins with; programs of other kinds use the same realm.
+/// Prefix of every credential; other programs use the same realm.
 const LABEL: [u8; 8] = *b"ORCmung1";
 const KEY_BYTES: usize = 32;
 
@@ -41,7 +44,7 @@ const OPT_CIPHER: c_int = 0;
 const OPT_MAC: c_int = 1;
 const OPT_SOCKET: c_int = 8;
 const OPT_UID_RESTRICTION: c_int = 9;
-/// AES-128 and AES-256 are 4 and 5; what is below is none, or older.
+/// AES-128 and AES-256 are 4 and 5; lower numbers are none, or older.
 const CIPHER_AES128: c_int = 4;
 const CIPHER_AES256: c_int = 5;
 const MAC_SHA256: c_int = 5;
@@ -50,7 +53,7 @@ const REWOUND: c_int = 16;
 const REPLAYED: c_int = 17;
 const UNAUTHORIZED: c_int = 18;
 
-/// Why a listener refuses a caller, as it is told: one byte, and the user under whom the listener runs.
+/// Why a listener refuses a caller, as the caller is told: one byte, and the user of the listener.
 pub(super) mod refusal {
     pub const NO_MUNGE: u8 = 100;
     pub const STRANGE: u8 = 101;
@@ -80,7 +83,7 @@ struct Library {
 /// The library, loaded once.
 ///
 /// # Errors
-/// Unsupported where it is not installed.
+/// Unsupported if it is not installed.
 fn library() -> Result<&'static Library> {
     static LIBRARY: OnceLock<std::result::Result<Library, String>> = OnceLock::new();
     LIBRARY.get_or_init(load).as_ref().map_err(|why| {
@@ -105,8 +108,9 @@ fn load() -> std::result::Result<Library, String> {
         }
         Ok(found)
     };
-    // SAFETY: these are the functions of these names in version 2 of the library's interface, with these arguments
-    // (munge.h); a pointer to a function is as long as one to data on every machine that Orcheck runs on.
+    // SAFETY: these are the functions of these names in version 2 of the library's interface, with
+    // these arguments (munge.h); a pointer to a function is as long as one to data on every machine
+    // that Orcheck runs on.
     unsafe {
         Ok(Library {
             create: std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> Context>(find(
@@ -157,7 +161,7 @@ fn said(library: &Library, code: c_int) -> String {
     text.to_string_lossy().into_owned()
 }
 
-/// A context of the library, with where munged is.
+/// A context of the library, with the address of munged.
 struct Asked {
     library: &'static Library,
     context: Context,
@@ -216,19 +220,19 @@ impl Drop for Asked {
     }
 }
 
-/// How a caller says under which user it runs.
+/// How a caller identifies its user.
 #[derive(Debug, Clone)]
 pub struct AsUser {
-    /// The user under whom the listener runs.
+    /// The user of the listener.
     pub server_uid: u32,
-    /// What travels is encrypted, as in [`Key`].
+    /// Whether traffic is encrypted, as in [`Key`].
     pub encrypt: bool,
-    /// Where munged listens; `None` where libmunge looks.
+    /// Where munged listens; `None`: at the default of libmunge.
     pub socket: Option<String>,
 }
 
 impl AsUser {
-    /// A caller of a listener that runs under this user; munged is where [`SOCKET_VARIABLE`] says.
+    /// A caller of a listener of this user; munged is where [`SOCKET_VARIABLE`] says.
     #[must_use]
     pub fn new(server_uid: u32, encrypt: bool) -> AsUser {
         AsUser {
@@ -243,10 +247,10 @@ fn socket() -> Option<String> {
     env_var(SOCKET_VARIABLE).filter(|path| !path.is_empty())
 }
 
-/// A fresh key, and the credential that tells it to the listener's user in this realm.
+/// A fresh key, and the credential that reveals it to the listener's user in this realm.
 ///
 /// # Errors
-/// Unsupported without libmunge; Unavailable when munged does not answer.
+/// Unsupported without libmunge; Unavailable if munged does not answer.
 #[allow(unsafe_code)]
 pub(super) fn seal(caller: &AsUser) -> Result<(Key, Vec<u8>)> {
     let asked = Asked::new(caller.socket.as_deref())?;
@@ -257,7 +261,8 @@ pub(super) fn seal(caller: &AsUser) -> Result<(Key, Vec<u8>)> {
     let payload = Zeroizing::new([LABEL.as_slice(), &key].concat());
     let mut made: *mut c_char = ptr::null_mut();
     let (from, len) = (payload.as_ptr().cast(), payload.len() as c_int);
-    // SAFETY: the payload is so long and lives during the call; the credential comes as memory of malloc.
+    // SAFETY: the payload is so long and lives during the call; the credential comes as memory of
+    // malloc.
     let code = unsafe { (asked.library.encode)(&raw mut made, asked.context, from, len) };
     asked.check(code, "make a credential")?;
     // SAFETY: after success it is a text that ends in NUL, from malloc, and nobody else has it.
@@ -281,7 +286,8 @@ pub(super) fn seal(caller: &AsUser) -> Result<(Key, Vec<u8>)> {
     }
 }
 
-/// The key in a credential and the user who made it; or why it is refused: an error of libmunge, or one of [`refusal`].
+/// The key in a credential and the user who made it, or why it is refused: an error of libmunge, or
+/// one of [`refusal`].
 #[allow(unsafe_code)]
 pub(super) fn open(
     credential: &[u8],
@@ -304,8 +310,8 @@ pub(super) fn open(
     let mut payload = Zeroizing::new(Vec::new());
     if !made.is_null() {
         let count = usize::try_from(len).unwrap_or(0);
-        // SAFETY: memory of malloc that holds this many bytes (also for a credential that is too old or repeated), which
-        // nobody else has; it is overwritten before it is given back.
+        // SAFETY: memory of malloc that holds this many bytes (also for a credential that is too
+        // old or repeated), which nobody else has; it is overwritten before it is given back.
         unsafe {
             let bytes = std::slice::from_raw_parts_mut(made.cast::<u8>(), count);
             payload.extend_from_slice(bytes);
@@ -313,7 +319,7 @@ pub(super) fn open(
             libc::free(made);
         }
     }
-    // Breaks if: what munged says of time and repetition is not heeded.
+    // Breaks if: munged's verdict on time and repetition is ignored.
     let late = matches!(code, EXPIRED | REWOUND | REPLAYED) && off(Switch::MungeFresh);
     if code != 0 && !late {
         return Err(u8::try_from(code).unwrap_or(refusal::STRANGE));
@@ -321,7 +327,8 @@ pub(super) fn open(
     let cipher = asked.get(OPT_CIPHER).unwrap_or(0);
     let for_uid = asked.get(OPT_UID_RESTRICTION).map(i32::cast_unsigned);
     let sealed = cipher >= CIPHER_AES128 && for_uid == Some(users.own_uid);
-    // Breaks if: it is taken all the same; others could have read the key, and speak for who made it.
+    // Breaks if: it is accepted all the same; others could have read the key and impersonate the
+    // user who made it.
     if !sealed && !off(Switch::MungeSealed) {
         return Err(refusal::NOT_SEALED);
     }
@@ -331,7 +338,7 @@ pub(super) fn open(
     key.map(|key| (key, uid)).ok_or(refusal::STRANGE)
 }
 
-/// What a caller says when its credential was refused.
+/// The error of a caller whose credential was refused.
 pub(super) fn refused(code: u8, listener_uid: u32) -> Error {
     let code_of_library = c_int::from(code);
     let (why, next) = match code {
@@ -368,7 +375,7 @@ pub(super) fn refused(code: u8, listener_uid: u32) -> Error {
     }
 }
 
-/// Those whom a listener knows by their user number.
+/// The users whom a listener knows by their number.
 #[derive(Debug, Clone, Default)]
 pub struct Users {
     known: Vec<(u32, usize)>,
@@ -378,7 +385,7 @@ pub struct Users {
 }
 
 impl Users {
-    /// Users, each with the number by which the listener tells of it; `encrypt` as in [`Key`].
+    /// Users, each with the number that the listener reports for them; `encrypt` as in [`Key`].
     ///
     /// # Errors
     /// Unsupported without libmunge.
@@ -393,7 +400,7 @@ impl Users {
         })
     }
 
-    /// The same with munged at this place.
+    /// The same with munged at this address.
     #[must_use]
     pub fn with_munged_at(self, socket: String) -> Users {
         let socket = Some(socket);
@@ -404,7 +411,7 @@ impl Users {
         self.own_uid
     }
 
-    /// Who made a credential, and the key in it; or why not.
+    /// The user who made a credential, and the key in it, or why it is refused.
     pub(super) fn admit(&self, credential: &[u8]) -> std::result::Result<(usize, Key), u8> {
         let (bytes, uid) = open(credential, self)?;
         let mut known = self.known.iter();

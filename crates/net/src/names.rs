@@ -1,11 +1,12 @@
-//! Names of Unix sockets on this machine: which there are, and who holds one.
+//! Lists the names of Unix sockets on this machine, and finds who holds one.
 //!
-//! How: the kernel lists all names in `/proc/thread-self/net/unix`. Whoever connects to one may ask for the user and process that
-//! listen there (`SO_PEERCRED`), before anything is sent and before anybody accepts.
+//! How: the kernel lists all names in `/proc/thread-self/net/unix`. A process that connects to one
+//! can ask for the user and process that listen there (`SO_PEERCRED`), before anything is sent and
+//! before anybody accepts.
 //!
 //! Invariants
-//! 1. Asking never waits.
-//! 2. Names of other users may hold any bytes: what is not a plain name is left out.
+//! 1. A query never waits.
+//! 2. Names of other users may contain any bytes: whatever is not a plain name is left out.
 //!
 //! Faults survived: names that another user took, many names, listeners that accept nobody.
 //!
@@ -23,9 +24,9 @@ use std::fmt;
 use std::io::Read;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// The kernel's list of the sockets in the network of this thread.
+/// The kernel's list of the sockets in this thread's network namespace.
 const LIST: &str = "/proc/thread-self/net/unix";
-/// More than the kernel's list of a million names has.
+/// Larger than the kernel's list of a million names.
 const LIST_LIMIT_BYTES: u64 = 256 << 20;
 
 /// The process at the other end of a Unix socket.
@@ -33,7 +34,7 @@ const LIST_LIMIT_BYTES: u64 = 256 << 20;
 pub struct Peer {
     /// The user under whom it began to listen, or connected.
     pub uid: u32,
-    /// Its number; 0 when it is in another PID namespace.
+    /// Its process id; 0 if it is in another PID namespace.
     pub pid: i32,
 }
 
@@ -46,7 +47,7 @@ impl fmt::Display for Peer {
     }
 }
 
-/// Who holds a name.
+/// The holder of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Holder {
     /// Nobody listens there.
@@ -55,14 +56,14 @@ pub enum Holder {
     Own(Peer),
     /// A process of another user.
     Stranger(Peer),
-    /// Somebody whose queue of callers is full.
+    /// A process whose queue of callers is full.
     Busy,
 }
 
-/// Who listens at this address of a Unix socket, at this moment.
+/// Finds who listens at this address of a Unix socket at this moment.
 ///
 /// # Errors
-/// Lack of descriptors; an address that is none of a Unix socket.
+/// Lack of descriptors; an address that is not that of a Unix socket.
 pub fn holder(at: &Address, failpoints: &Failpoints) -> Result<Holder> {
     let shown = at.to_string();
     if let Some(errno) = failpoints.refuse("net.look", &shown) {
@@ -71,7 +72,7 @@ pub fn holder(at: &Address, failpoints: &Failpoints) -> Result<Holder> {
     let socket = at.socket()?;
     match net::connect(&socket, &at.raw()?) {
         Ok(()) => {}
-        // Also a socket of another kind, and one that a security module keeps us from.
+        // This includes a socket of another kind, and one that a security module denies.
         Err(Errno::CONNREFUSED | Errno::PROTOTYPE | Errno::ACCESS | Errno::PERM) => {
             return Ok(Holder::Nobody);
         }
@@ -85,7 +86,7 @@ pub fn holder(at: &Address, failpoints: &Failpoints) -> Result<Holder> {
     })
 }
 
-/// The process at the other end, as the kernel says.
+/// The process at the other end, according to the kernel.
 #[allow(unsafe_code)]
 pub(super) fn peer(socket: &OwnedFd, at: &Address) -> Result<Peer> {
     let mut found = libc::ucred {
@@ -94,8 +95,8 @@ pub(super) fn peer(socket: &OwnedFd, at: &Address) -> Result<Peer> {
         gid: 0,
     };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: both pointers are to live variables, and `len` is the length of what is filled. Not by rustix, for which
-    // no process has number 0, as one in another PID namespace has.
+    // SAFETY: both pointers are to live variables, and `len` is the length of what is filled. Not
+    // by rustix, for which no process has number 0, as one in another PID namespace has.
     let asked = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -115,13 +116,15 @@ pub(super) fn peer(socket: &OwnedFd, at: &Address) -> Result<Peer> {
     })
 }
 
-/// The names on this machine that begin with `prefix` and continue in hexadecimal digits and hyphens, in order.
+/// The names on this machine that begin with `prefix` and continue in hexadecimal digits and
+/// hyphens, in order.
 ///
 /// # Errors
-/// When the kernel's list cannot be read.
+/// If the kernel's list cannot be read.
 pub fn taken_names(prefix: &str) -> Result<Vec<Address>> {
     let mut bytes = Vec::new();
-    // Breaks if: it must be text; a name of any bytes, which every user may take, would hide all others.
+    // Breaks if: the list must be text; a name of arbitrary bytes, which every user may take, would
+    // hide all others.
     #[allow(clippy::disallowed_methods)] // a file of the kernel's, not one of the program's
     away_from_streams(|| std::fs::File::open(LIST))
         .and_then(|list| list.take(LIST_LIMIT_BYTES).read_to_end(&mut bytes))

@@ -1,7 +1,7 @@
 //! Users and groups that no file of this machine names, as on a cluster with a directory service.
 //!
-//! A child gets an `/etc/nsswitch.conf` of its own, which names a service that this test compiles. Needs root and a C compiler;
-//! skipped, and said, without.
+//! A child gets an `/etc/nsswitch.conf` of its own, which names a service that this test compiles.
+//! Needs root and a C compiler; skipped, and said, without.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, unsafe_code)] // the service is built and loaded by the test
 
 use orcheck_io::machine::group_id;
@@ -73,7 +73,8 @@ fn shown(uid: u32) -> String {
     Peer { uid, pid: 0 }.to_string()
 }
 
-// Breaks if: names are read from the files of this machine; or a message waits for a service that does not answer.
+// Breaks if: names are read from the files of this machine; or a message waits for a service that
+// does not answer.
 #[test]
 fn users_and_groups_of_a_directory_service_are_known_and_never_waited_for() {
     let refused = mounting_refused();

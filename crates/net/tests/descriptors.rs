@@ -1,6 +1,7 @@
 //! Which numbers descriptors get, and what a forked child keeps of them.
 //!
-//! Each test starts this program again, as a process that may be killed or closes its standard streams.
+//! Each test starts this program again, as a process that may be killed or closes its standard
+//! streams.
 // Tests look behind the door, and these are programs too.
 #![allow(
     clippy::disallowed_methods,
@@ -85,7 +86,8 @@ fn pair(at: &Address) -> (Listener, Conn, Conn) {
     (listener, called, accepted)
 }
 
-/// Makes one descriptor of each kind with the standard streams closed, and writes down which of them is open then.
+/// Makes one descriptor of each kind with the standard streams closed, and writes down which of
+/// them is open then.
 fn without_streams(at: &Path) {
     let mut wrong = Vec::new();
     let mut kept: Vec<Box<dyn std::any::Any>> = Vec::new();
@@ -157,7 +159,8 @@ fn no_descriptor_is_a_standard_stream() {
     assert_eq!(wrong, "");
 }
 
-/// Holds a lock, a name and a connection, forks a child that stays until its input ends, says so, and waits to be killed.
+/// Holds a lock, a name and a connection, forks a child that stays until its input ends, says so,
+/// and waits to be killed.
 fn holder(at: &Path) {
     let name = at.file_name().unwrap().to_str().unwrap();
     let dir = open_local(at, Failpoints::none()).unwrap();
@@ -172,23 +175,27 @@ fn holder(at: &Path) {
     let child = unsafe { libc::fork() };
     if child == 0 {
         let mut byte = 0u8;
-        // SAFETY: one byte from and into its own variable, then it ends without running destructors.
+        // SAFETY: one byte from and into its own variable, then it ends without running
+        // destructors.
         unsafe {
             libc::write(begun.as_raw_fd(), (&raw const byte).cast(), 1);
             libc::read(0, (&raw mut byte).cast(), 1);
             libc::_exit(0);
         }
     }
-    // Breaks if: it stays open here; a child that failed to start would be waited for until the end of the test.
+    // Breaks if: it stays open here; a child that failed to start would be waited for until the end
+    // of the test.
     drop(begun);
-    // Until then it may not have let go of anything: what it lets go of, it does before its `fork` returns.
+    // Until then it may not have let go of anything: what it lets go of, it does before its `fork`
+    // returns.
     lives.read_exact(&mut [0]).unwrap();
     println!("\nforked {child}");
     std::thread::park_timeout(LIMIT);
     drop((claim, door, conn));
 }
 
-// Breaks if: the child keeps its copies of the descriptors; what tells that the parent lives then lasts until it ends.
+// Breaks if: the child keeps its copies of the descriptors; what tells that the parent lives then
+// lasts until it ends.
 #[test]
 fn a_forked_child_keeps_no_sign_of_life_of_its_parent() {
     if let Some(at) = role() {

@@ -1,4 +1,5 @@
-//! Who a caller is, by MUNGE: with daemons of our own, their keys and sockets in a directory of the test.
+//! Who a caller is, by MUNGE: with daemons of our own, their keys and sockets in a directory of the
+//! test.
 
 // Tests start programs and make files themselves, and a failed preparation may panic anywhere.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
@@ -130,7 +131,8 @@ fn call(at: &Address, caller: &AsUser) -> Result<(), Error> {
     Conn::connect_as_user(at, caller, &Failpoints::none(), Duration::from_secs(10)).map(drop)
 }
 
-/// What a listener answers to a credential that comes from elsewhere: the reason of a refusal, or none.
+/// What a listener answers to a credential that comes from elsewhere: the reason of a refusal, or
+/// none.
 fn answer_to(at: &Address, credential: &[u8]) -> Option<u8> {
     let Address::Tcp(at) = at else { unreachable!() };
     let mut stream = TcpStream::connect(at).unwrap();

@@ -1,8 +1,8 @@
-//! Failure domains: which nodes fail together.
+//! Defines failure domains: which nodes fail together.
 //!
-//! What it does: knows for each node the switch, the rack, the power line it hangs on, by the user's **topology file**;
-//! without one every node fails alone. The file may describe a whole machine; nodes that are not in the job are passed
-//! over.
+//! What it does: it knows each node's switch, rack and power line from the user's **topology
+//! file**; without one, every node fails alone. The file may describe a whole machine; nodes that
+//! are not in the job are ignored.
 //!
 //! ```toml
 //! # node = what it fails together with
@@ -11,22 +11,22 @@
 //! ```
 //!
 //! Invariants:
-//! 1. Every node of the job has an entry, or there is no file: a node that was forgotten is an error, because its
-//!    replicas could lie anywhere.
-//! 2. Two nodes fail together when they share any one domain.
+//! 1. Every node of the job has an entry, or there is no file: a forgotten node is an error,
+//!    because its replicas could be anywhere.
+//! 2. Two nodes fail together if they share at least one domain.
 //!
 //! Not here: who holds what (`draw.rs`).
 
 use orcheck_format::{Error, NodeId, Result};
 use std::collections::BTreeMap;
 
-/// Most domains that one node is in.
+/// Maximum number of domains of one node.
 const DOMAINS_MAX: usize = 16;
 
 /// Which nodes fail together; see the module.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Domains {
-    /// For each node the numbers of its domains, ascending; none: it fails alone.
+    /// For each node, the numbers of its domains, ascending; if empty, the node fails alone.
     of: Vec<Vec<u32>>,
 }
 
@@ -39,23 +39,24 @@ impl Domains {
         }
     }
 
-    /// With the numbers of each node's domains.
+    /// From the numbers of each node's domains.
     #[must_use]
     pub fn of(mut of: Vec<Vec<u32>>) -> Self {
         of.iter_mut().for_each(|numbers| numbers.sort_unstable());
         Self { of }
     }
 
-    /// For each node the numbers of its domains, ascending.
+    /// For each node, the numbers of its domains, ascending.
     #[must_use]
     pub fn of_each(&self) -> &[Vec<u32>] {
         &self.of
     }
 
-    /// Takes a topology file; `nodes` are the job's, in the order of their numbers.
+    /// Parses a topology file; `nodes` are those of the job, in the order of their numbers.
     ///
     /// # Errors
-    /// Invalid: no TOML, a value that is no name or list of names, or a node of the job that it does not name.
+    /// Invalid: not TOML, a value that is neither a name nor a list of names, or a node of the job
+    /// without an entry.
     pub fn from_toml(text: &str, nodes: &[String]) -> Result<Self> {
         let file: toml::Table = text.parse().map_err(|error: toml::de::Error| {
             wrong(error.message()).next("write a line NODE = [\"DOMAIN\", …] for each node")
@@ -93,7 +94,7 @@ impl Domains {
         Ok(Self { of })
     }
 
-    /// Nodes of the job.
+    /// Number of nodes in the job.
     #[must_use]
     pub fn nodes(&self) -> u32 {
         self.of.len() as u32

@@ -1,15 +1,17 @@
-//! The draw: which other nodes hold the replicas of a node's part of a checkpoint.
+//! Draws which other nodes hold the replicas of a node's part of a checkpoint.
 //!
-//! How: the holders are drawn one after the other, each uniformly among the nodes that are left and do not fail together
-//! with the owner or a holder drawn before. Random rather than neighbouring nodes, because neighbours hang on one switch
-//! (Walters and Chaudhary, HiPC 2007, section 4.2). The random numbers are a stream of BLAKE3 keyed by what the draw is
-//! for, so that each step of each node has holders of its own and everybody finds the same ones.
+//! How: the holders are drawn one after the other, each uniformly among the remaining nodes that do
+//! not fail together with the owner or with a holder drawn before. Random nodes are chosen rather
+//! than neighbours, because neighbours share a switch (Walters and Chaudhary, HiPC 2007, section
+//! 4.2). The random numbers are a BLAKE3 stream keyed by the purpose of the draw, so that each step
+//! of each node has holders of its own and everybody computes the same ones.
 //!
 //! Invariants:
-//! 1. The holders are different nodes, none is the owner, and no two of owner and holders fail together.
-//! 2. Every node that may hold the first replica does so with the same probability; and so on for the next ones, given
-//!    those before.
-//! 3. The holders of k replicas are the first k of those of more.
+//! 1. The holders are different nodes, none is the owner, and no two of owner and holders fail
+//!    together.
+//! 2. Every node that may hold the first replica holds it with the same probability, and likewise
+//!    for the next ones, given the previous ones.
+//! 3. The holders of k replicas are the first k of the holders of more replicas.
 //!
 //! Not here: which nodes fail together (`domains.rs`).
 
@@ -17,11 +19,11 @@ use crate::domains::Domains;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Epoch, Error, JobName, NodeId, Result, count as counted};
 
-/// Draws before it is reported that there are no holders: with domains that overlap in odd ways the first choice may leave
-/// nothing for the last.
+/// Number of draws before it is reported that there are no holders: with unusually overlapping
+/// domains, the first choice may leave nothing for the last.
 const DRAWS_MAX: u64 = 64;
 
-/// What replicas are drawn for: one checkpoint.
+/// The subject of a draw: one checkpoint.
 #[derive(Debug, Clone, Copy)]
 pub struct Draw<'a> {
     /// The job.
@@ -33,19 +35,20 @@ pub struct Draw<'a> {
 }
 
 impl Draw<'_> {
-    /// The `replicas` nodes that hold copies of `node`'s part, in the order of the draw. With the owner's own copy any
-    /// `replicas` nodes may be lost.
+    /// The `replicas` nodes that hold copies of `node`'s part, in the order of the draw. With the
+    /// owner's own copy, any `replicas` nodes may be lost.
     ///
     /// # Errors
-    /// Invalid when there are not this many nodes that do not fail together.
+    /// Invalid if there are not this many nodes that do not fail together.
     pub fn holders(&self, domains: &Domains, node: NodeId, replicas: u32) -> Result<Vec<NodeId>> {
         self.more(domains, &[node], replicas)
     }
 
-    /// `count` more nodes for a part that the nodes `held` have already; the first stands for its owner.
+    /// `count` more nodes for a part that the nodes `held` already have; the first of these stands
+    /// for its owner.
     ///
     /// # Errors
-    /// Invalid when there are not this many nodes that do not fail together.
+    /// Invalid if there are not this many nodes that do not fail together.
     pub fn more(&self, domains: &Domains, held: &[NodeId], count: u32) -> Result<Vec<NodeId>> {
         for attempt in 0..DRAWS_MAX {
             if let Some(holders) = self.once(domains, held, count, attempt) {
@@ -109,7 +112,7 @@ struct Random(blake3::OutputReader);
 impl Random {
     /// Uniform below `limit`, which is not 0.
     fn below(&mut self, limit: u64) -> u64 {
-        // The last, incomplete range of `limit` numbers would make its members likelier.
+        // The last, incomplete range of `limit` numbers would make its members more likely.
         let whole = u64::MAX - u64::MAX % limit;
         loop {
             let mut bytes = [0; 8];

@@ -1,49 +1,50 @@
-//! Vertical placement: every node writes whole containers to its own few targets.
+//! Computes vertical placement: every node writes whole containers to its own few targets.
 //!
-//! What it does: maps each node to its lanes, one ordered flush stream per target named, so
-//! that a server sees few long sequential streams instead of a stripe of every rank's state.
-//! How: [`Placement::balanced`] deals servers out in turn; [`Placement::weighted`] gives the
-//! largest node to the least loaded servers, then the next (longest processing time first);
-//! [`Placement::from_toml`] takes the user's mapping file; [`Placement::without`] takes a lost or
-//! full server out and moves only the lanes that were on it.
+//! What it does: it maps each node to its lanes, one ordered flush stream per target, so that a
+//! server sees a few long sequential streams instead of a stripe of every rank's state.
+//! How: [`Placement::balanced`] assigns servers in turn. [`Placement::weighted`] gives the largest
+//! node to the least loaded servers, then the next (longest processing time first).
+//! [`Placement::from_toml`] parses the user's mapping file. [`Placement::without`] removes a lost
+//! or full server and moves only the lanes that were on it.
 //!
 //! Invariants:
 //! 1. Every node has at least one lane, and every lane leads to an active server.
 //! 2. The lanes of one node lead to different servers.
-//! 3. A balanced placement puts on any two servers numbers of lanes that differ by one at most.
-//! 4. Equal input gives an equal placement, whatever the machine.
+//! 3. In a balanced placement, the numbers of lanes of any two servers differ by at most one.
+//! 4. Equal input gives an equal placement on every machine.
 //! 5. A placement never changes; a new one has a higher generation.
-//! 6. With one lane per node, a weighted placement loads its fullest server with at most 4/3 of
-//!    what the best possible placement would.
+//! 6. With one lane per node, a weighted placement loads its fullest server with at most 4/3 of the
+//!    load in the best possible placement.
 //!
 //! Faults survived: the loss of any server while another active one is left.
-//! Not here: noticing the loss, the commit record that keeps the generation, striping (the
-//! traditional mode uses every server and needs no map).
+//! Not here: detecting the loss, the commit record that keeps the generation, striping (mode
+//! `traditional` uses every server and needs no map).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use orcheck_format::{Error, Result, TargetId};
 use serde::{Deserialize, Serialize};
 
-/// Lanes that a node gets at most when the caller names no number.
+/// Maximum number of lanes of a node if the caller gives no number.
 pub const DEFAULT_LANES_MAX: u32 = 8;
 
-/// Lanes that a node can have at most. Each lane is a stream with its own container and lock.
+/// Maximum number of lanes that a node can have. Each lane is a stream with its own container and
+/// lock.
 pub const LANES_MAX: u32 = 64;
 
-/// One target: a directory on a disk of its own, an object storage target, a staging server.
+/// One target: a directory on a separate disk, an object storage target, a staging server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     /// What the user configured, such as a path; unique in a placement.
     pub name: String,
-    /// False once the server was lost, full or taken out; it then has no lanes.
+    /// False once the server was lost, full or removed; it then has no lanes.
     pub active: bool,
 }
 
-/// Which targets each node writes to. See the module for what always holds.
+/// The targets that each node writes to. See the module for the invariants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
-    /// Counts the placements of one run of a job from 0; recorded in every commit record.
+    /// Counts the placements of one run of a job, from 0; recorded in every commit record.
     pub generation: u64,
     /// All servers as configured, inactive ones included, so that an index keeps its meaning.
     pub servers: Vec<Target>,
@@ -51,7 +52,7 @@ pub struct Placement {
     pub lanes: Vec<Vec<TargetId>>,
 }
 
-/// The mapping file. Kept separate from [`Placement`] because it speaks in names.
+/// The mapping file. Separate from [`Placement`] because it uses names.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct MappingFile {
@@ -62,7 +63,7 @@ struct MappingFile {
     nodes: BTreeMap<String, NodeServers>,
 }
 
-/// The servers of one node: a lone string is the common case and stays readable.
+/// The servers of one node: a single string is the common case and stays readable.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 enum NodeServers {
@@ -71,7 +72,7 @@ enum NodeServers {
 }
 
 impl Placement {
-    /// Deals the servers out to the nodes in turn.
+    /// Assigns the servers to the nodes in turn.
     ///
     /// `lanes_per_node` defaults to servers divided by nodes, at least 1, at most
     /// [`DEFAULT_LANES_MAX`].
@@ -99,8 +100,8 @@ impl Placement {
 
     /// Gives the largest node the least loaded servers, then the next largest.
     ///
-    /// `sizes_bytes` holds for each node what its part of a checkpoint takes, for example that of
-    /// the previous one. A node with several lanes is taken to split its bytes evenly.
+    /// `sizes_bytes` holds the size of each node's part of a checkpoint, for example of the
+    /// previous one. A node with several lanes is assumed to split its bytes evenly.
     ///
     /// # Errors
     /// `Invalid`: as for [`Placement::balanced`], or not one size per node.
@@ -261,10 +262,9 @@ impl Placement {
 
     /// The next generation, with `server` inactive and its lanes spread over the others.
     ///
-    /// A lane moves to the server with the fewest lanes among those that its node does not use
-    /// yet; it is dropped when the node already uses them all. Lanes on other servers stay where
-    /// they are. Taking out a server that is inactive already changes nothing, so that several
-    /// nodes can report one loss.
+    /// A lane moves to the server with the fewest lanes among those that its node does not use yet;
+    /// it is dropped if the node already uses them all. Lanes on other servers stay where they are.
+    /// Removing an inactive server changes nothing, so that several nodes can report one loss.
     ///
     /// # Errors
     /// `Invalid`: no such server, or not the nodes of this placement. `Unavailable`: `server` is
@@ -322,7 +322,8 @@ impl Placement {
         Ok(next.checked())
     }
 
-    /// Panics where the placement contradicts the invariants above: a defect, whatever the input.
+    /// Panics if the placement contradicts the invariants above, which is a defect whatever the
+    /// input.
     pub fn check_invariants(&self) {
         let names: BTreeSet<&str> = self.servers.iter().map(|one| one.name.as_str()).collect();
         assert_eq!(names.len(), self.servers.len(), "a target is named twice");
@@ -361,7 +362,7 @@ fn all_active(servers: &[String]) -> Vec<Target> {
         .collect()
 }
 
-/// Refuses what no placement can be made from; returns the lanes that each node gets.
+/// Refuses input from which no placement can be made; returns the number of lanes of each node.
 fn check_input(nodes: &[String], servers: &[String], lanes_per_node: Option<u32>) -> Result<usize> {
     for (what, names) in [("node", nodes), ("target", servers)] {
         if names.is_empty() {

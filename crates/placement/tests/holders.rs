@@ -33,7 +33,8 @@ fn tree(nodes: u32, switch_nodes: u32) -> Domains {
     Domains::from_toml(&lines.collect::<String>(), &names).unwrap()
 }
 
-// Breaks if: the derivation changes in any way: replicas of older checkpoints are then looked for where they are not.
+// Breaks if: the derivation changes in any way: replicas of older checkpoints are then looked for
+// where they are not.
 #[test]
 fn a_draw_is_for_ever() {
     let domains = Domains::none(16);
@@ -46,7 +47,8 @@ fn a_draw_is_for_ever() {
 
 const DRAWN_BY_THE_FIRST_RELEASE: [[u32; 3]; 4] = [[12, 3, 1], [8, 14, 4], [8, 9, 10], [7, 5, 14]];
 
-// Breaks if: `random % limit` is taken of a number that is too small, or the owner is left among the choices.
+// Breaks if: `random % limit` is taken of a number that is too small, or the owner is left among
+// the choices.
 #[test]
 fn every_other_node_is_drawn_equally_often() {
     let (nodes, draws) = (9, 40_000);
@@ -61,7 +63,8 @@ fn every_other_node_is_drawn_equally_often() {
             .iter()
             .map(|n| (n - expected).powi(2) / expected)
             .sum();
-        // Seven degrees of freedom: 24.3 is passed once in a thousand sets of draws, and the draws are fixed.
+        // Seven degrees of freedom: 24.3 is passed once in a thousand sets of draws, and the draws
+        // are fixed.
         assert!(chi_square < 24.3, "{chi_square}: {counts:?}");
     }
 }

@@ -1,34 +1,42 @@
-//! Advice: which levels of checkpoints a job on a machine is best served with, and how often it takes them.
+//! Recommends which levels of checkpoints serve a job on a machine best, and how often to take
+//! them.
 //!
-//! How: each way to keep checkpoints ([`Way`]) becomes levels: what a checkpoint costs the program, when it has reached each
-//! level, how long a restart from there takes, and how often something fails that needs it. [`Levels`] says how often to take
-//! checkpoints then, and what is left of the time. A checkpoint goes to all levels of its way, as those of Orcheck do. What no
-//! level survives begins the work again, as one segment of Daly's model does ([`Single::expected_s`]).
+//! How: each way to keep checkpoints ([`Way`]) is turned into levels: what a checkpoint costs the
+//! program, when it has reached each level, how long a restart from there takes, and how often
+//! failures need it. [`Levels`] computes how often to take checkpoints, and which fraction of the
+//! time is left for computing. A checkpoint goes to all levels of its way, as in Orcheck. A failure
+//! that no level survives restarts the work from the beginning, like one segment of Daly's model
+//! ([`Single::expected_s`]).
 //!
-//! | quantity | is |
+//! | quantity | value |
 //! | --- | --- |
-//! | cost, written by the program | S / shared rate: it waits (equation (1) of Shahzad et al.) |
-//! | cost, by threads beside it | the longer of the copy in memory and m S_node / B_M for each place that it goes to (their equation (2)) |
-//! | reached | own disk, then each replica over the network, then the file system, one after the other |
-//! | restart | the time to start the program, and reading: from the own disk, from another node, or all from the file system |
+//! | cost, written by the program | S / shared rate, equation (1) of Shahzad et al.: it waits |
+//! | cost, written by threads | the longer of the copy and m S_node / B_M per place, equation (2) |
+//! | reached | one after the other: own disk, each replica (network), file system |
+//! | restart | start the program and read: from own disk, another node or the file system |
 //!
 //! Invariants:
-//! 1. Every failure is of exactly one level, the lowest that survives it, or of none; they add up.
+//! 1. Every failure belongs to exactly one level, the lowest that survives it, or to none; together
+//!    they are all failures.
 //!
-//! Assumed: replicas of nodes that fail together lie elsewhere (option `topology`), or where the job has too few such nodes their loss
-//! needs the file system; a rate that all share is the job's, but for what its links carry.
+//! Assumed: replicas of nodes that fail together are elsewhere (option `topology`), or, if the job
+//! has too few nodes for that, their loss needs the file system; a shared rate is the job's, except
+//! as limited by its links.
 //!
-//! Not here: levels with an interval of their own (`levels.rs`), what a machine is like (presets of the command line).
+//! Not here: levels with separate intervals (`levels.rs`), the properties of machines (presets of
+//! the command line).
 
 use crate::survival::{Redundancy, Setup};
 use orcheck_format::{Error, Result};
 use orcheck_interval::{Level, Levels, Pattern, Recommended, Single, TIMES_S, within};
 
-/// Most replicas that are tried.
+/// Maximum number of replicas that are tried.
 pub const REPLICAS_MAX: u32 = 3;
-/// Most losses beside a first one that are looked at; where more are to be expected nothing is taken to survive.
+/// Maximum number of further losses that are considered after the first; if more are expected, the
+/// replicas count as lost.
 const FURTHER_LOSSES: u32 = 500;
-/// Less of all the time is not worth another way, with more parts: of two that are as good, the simpler one.
+/// A smaller gain, as a fraction of all the time, does not justify a way with more parts: of two
+/// equally good ways, the simpler one.
 const WORTH: f64 = 1e-4;
 
 /// Rates of a place that keeps checkpoints, bytes/s.
@@ -40,35 +48,36 @@ pub struct Rates {
     pub read_bytes_per_s: f64,
 }
 
-/// How often something fails, mean time between two such failures, seconds; infinite: never.
+/// How often things fail: mean times between failures, seconds; infinite: never.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Failing {
-    /// Of the processes of one node, which then has all it had.
+    /// Of the processes of one node, which then keeps its data.
     pub process_mtbf_s: f64,
-    /// Of one node, with what was on it.
+    /// Of one node, with its data.
     pub node_mtbf_s: f64,
-    /// Nodes that fail together, such as those at a switch, and the mean time between such failures of one switch.
+    /// Number of nodes that fail together, such as those on a switch, and the mean time between
+    /// such failures of one switch.
     pub together: (u32, f64),
     /// Of the whole machine at once.
     pub system_mtbf_s: f64,
 }
 
-/// A machine; figures are of one node unless said.
+/// A machine; figures are per node unless stated otherwise.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Machine {
-    /// B_M, bytes/s of memory.
+    /// B_M, memory bandwidth, bytes/s.
     pub memory_bytes_per_s: f64,
-    /// Bytes/s of a copy in memory.
+    /// Rate of a copy in memory, bytes/s.
     pub copy_bytes_per_s: f64,
-    /// m, bytes that move between memory and processors for each byte written somewhere.
+    /// m, the bytes that move between memory and processors for each byte written somewhere.
     pub memory_passes: f64,
-    /// The own disk, where there is one.
+    /// The node's own disk, if there is one.
     pub disk: Option<Rates>,
-    /// Bytes/s of the network, each way.
+    /// Rate of the network, each way, bytes/s.
     pub network_bytes_per_s: f64,
-    /// The file system that all share, as much as the job gets of it.
+    /// The shared file system, as much of it as the job gets.
     pub shared: Rates,
-    /// How often something fails.
+    /// How often things fail.
     pub failing: Failing,
 }
 
@@ -79,9 +88,9 @@ pub struct Task {
     pub nodes: u32,
     /// Bytes of a node's part of a checkpoint.
     pub node_bytes: f64,
-    /// From a failure until the program runs again and may read, seconds.
+    /// Time from a failure until the program runs again and can read, seconds.
     pub relaunch_s: f64,
-    /// Computing that it has to do, seconds.
+    /// Computing time of the whole job, seconds.
     pub work_s: f64,
 }
 
@@ -96,34 +105,38 @@ pub enum Way {
     Node,
     /// Levels `peers` and `global`.
     Peers {
-        /// Copies on other nodes.
+        /// Number of copies on other nodes.
         replicas: u32,
     },
-    /// Level `peers` alone: what that does not survive begins the work again.
+    /// Level `peers` alone: a failure that it does not survive restarts the work from the
+    /// beginning.
     PeersAlone {
-        /// Copies on other nodes.
+        /// Number of copies on other nodes.
         replicas: u32,
     },
 }
 
-/// A way for a job, and what it comes to.
+/// A way for a job, and its result.
 #[derive(Debug, Clone)]
 pub struct Choice {
     /// The way.
     pub way: Way,
-    /// Its levels, without those that nothing needs.
+    /// Its levels, without those that no failure needs.
     pub levels: Levels,
     /// Their names.
     pub names: Vec<&'static str>,
-    /// How often, and what is left of the time where a level survives; the error of one with which the job never gets on.
+    /// How often to take checkpoints, and the fraction of the time that is left, if some level
+    /// survives; an error if the job makes no progress.
     pub found: std::result::Result<Recommended, Error>,
-    /// Mean time between failures that begin the work again, seconds; infinite: none do.
+    /// Mean time between failures that restart the work from the beginning, seconds; infinite: none
+    /// do.
     pub from_nothing_mtbf_s: f64,
     task: Task,
 }
 
 impl Choice {
-    /// The share of the time that computes what counts: with checkpoints, or without where that is better.
+    /// The fraction of the time that is useful computing: with checkpoints, or without if that is
+    /// better.
     #[must_use]
     pub fn efficiency(&self) -> f64 {
         let found = self.found.as_ref().ok();
@@ -131,7 +144,8 @@ impl Choice {
         with.unwrap_or(0.0).max(self.efficiency_without())
     }
 
-    /// The same with checkpoints after so much computing; `None` for an interval in which a level is not reached.
+    /// The same with checkpoints after this much computing; `None` for an interval in which a level
+    /// is not reached.
     #[must_use]
     pub fn efficiency_at(&self, interval_s: f64) -> Option<f64> {
         let pattern = Pattern {
@@ -147,12 +161,13 @@ impl Choice {
         }
     }
 
-    /// The same where no checkpoint is taken.
+    /// The same without checkpoints.
     fn efficiency_without(&self) -> f64 {
         self.begun_from_nothing(self.task.work_s, self.mtbf_s())
     }
 
-    /// The share of the time that is work where `undisturbed_s` begin again with each failure.
+    /// The fraction of the time that is useful if `undisturbed_s` of work begins again with each
+    /// failure.
     fn begun_from_nothing(&self, undisturbed_s: f64, mtbf_s: f64) -> f64 {
         let segment = Single {
             checkpoint_s: 0.0,
@@ -215,10 +230,10 @@ impl Machine {
         )
     }
 
-    /// Every way that this machine has the parts for, in the order of what it takes.
+    /// Every way for which this machine has the parts, by increasing requirements.
     ///
     /// # Errors
-    /// As [`Self::check`]; Invalid for a job of no nodes, of nothing to keep, or to which nothing happens.
+    /// As [`Self::check`]; Invalid for a job without nodes or data, or without failures.
     pub fn choices(&self, task: &Task) -> Result<Vec<Choice>> {
         self.check()?;
         within("nodes of the job", f64::from(task.nodes), 1.0, 1e7)?;
@@ -237,7 +252,7 @@ impl Machine {
         }
         let mut ways = vec![Way::Program, Way::Global];
         if self.disk.is_some() {
-            // What is on the node alone helps where processes fail and nodes do not.
+            // Data on the node alone helps if processes fail and nodes do not.
             if self.failing.process_mtbf_s.is_finite() {
                 ways.push(Way::Node);
             }
@@ -245,7 +260,8 @@ impl Machine {
                 if self.setups(task, replicas).0.check().is_err() {
                     continue;
                 }
-                // Nobody knows what would be lost without the file system where nobody knows how often the system fails.
+                // Without knowing how often the system fails, nobody knows what would be lost
+                // without the file system.
                 if self.failing.system_mtbf_s.is_finite() {
                     ways.push(Way::PeersAlone { replicas });
                 }
@@ -255,7 +271,8 @@ impl Machine {
         ways.into_iter().map(|way| self.choice(task, way)).collect()
     }
 
-    /// Failures a second of the job's processes, its nodes, what fails together, and the system.
+    /// Failures per second of the job's processes, its nodes, nodes that fail together, and the
+    /// system.
     fn rates(&self, task: &Task) -> [f64; 4] {
         let (failing, nodes) = (&self.failing, f64::from(task.nodes));
         let (of_unit, unit_mtbf_s) = failing.together;
@@ -267,8 +284,8 @@ impl Machine {
         ]
     }
 
-    /// Replicas as they lie, and what is lost with them: nodes one by one, and those that fail together, where they can be kept away
-    /// from those.
+    /// How replicas are placed and what is lost with them: for single nodes, and for those that
+    /// fail together, if replicas can be kept away from these.
     fn setups(&self, task: &Task, replicas: u32) -> (Setup, Option<Setup>) {
         let redundancy = Redundancy::Random { replicas };
         let alone = Setup::alone(task.nodes, redundancy);
@@ -278,7 +295,7 @@ impl Machine {
             ..alone
         };
         let apart = unit_mtbf_s.is_finite() && together.check().is_ok();
-        // Where a part of the nodes is left over, as if it were whole.
+        // A partial group of nodes counts as a whole one.
         let whole = Setup {
             nodes: together.units() * together.together,
             ..together
@@ -286,7 +303,8 @@ impl Machine {
         (alone, apart.then_some(whole))
     }
 
-    /// Failures a second that replicas survive, of nodes and of what fails together, when lost replicas are made again within `open_s`.
+    /// Failures per second that replicas survive, of single nodes and of nodes that fail together,
+    /// if lost replicas are made again within `open_s`.
     fn survived(&self, task: &Task, replicas: u32, open_s: f64) -> Result<f64> {
         let [_, node, together, _] = self.rates(task);
         let (alone, apart) = self.setups(task, replicas);
@@ -294,7 +312,8 @@ impl Machine {
         let Some(apart) = apart else {
             return Ok(of_nodes);
         };
-        // A node and a switch at which it is not: with one replica, that of the node may be there, or those of nodes there on it.
+        // A node, and a switch that is not its own: with one replica, the node's replica may be on
+        // that switch, or replicas of that switch's nodes on the node.
         let (unit, nodes) = (f64::from(apart.together), f64::from(apart.nodes));
         let both = match replicas {
             1 => (2.0 * unit / (nodes - unit)).min(1.0),
@@ -315,7 +334,8 @@ impl Machine {
         let links = nodes * self.network_bytes_per_s;
         let written_s = total / self.shared.write_bytes_per_s.min(links);
         let from_shared_s = task.relaunch_s + total / self.shared.read_bytes_per_s.min(links);
-        // Places that a node's part goes to, the time until it has reached the lower level, and the restart from there.
+        // The number of places that receive a node's part, the time until it has reached the lower
+        // level, and the restart from there.
         let (places, below) = match (way, self.disk) {
             (Way::Node, Some(disk)) => {
                 let restart_s = task.relaunch_s + bytes / disk.read_bytes_per_s;
@@ -357,7 +377,7 @@ impl Machine {
             });
             above -= kept;
         }
-        // What is left of sums is rounding.
+        // Differences of sums leave rounding errors.
         let all = process + node + together + system;
         let above_mtbf_s = 1.0 / if above > 1e-12 * all { above } else { 0.0 };
         let alone = matches!(way, Way::PeersAlone { .. });
@@ -393,7 +413,8 @@ impl Machine {
     }
 }
 
-/// The share of losses that replicas survive when `expected` more losses come in the mean before copies were made again.
+/// The share of losses that replicas survive if `expected` further losses occur on average before
+/// copies are made again.
 fn survived(setup: &Setup, expected: f64) -> Result<f64> {
     if expected > f64::from(FURTHER_LOSSES) / 2.0 {
         return Ok(0.0);
@@ -409,8 +430,8 @@ fn survived(setup: &Setup, expected: f64) -> Result<f64> {
     Ok(survived)
 }
 
-/// The number of the choice to take: of those that are as good as the best, the simplest with Orcheck, and without it only if
-/// that is better.
+/// The index of the recommended choice: the simplest with Orcheck among those as good as the best;
+/// without Orcheck only if that is better.
 #[must_use]
 pub fn best(choices: &[Choice]) -> Option<usize> {
     let most = choices.iter().map(Choice::efficiency).fold(0.0, f64::max);

@@ -1,43 +1,56 @@
-//! Contention: how long a burst of checkpoints takes on a few targets, in each of the three modes.
+//! Models contention: how long a burst of checkpoints takes on a few targets, in each of the three
+//! modes.
 //!
-//! What it does: [`simulate`] follows every request of a burst of nodes × ranks from its node over the network to the disk of a
-//! server and tells when the last one is there; [`mod@closed_form`] says the same without simulating, where a formula is exact but
-//! for the beginning and the end; [`Calibration`] has parameters and measured bursts to compare with.
-//! How: discrete events (`simulation.rs`) over streams (`layout.rs`), a network that is shared fairly (`network.rs`), disks with
-//! seeks and a command queue (`disk.rs`) and page caches (`cache.rs`). What that costs is at [`STEPS_MAX`].
+//! What it does: [`simulate`] follows every request of a burst of nodes × ranks from its node over
+//! the network to the disk of a server, and reports when the last one is there. [`mod@closed_form`]
+//! gives the same result without simulating, where a formula is exact except at the beginning and
+//! the end. [`Calibration`] holds parameters, and measured bursts to compare with.
+//! How: it simulates discrete events (`simulation.rs`) over streams (`layout.rs`), a fairly shared
+//! network (`network.rs`), disks with seeks and a command queue (`disk.rs`) and page caches
+//! (`cache.rs`). For the cost of a simulation, see [`STEPS_MAX`].
 //!
-//! The modes (Jin et al., CCGrid 2012, II-A to II-C and IV-B):
-//! - *traditional* (Figure 2): every rank is a stream of its own at every server, in stripes that are dealt out in turn.
-//! - *vertical* (Figure 3): every rank is one stream, to the server of its node; nodes are dealt out to servers in turn.
-//! - *orchestrated* (Figure 4, Algorithm 1): a node is one stream, large requests; images are staged one after the other while
-//!   the one before is flushed; a server pulls from a bounded number of streams.
+//! The modes (Jin et al., CCGrid 2012, II-A to II-C and IV-B): - *traditional* (Figure 2): every
+//! rank is a stream of its own at every server, in stripes that are dealt out in turn. - *vertical*
+//! (Figure 3): every rank is one stream, to the server of its node; nodes are dealt out to servers
+//! in turn. - *orchestrated* (Figure 4, Algorithm 1): a node is one stream, large requests; images
+//! are staged one after the other while the one before is flushed; a server pulls from a bounded
+//! number of streams.
 //!
 //! Assumptions:
-//! 1. All ranks begin at the same time, or evenly spread over `begin_s`, in an order that has nothing to do with where their files
-//!    lie, and have equally much to write. The time is from then on to the moment at which the last node knows that everything is on a disk (the paper's
-//!    metric, II-A: first request issued to last one complete). Coordination is before it, the commit record after it.
-//! 2. Links of nodes and servers are shared max-min fairly by the requests on them, each of a stream's after the one before
-//!    (as TCP does it, without losses and their cost); what is between the links is never full (a fat tree: IV-A).
-//! 3. A stream has at most a stated number of requests in flight at a server, and no limit over all servers together: a slow
-//!    server does not keep a rank from the others. This favours traditional.
+//! 1. All ranks begin at the same time, or evenly spread over `begin_s` in an order unrelated to
+//!    where their files are, and write the same amount. The time ends when the last node knows that
+//!    everything is on a disk (the paper's metric, II-A: first request issued to last one
+//!    complete). Coordination precedes it, and the commit record follows it.
+//! 2. Links of nodes and servers are shared max-min fairly by their requests; the requests of a
+//!    stream follow each other (like TCP, without losses and their cost). What is between the links
+//!    is never full (a fat tree: IV-A).
+//! 3. A stream has at most a stated number of requests in flight at a server, without a limit over
+//!    all servers: a slow server does not keep a rank from the others. This favours traditional.
 //! 4. A request reaches the disk, or the cache, when all of it has arrived.
-//! 5. Files lie one behind the other on the disk, each in one piece, in the order of their ranks: streams that take turns cost a
-//!    positioning each time, but a short one. This favours traditional and vertical: real file systems scatter.
-//! 6. Without a cache, requests reach the disk as they come (II-A: "serviced in a round-robin manner for the sake of fairness").
-//!    The disk takes the nearest of the first few that wait, and continues without a positioning where the last one ended, also if
-//!    it stood idle in between. A positioning waits for half a turn: the order does not look at the angle.
-//! 7. With a cache, requests are answered once they are in memory; those who find it full continue together, as fast as the disk writes;
-//!    it merges what is adjacent and writes files in turn; one fsync ends the burst. Metadata, journals and lock traffic cost nothing but what `fixed` says. This favours the cached baseline.
-//! 8. Traditional and vertical write from the ranks' memory. Orchestrated pays for staging, as far as it is not hidden behind
-//!    the flush: a node copies one image at a time (III, Algorithm 1).
-//! 9. Requests have one size. That checkpointers write many small pieces (II-C: "the impact of small VFS writes") is not
-//!    modelled, and orchestrated gets no credit for sparing the servers that.
+//! 5. Files lie one behind the other on the disk, each contiguous, in the order of their ranks:
+//!    alternating streams cost a positioning each time, but a short one. This favours traditional
+//!    and vertical: real file systems scatter files.
+//! 6. Without a cache, requests reach the disk as they come (II-A: "serviced in a round-robin
+//!    manner for the sake of fairness"). The disk takes the nearest of the first few waiting
+//!    requests, and continues without a positioning where the last one ended, even if it was idle
+//!    in between. A positioning waits for half a rotation: the order ignores the angle.
+//! 7. With a cache, requests are answered once they are in memory. Writers that find it full
+//!    continue together, as fast as the disk writes. The cache merges adjacent data and writes
+//!    files in turn; one fsync ends the burst. Metadata, journals and lock traffic cost nothing
+//!    except what `fixed` says. This favours the cached baseline.
+//! 8. Traditional and vertical write from the ranks' memory. Orchestrated pays for staging as far
+//!    as the flush does not hide it: a node copies one image at a time (III, Algorithm 1).
+//! 9. Requests have one size. That checkpointers write many small pieces (II-C: "the impact of
+//!    small VFS writes") is not modelled, and orchestrated gets no credit for sparing the servers
+//!    that.
 //! 10. Processors are fast enough everywhere, and nothing fails.
-//! 11. What a checkpoint costs apart from its bytes (making, naming and syncing files, the commit) is one number for each mode,
-//!     `fixed`: 0 unless it is given or was measured with small images ([`Case::parameters`]). It is added, as if nothing of it could
-//!     be hidden behind the bytes of others, and does not change with nodes and ranks.
+//! 11. The cost of a checkpoint apart from its bytes (creating, naming and syncing files, the
+//!     commit) is one number per mode, `fixed`: 0 unless it is given or was measured with small
+//!     images ([`Case::parameters`]). It is added as if the bytes of others could hide none of it,
+//!     and does not depend on nodes and ranks.
 //!
-//! Not here: I/O, clocks and randomness; how the figures of the documents compare (`docs/contention.md`).
+//! Not here: I/O, clocks and randomness; a comparison with the figures of the papers
+//! (`docs/contention.md`).
 
 mod cache;
 mod closed_form;
@@ -53,36 +66,38 @@ use serde::{Deserialize, Serialize};
 pub use closed_form::closed_form;
 pub use parameters::{Calibration, Case, Client, Disk, Fixed, Network, Parameters, Server, Small};
 
-/// Steps of a simulation, at most. A request costs [`REQUEST_STEPS`] and one for each pair of a node and a server that may be on
-/// the wire, each link and each command among which the disk chooses. Measured on one core of an AMD EPYC (release build): 0.2 to
-/// 0.7 µs a request with 32 × 8 ranks on 4 servers, 18 to 51 µs with 4,000 nodes. Bursts just below this many steps took 34 s
-/// (traditional, 32 × 8 ranks on 4) and 80 s (orchestrated, 4,001 nodes on 250).
+/// Maximum number of steps of a simulation. A request costs [`REQUEST_STEPS`] and one for each pair
+/// of a node and a server that may be on the wire, each link and each command among which the disk
+/// chooses. Measured on one core of an AMD EPYC (release build): 0.2 to 0.7 µs per request with 32
+/// × 8 ranks on 4 servers, 18 to 51 µs with 4,000 nodes. Bursts just below this number of steps
+/// took 34 s (traditional, 32 × 8 ranks on 4) and 80 s (orchestrated, 4,001 nodes on 250).
 const STEPS_MAX: u64 = 1 << 34;
 const REQUEST_STEPS: u64 = 64;
-/// Streams of a burst, and pairs of nodes and servers, at most.
+/// Maximum number of streams of a burst, and of pairs of nodes and servers.
 const STREAMS_MAX: u64 = 1 << 20;
-/// Requests in flight at the same time, at most: memory, some 100 bytes each.
+/// Maximum number of requests in flight at the same time, which bounds memory: about 100 bytes
+/// each.
 const IN_FLIGHT_MAX: u64 = 1 << 24;
-/// Bytes of a burst, at most: far from where sums overflow.
+/// Maximum number of bytes of a burst, far from where sums overflow.
 const BYTES_MAX: u64 = 1_000_000_000_000_000_000;
 
 /// How a burst is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// Every rank in stripes over all servers.
+    /// Every rank is striped over all servers.
     Traditional,
-    /// Every rank whole on the server of its node.
+    /// Every rank is whole on the server of its node.
     Vertical,
-    /// One stream a node, pulled by its server.
+    /// One stream per node, pulled by its server.
     Orchestrated,
 }
 
 impl Mode {
-    /// All of them, in the order in which each one goes further than the one before.
+    /// All modes, from the simplest to the most elaborate.
     pub const ALL: [Mode; 3] = [Mode::Traditional, Mode::Vertical, Mode::Orchestrated];
 
-    /// As in options and documents.
+    /// The name in options and documents.
     pub fn name(self) -> &'static str {
         match self {
             Mode::Traditional => "traditional",
@@ -92,7 +107,7 @@ impl Mode {
     }
 }
 
-/// What is written: every rank its bytes, all at once.
+/// A burst: every rank writes its bytes, all at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Burst {
     /// How it is written.
@@ -109,35 +124,37 @@ pub struct Burst {
     pub cached: bool,
 }
 
-/// What came of a burst.
+/// The result of a burst.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
-    /// Seconds from the first request, or from the begin of staging, until all is on the disks and the nodes know.
+    /// Seconds from the first request, or from the beginning of staging, until everything is on the
+    /// disks and the nodes know it.
     pub time_s: f64,
-    /// Streams that the busiest server serves at the same time (256 → 64 → 8 in the paper, IV-B).
+    /// Number of streams that the busiest server serves at the same time (256 → 64 → 8 in the
+    /// paper, IV-B).
     pub streams_per_server: u32,
-    /// Requests that reached the disks: what was merged counts once.
+    /// Number of requests that reached the disks; merged requests count once.
     pub disk_requests: u64,
     /// How often a disk had to move its head.
     pub positionings: u64,
-    /// Share of the time, without what is fixed, in which the busiest disk was at work.
+    /// Fraction of the time, without what is fixed, in which the busiest disk was at work.
     pub disk_busy: f64,
 }
 
 impl Burst {
-    /// All bytes of it.
+    /// The total number of bytes.
     pub fn total_bytes(&self) -> u64 {
         self.bytes_per_rank
             .saturating_mul(u64::from(self.nodes))
             .saturating_mul(u64::from(self.ranks_per_node))
     }
 
-    /// Bytes per second of a burst that took so long.
+    /// Bytes per second of a burst that took this long.
     pub fn rate_bytes_per_s(&self, time_s: f64) -> f64 {
         self.total_bytes() as f64 / time_s
     }
 
-    /// Whether it can be simulated with these parameters.
+    /// Checks that it can be simulated with these parameters.
     // tidy: long because it is one list of limits, each with its next step
     fn check(&self, parameters: &Parameters) -> Result<()> {
         for (name, value) in [
@@ -226,7 +243,8 @@ impl Burst {
 /// Follows every request of a burst, and adds what is fixed.
 ///
 /// # Errors
-/// Invalid: a parameter out of its range, a burst of nothing, or one that would take more than some minutes.
+/// Invalid: a parameter out of range, an empty burst, or one that would take more than a few
+/// minutes.
 pub fn simulate(parameters: &Parameters, burst: &Burst) -> Result<Outcome> {
     parameters.check()?;
     burst.check(parameters)?;

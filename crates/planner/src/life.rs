@@ -1,16 +1,20 @@
-//! Lives of a job: runs with failures that are drawn or were recorded, event by event, until the work is done.
+//! Simulates lives of a job, event by event: runs with drawn or recorded failures, until the work
+//! is done.
 //!
-//! What it does: says of one run what its time went into, and what happened when; and of many runs the mean and the spread.
-//! How: time goes from event to event: the end of a segment with its checkpoint, a checkpoint that reaches its level, a failure, the
-//! end of a restart. A failure needs some level; the job continues from the newest checkpoint that had reached it.
+//! What it does: it reports how one run spent its time and what happened when, and for many runs
+//! the mean and the spread.
+//! How: time advances from event to event: the end of a segment with its checkpoint, a checkpoint
+//! that reaches its level, a failure, the end of a restart. A failure needs some level; the job
+//! continues from the newest checkpoint that had reached it.
 //!
 //! Invariants:
-//! 1. The parts of a run's time add up to it: work, checkpoints that counted, restarts, and what was lost.
+//! 1. The parts of a run's time add up to it: work, checkpoints that counted, restarts, and lost
+//!    time.
 //! 2. The same seed and number give the same run.
-//! 3. A run that does not get on ends too, and says so.
+//! 3. A run without progress ends too, and reports that.
 //!
-//! Assumed, as in `levels.rs`: the beginning is safe at every level, the end is a checkpoint; what is under way to a higher level
-//! arrives unless the job goes back behind it.
+//! Assumed, as in `levels.rs`: the beginning is safe at every level, the end is a checkpoint; a
+//! checkpoint in flight to a higher level arrives unless the job goes back behind it.
 //!
 //! Not here: the expected time by formula (`levels.rs`), which interval is best.
 
@@ -23,11 +27,11 @@ use statrs::function::gamma::gamma;
 
 /// A run that takes this many times its work is given up.
 const GIVEN_UP: f64 = 1e4;
-/// Most failures of a run; beyond, it is given up too.
+/// Maximum number of failures of a run; beyond it, the run is given up too.
 const FAILURES_MAX: u64 = 1_000_000;
-/// Most checkpoints of a run.
+/// Maximum number of checkpoints of a run.
 const CHECKPOINTS_MAX: f64 = 1e8;
-/// Most failures that are remembered one by one.
+/// Maximum number of failures that are recorded individually.
 const EVENTS_MAX: usize = 100_000;
 
 /// When failures come.
@@ -35,41 +39,42 @@ const EVENTS_MAX: usize = 100_000;
 pub enum Failures {
     /// At random, for each level with its mean time between failures.
     Exponential,
-    /// For each level with its mean, and this shape; below 1, as is usual, failures come in bursts. A run begins at a random time.
+    /// For each level with its mean, and this shape; below 1, as is usual, failures come in bursts.
+    /// A run begins at a random time.
     Weibull {
         /// The shape.
         shape: f64,
     },
-    /// As they came somewhere: times in seconds, ascending, each with the level that it needs, from 0. A run begins at a random
-    /// time of the trace, which begins again at its end.
+    /// As recorded somewhere: times in seconds, ascending, each with the level that it needs, from
+    /// 0. A run begins at a random time of the trace, which begins again at its end.
     Trace(Vec<(f64, usize)>),
 }
 
 /// A job, and how it takes checkpoints.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Job {
-    /// Computing until it is done, seconds.
+    /// Computing time of the whole job, seconds.
     pub work_s: f64,
     /// Levels of its checkpoints.
     pub levels: Levels,
-    /// How often which.
+    /// How often each level is used.
     pub pattern: Pattern,
-    /// What befalls it.
+    /// The failures that strike it.
     pub failures: Failures,
 }
 
-/// What became of one run. All times in seconds.
+/// The outcome of one run. All times are in seconds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Life {
-    /// From the begin to the end.
+    /// From the beginning to the end.
     pub total_s: f64,
-    /// Of that: checkpoints that counted.
+    /// Of this: checkpoints that counted.
     pub checkpoints_s: f64,
     /// Restarts.
     pub restarts_s: f64,
-    /// Computing and checkpoints that had to be done again.
+    /// Computing and checkpoints that had to be repeated.
     pub lost_s: f64,
-    /// Failures, by the level that they needed.
+    /// Number of failures, by the level that they needed.
     pub failures: Vec<u64>,
     /// Whether the work was done.
     pub done: bool,
@@ -77,28 +82,29 @@ pub struct Life {
     pub events: Vec<Event>,
 }
 
-/// A failure, and what it cost.
+/// A failure, and its cost.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Event {
     /// When it struck.
     pub at_s: f64,
     /// The level that it needed, from 0.
     pub level: usize,
-    /// Computing that was done when it struck, seconds from the begin of the work.
+    /// Computing done when it struck, in seconds from the beginning of the work.
     pub reached_s: f64,
-    /// Computing that the job continued from.
+    /// Computing from which the job continued.
     pub back_to_s: f64,
-    /// When it computed again.
+    /// When the job computed again.
     pub again_s: f64,
 }
 
 impl Job {
     /// # Errors
-    /// As those of the levels and the pattern; Invalid for work, a shape or a trace that are none.
+    /// The errors of the levels and the pattern; Invalid for an invalid work time, shape or trace.
     pub fn check(&self) -> Result<()> {
         within("work, seconds", self.work_s, 1e-6, 1e12)?;
         self.levels.check()?;
-        // No chain is made of it: it may be as long as the work, so that there is no checkpoint of a level.
+        // No chain is built from it: the interval may be as long as the work, so that there is no
+        // checkpoint of a level.
         self.levels.check_pattern(&self.pattern, u32::MAX)?;
         if self.work_s / self.pattern.interval_s > CHECKPOINTS_MAX {
             return Err(Error::invalid(format!(
@@ -115,7 +121,7 @@ impl Job {
         }
     }
 
-    /// Run number `number`.
+    /// Simulates run number `number`.
     ///
     /// # Errors
     /// As [`Self::check`].
@@ -132,7 +138,7 @@ impl Job {
             done: false,
             events: Vec::new(),
         };
-        // For each level its checkpoints that still count: how many segments were done, and when each has reached the level.
+        // Per level, checkpoints that still count: segments done, and when the level is reached.
         let mut safe: Vec<Vec<(u64, f64)>> = vec![vec![(0, f64::NEG_INFINITY)]; levels.len()];
         let (mut now_s, mut segments) = (0.0, 0u64);
         let all = (self.work_s / self.pattern.interval_s).ceil().max(1.0) as u64;
@@ -146,8 +152,7 @@ impl Job {
                 let every = levels.iter().zip(&self.pattern.every);
                 for (of_level, (level, every)) in safe.iter_mut().zip(every) {
                     if place.is_multiple_of(*every) {
-                        // Those before the newest one that has reached its level are of no use any
-                        // more.
+                        // Older ones than the newest that has reached its level are of no use.
                         let reached = of_level.iter().rposition(|&(_, safe_s)| safe_s <= now_s);
                         of_level.drain(..reached.unwrap_or(0));
                         of_level.push((segments, now_s + level.safe_after_s));
@@ -167,7 +172,8 @@ impl Job {
             life.restarts_s += again_s - failed_s;
             for (of_level, number) in safe.iter_mut().zip(0..) {
                 if number <= needs {
-                    // What was just read can be read again, also after failures that need less.
+                    // What was just read can be read again, also after failures that need a lower
+                    // level.
                     *of_level = vec![(back, f64::NEG_INFINITY)];
                 } else {
                     of_level.retain(|&(done, _)| done <= back);
@@ -190,7 +196,8 @@ impl Job {
         Ok(life)
     }
 
-    /// From a failure until the job computes again; another one may strike meanwhile, and need a higher level.
+    /// From a failure until the job computes again; another failure may strike meanwhile, and need
+    /// a higher level.
     fn restart(
         &self,
         fate: &mut Fate,
@@ -212,18 +219,18 @@ impl Job {
         }
     }
 
-    /// Computing that is done with this many segments.
+    /// Computing done with this many segments.
     fn computed_s(&self, segments: u64) -> f64 {
         (segments as f64 * self.pattern.interval_s).min(self.work_s)
     }
 
-    /// What the checkpoint behind this many segments costs.
+    /// Cost of the checkpoint after this many segments.
     fn cost_s(&self, segments: u64) -> f64 {
         let place = (segments % u64::from(self.pattern.period())) as u32;
         self.levels.0[self.pattern.level_of(place)].checkpoint_s
     }
 
-    /// A segment and its checkpoint; the last one is what is left.
+    /// A segment and its checkpoint; the last segment is the remainder.
     fn segment_s(&self, segment: u64, all: u64) -> f64 {
         let computing_s = match segment + 1 == all {
             true => self.work_s - segment as f64 * self.pattern.interval_s,
@@ -269,19 +276,19 @@ fn check_trace(trace: &[(f64, usize)], levels: usize) -> Result<()> {
     Ok(())
 }
 
-/// What befalls a run.
+/// The failures that strike a run.
 enum Fate<'a> {
-    /// For each level the next failure; how the one after it is drawn.
+    /// For each level, the next failure; how to draw the one after it.
     Drawn {
         random: Xoshiro256PlusPlus,
         next_s: Vec<f64>,
-        /// Scale for each level, and the shape.
+        /// The scale for each level, and the shape.
         scales_s: Vec<f64>,
         shape: f64,
     },
     Recorded {
         trace: &'a [(f64, usize)],
-        /// The next one, and what has to be added to its time.
+        /// The next one, and the offset to add to its time.
         at: usize,
         shift_s: f64,
     },
@@ -376,13 +383,14 @@ fn uniform(random: &mut Xoshiro256PlusPlus) -> f64 {
     ((random.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64
 }
 
-/// Time from a random moment until a failure. Long times between two failures are met more often, by their length; the moment is
-/// anywhere within. Of the time to the power of the shape, that makes a Gamma distribution.
+/// Time from a random moment until a failure. The moment falls into a longer gap between two
+/// failures with a probability proportional to its length, uniformly within it. For the time to the
+/// power of the shape, that gives a Gamma distribution.
 fn draw_first(random: &mut Xoshiro256PlusPlus, scale_s: f64, shape: f64) -> f64 {
     let share = uniform(random);
     match Gamma::new(1.0 + 1.0 / shape, 1.0) {
         Ok(powered) => share * scale_s * powered.sample(random).powf(1.0 / shape),
-        // Never for a shape that was checked.
+        // Never for a checked shape.
         Err(_) => draw(random, scale_s, shape),
     }
 }

@@ -1,26 +1,33 @@
-//! Survival: how likely a job can be restarted after nodes were lost at the same time.
+//! Computes how likely a job can be restarted after several nodes are lost at the same time.
 //!
-//! What it does: gives the probability that every node's part of a checkpoint is still there, or can be computed from what is
-//! there, after this many failures chosen at random; exactly where there is a formula or a count, and otherwise by trials.
-//! How: exact counts of losses in groups and rings are coefficients of powers of small polynomials (`count.rs`); trials draw
-//! what fails, and then whatever the redundancy draws (`trials.rs`).
+//! What it does: it gives the probability that every node's part of a checkpoint still exists, or
+//! can be computed from what exists, after this many random failures; exactly if there is a formula
+//! or a count, and otherwise by trials.
+//! How: exact counts of losses in groups and rings are coefficients of powers of small polynomials
+//! (`count.rs`). Trials draw what fails, and then whatever the redundancy draws (`trials.rs`).
 //!
-//! | redundancy | a node's part is gone when it is lost and | exact |
+//! | redundancy | a node's part is gone if it is lost and | exact |
 //! | --- | --- | --- |
-//! | random | all its k holders are, drawn for each node by itself | (1 − C(f−1, k)/C(n−1, k))^f, which is Table 1 of Walters and Chaudhary (HiPC 2007) |
-//! | partner | the next k nodes of a ring are | circular arrangements without k+1 lost nodes in a row |
-//! | group | more than m of its group of g nodes are (XOR: m = 1; Reed-Solomon) | products of what the groups may lose |
+//! | random | all its k holders are, drawn per node | (1 − C(f−1, k)/C(n−1, k))^f |
+//! | partner | the next k nodes of a ring are | rings without k+1 adjacent lost nodes |
+//! | group | more than m of its group of g nodes are | products of what the groups may lose |
 //!
-//! Nodes that hang on one switch fail together: node i is at switch ⌊i / `together`⌋. Redundancy that keeps `apart` draws
-//! holders at other switches, takes as partners the nodes that are whole switches further, and deals nodes to groups in turn.
+//! The formula for random holders gives Table 1 of Walters and Chaudhary (HiPC 2007). Groups use
+//! XOR (m = 1) or Reed-Solomon codes.
+//!
+//! Nodes on one switch fail together: node i is on switch ⌊i / `together`⌋. With `apart`, the
+//! redundancy draws holders on other switches, uses as partners the nodes whole switches further
+//! on, and assigns nodes to groups in turn.
 //!
 //! Invariants:
-//! 1. A result is a probability; it is 1 where nothing can be gone, and does not grow with what is lost.
-//! 2. Exact means exact for this description, up to rounding: by [`Setup::rounding`] at most. It is 1 only where it is certain.
-//! 3. The same seed gives the same trials, whoever runs which of them.
+//! 1. A result is a probability; it is 1 if nothing can be gone, and does not grow with the number
+//!    of losses.
+//! 2. Exact means exact for this description, up to rounding: by [`Setup::rounding`] at most. It is
+//!    1 only if that is certain.
+//! 3. The same seed gives the same trials, no matter who runs which of them.
 //!
-//! Not here: who holds what in a job (`orcheck-redundancy`), how often nodes fail, losses one after the other with repair
-//! between them.
+//! Not here: who holds what in a job (`orcheck-placement`), how often nodes fail, losses one after
+//! the other with repair between them.
 
 mod count;
 mod trials;
@@ -29,15 +36,15 @@ use orcheck_format::{Error, Result};
 
 pub use trials::{BLOCK_TRIALS, Found, Trials, agreement};
 
-/// Most nodes; what is asked for beyond is a mistake.
+/// Maximum number of nodes; a larger number is a mistake.
 pub const NODES_MAX: u32 = 1 << 24;
-/// Most nodes of a group, and most replicas and one.
+/// Maximum number of nodes of a group, and maximum number of replicas plus one.
 pub const GROUP_MAX: u32 = 4096;
-/// The probability of what is not certain, at most.
+/// The maximum probability of an uncertain event.
 const ALMOST: f64 = 1.0 - f64::EPSILON / 2.0;
 
-/// Table 1 of Walters and Chaudhary (HiPC 2007): nodes, and the losses that are survived with each of [`TABLE_1_PERCENT`], with
-/// one replica, two, three and four.
+/// Table 1 of Walters and Chaudhary (HiPC 2007): nodes, and the losses that are survived with each
+/// of [`TABLE_1_PERCENT`], with one replica, two, three and four.
 pub const TABLE_1: [(u32, [u32; 12]); 9] = [
     (8, [1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4]),
     (16, [1, 1, 1, 2, 2, 2, 5, 4, 3, 7, 5, 4]),
@@ -52,38 +59,38 @@ pub const TABLE_1: [(u32, [u32; 12]); 9] = [
 /// The probabilities of [`TABLE_1`], in percent.
 pub const TABLE_1_PERCENT: [f64; 3] = [90.0, 99.0, 99.9];
 
-/// How others protect a node's part of a checkpoint; beside it, every node keeps its own.
+/// How other nodes protect a node's part of a checkpoint, in addition to the node's own copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Redundancy {
-    /// This many other nodes have it, drawn at random for each node.
+    /// This many other nodes hold it, drawn at random for each node.
     Random {
         /// Copies beyond the node's own.
         replicas: u32,
     },
-    /// The next this many nodes of a ring have it.
+    /// The next this many nodes of a ring hold it.
     Partner {
         /// Copies beyond the node's own.
         replicas: u32,
     },
     /// Nodes are in groups, and any `parity` nodes of a group may be lost.
     Group {
-        /// Nodes of a group, at least; what is left over is dealt to the groups.
+        /// Minimum number of nodes of a group; the remainder is distributed over the groups.
         size: u32,
-        /// Nodes that it may lose: 1 for XOR.
+        /// Number of nodes that it may lose: 1 for XOR.
         parity: u32,
     },
 }
 
-/// Nodes, what fails together, and how it is protected.
+/// The nodes, what fails together, and the redundancy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Setup {
     /// Nodes.
     pub nodes: u32,
-    /// Nodes that fail together, such as those at a switch; 1: each alone.
+    /// Number of nodes that fail together, such as those on a switch; 1: each alone.
     pub together: u32,
-    /// Whether the redundancy of a node keeps away from those that fail together with it.
+    /// Whether the redundancy of a node avoids nodes that fail together with it.
     pub apart: bool,
-    /// Who has what.
+    /// Who holds what.
     pub redundancy: Redundancy,
 }
 
@@ -99,19 +106,19 @@ impl Setup {
         }
     }
 
-    /// What fails as one: switches, or nodes.
+    /// The number of units that fail as one: switches, or nodes.
     #[must_use]
     pub fn units(&self) -> u32 {
         self.nodes.div_ceil(self.together.max(1))
     }
 
-    /// How far rounding may put an exact probability off.
+    /// The maximum rounding error of an exact probability.
     #[must_use]
     pub fn rounding(&self) -> f64 {
         1e-14 * f64::from(self.units().max(100))
     }
 
-    /// Groups of the redundancy.
+    /// Number of groups of the redundancy.
     fn groups(&self, size: u32) -> u32 {
         (self.nodes / size.max(1)).max(1)
     }
@@ -134,7 +141,7 @@ impl Setup {
         let apart = if self.apart { self.together } else { 1 };
         match self.redundancy {
             Redundancy::Random { replicas } | Redundancy::Partner { replicas } => {
-                // As many as there are others: for those that keep apart, one at each whole switch.
+                // As many as there are others: with `apart`, one on each whole switch.
                 let most = (self.nodes / apart).saturating_sub(1).min(GROUP_MAX - 1);
                 if replicas > most {
                     let others = if apart > 1 {
@@ -186,10 +193,11 @@ impl Setup {
         )))
     }
 
-    /// Probability that nothing is gone when this many units are lost; `None` where only trials tell.
+    /// Probability that nothing is gone if this many units are lost; `None` if only trials can
+    /// tell.
     ///
     /// # Errors
-    /// As [`Self::check`]; Invalid for more lost units than there are.
+    /// As [`Self::check`]; Invalid for more lost units than exist.
     pub fn exact(&self, lost: u32) -> Result<Option<f64>> {
         self.check_loss(lost)?;
         let units = self.units();
@@ -202,7 +210,8 @@ impl Setup {
         }
         Ok(match self.redundancy {
             Redundancy::Random { replicas } => {
-                // Holders that keep apart are at a random set of other switches, which are then what is counted.
+                // With `apart`, holders are on a random set of other switches, which are then what
+                // is counted.
                 let (gone, all) = match self.apart {
                     true => (lost - 1, units - 1),
                     false => (lost * together - 1, nodes - 1),
@@ -218,7 +227,8 @@ impl Setup {
                 })
             }
             Redundancy::Partner { replicas } => {
-                // Of neighbours that fail together, those count whose holders are at the fewest switches.
+                // Of neighbours that fail together, those count whose holders are on the fewest
+                // switches.
                 let row = match self.apart {
                     true => replicas + 1,
                     false => (replicas + 1).div_ceil(together),
@@ -244,10 +254,11 @@ impl Setup {
         })
     }
 
-    /// Most lost units at which nothing is gone with at least this probability, by the exact one; `None` where only trials tell.
+    /// The maximum number of lost units such that nothing is gone with at least this exact
+    /// probability; `None` if only trials can tell.
     ///
     /// # Errors
-    /// As [`Self::check`]; Invalid for what is no probability above 0.
+    /// As [`Self::check`]; Invalid if this is not a probability above 0.
     pub fn allowed(&self, probability: f64) -> Result<Option<u32>> {
         self.check()?;
         if !(probability > 0.0 && probability <= 1.0) {

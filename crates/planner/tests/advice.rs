@@ -1,4 +1,5 @@
-//! Advice: levels as the table of the module says, against numbers worked out by hand, runs drawn by chance, and common sense.
+//! Advice: levels as the table of the module says, against numbers worked out by hand, runs drawn
+//! by chance, and common sense.
 
 use orcheck_interval::{Level, Levels, Pattern, Single};
 use orcheck_planner::advice::{Choice, Failing, Machine, Rates, Task, Way, best};
@@ -61,11 +62,13 @@ fn assert_level(level: &Level, [checkpoint_s, safe_after_s, restart_s, rate_a_da
     );
 }
 
-// Breaks if: a level costs, arrives, restarts or is needed otherwise than the table of the module says.
+// Breaks if: a level costs, arrives, restarts or is needed otherwise than the table of the module
+// says.
 #[test]
 fn levels_are_those_worked_out_by_hand() {
     let choices = machine().choices(&task()).unwrap();
-    // A day: 0.1 failures of processes, 0.05 of nodes, 0.01 of ten nodes together, 0.02 of the system.
+    // A day: 0.1 failures of processes, 0.05 of nodes, 0.01 of ten nodes together, 0.02 of the
+    // system.
     let program = of(&choices, Way::Program);
     assert_level(&program.levels.0[0], [100.0, 0.0, 80.0, 0.18]);
     let global = of(&choices, Way::Global);
@@ -299,7 +302,8 @@ proptest! {
     }
 }
 
-// Breaks if: the loss of a node counts as that of all that could fail with it, or replicas vanish where a job has few switches.
+// Breaks if: the loss of a node counts as that of all that could fail with it, or replicas vanish
+// where a job has few switches.
 #[test]
 fn nodes_and_switches_are_lost_each_by_themselves() {
     let kept = |together| {

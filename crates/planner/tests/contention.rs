@@ -54,7 +54,8 @@ fn a_burst_by_hand() {
     parameters.disk.request_s = 0.0;
     parameters.disk.rate_bytes_per_s = 65_536e3;
     parameters.network.latency_s = 0.0;
-    // 8 ranks of 64 stripes to each of 4 servers: 512 stripes at a server, 12 ms for the head and 1 ms for the bytes.
+    // 8 ranks of 64 stripes to each of 4 servers: 512 stripes at a server, 12 ms for the head and 1
+    // ms for the bytes.
     let traditional = run(&parameters, &burst(Mode::Traditional, 4, 2, 256 * 65_536));
     near(
         traditional.time_s,
@@ -65,7 +66,8 @@ fn a_burst_by_hand() {
     assert_eq!(traditional.disk_requests, 2048);
     assert!(traditional.positionings > 2000);
     assert_eq!(traditional.streams_per_server, 8);
-    // One node at each server, in one piece: 33,554,432 bytes at 65,536,000 a second, a seek, and the first request's way.
+    // One node at each server, in one piece: 33,554,432 bytes at 65,536,000 a second, a seek, and
+    // the first request's way.
     parameters.client.copy_rate_bytes_per_s = 0.0;
     let orchestrated = run(&parameters, &burst(Mode::Orchestrated, 4, 2, 256 * 65_536));
     let expected = 0.512 + 12e-3 + (4 << 20) as f64 / 117e6;
@@ -416,8 +418,9 @@ proptest! {
         prop_assert!((found / formula - 1.0).abs() < 0.05, "simulated {} s, formula {} s", found, formula);
     }
 
-    // Breaks if: the order of events depends on sizes in a way that no machine has. (A disk that chooses the nearest may well
-    // be slower when it is faster: it is done before the next request of the same file is there, and turns to another one.)
+    // Breaks if: the order of events depends on sizes in a way that no machine has. (A disk that
+    // chooses the nearest may well be slower when it is faster: it is done before the next request
+    // of the same file is there, and turns to another one.)
     #[test]
     fn more_bytes_take_longer_and_faster_parts_do_not(
         parameters in any_parameters(), burst in any_burst(), bytes_per_rank in 2_000_000u64..6_000_000
@@ -436,7 +439,8 @@ proptest! {
         faster.disk.seek_max_s /= 2.0;
         faster.disk.rotation_s /= 2.0;
         faster.disk.request_s /= 2.0;
-        // Another order of arrivals may cost a few positionings: nothing real is monotonic to the last request.
+        // Another order of arrivals may cost a few positionings: nothing real is monotonic to the
+        // last request.
         let found_s = run(&faster, &burst).time_s;
         prop_assert!(found_s <= time_s * 1.1, "faster disk: {} s, before {} s", found_s, time_s);
         // With heads, a slow network may keep streams from taking turns.

@@ -1,5 +1,6 @@
-//! The figures of the document about orchestration, from the model at that document's parameters: the tables in
-//! `docs/contention.md` are what this computes, and the shapes that the text there speaks of are asserted.
+//! The figures of the document about orchestration, from the model at that document's parameters:
+//! the tables in `docs/contention.md` are what this computes, and the shapes that the text there
+//! speaks of are asserted.
 //!
 //! With `ORCHECK_WRITE_TABLES=1` in the environment the tables are rewritten instead of compared.
 
@@ -16,7 +17,8 @@ use orcheck_planner::contention::{Burst, Mode, Parameters, simulate};
 const BEGIN: &str = "<!-- computed by crates/planner/tests/documents.rs -->\n";
 const END: &str = "<!-- end of what is computed -->\n";
 
-/// Table I: name, GB of class C with 256 ranks, and of class D with 32 or 36, 64, 128 or 196 and 256 ranks; 0 where it has none.
+/// Table I: name, GB of class C with 256 ranks, and of class D with 32 or 36, 64, 128 or 196 and
+/// 256 ranks; 0 where it has none.
 const BENCHMARKS: [(&str, f64, [f64; 4]); 5] = [
     ("LU", 2.5, [12.0, 12.0, 14.0, 16.0]),
     ("CG", 2.1, [20.0, 20.0, 21.0, 22.0]),
@@ -25,7 +27,8 @@ const BENCHMARKS: [(&str, f64, [f64; 4]); 5] = [
     ("FT", 9.3, [0.0, 81.0, 81.0, 82.0]),
 ];
 
-/// Ranks of a column of Table I. "The number of processes for BT and SP can be only set as the squared integers" (IV-A).
+/// Ranks of a column of Table I. "The number of processes for BT and SP can be only set as the
+/// squared integers" (IV-A).
 fn ranks_of(benchmark: &str, column: usize) -> u32 {
     match benchmark {
         "BT" | "SP" => [36, 64, 196, 256][column],
@@ -33,8 +36,9 @@ fn ranks_of(benchmark: &str, column: usize) -> u32 {
     }
 }
 
-/// Nodes for this many ranks: as many of the 32 as they go evenly on, and that go evenly on 4 servers. For 36 and 196 ranks
-/// these are the document's 12 and 28 (IV-A); for others it names none.
+/// Nodes for this many ranks: as many of the 32 as they go evenly on, and that go evenly on 4
+/// servers. For 36 and 196 ranks these are the document's 12 and 28 (IV-A); for others it names
+/// none.
 fn nodes_of(ranks: u32) -> u32 {
     let even = |nodes: &u32| ranks.is_multiple_of(*nodes) && nodes.is_multiple_of(4);
     (1..=32).rev().find(even).unwrap()
@@ -51,7 +55,8 @@ enum Servers {
     Fitted,
 }
 
-/// With this the model saves of LU.D what the document does, 33 %: the only number here that was chosen for its result.
+/// With this the model saves of LU.D what the document does, 33 %: the only number here that was
+/// chosen for its result.
 const FITTED_BYTES: u64 = 128_000_000;
 
 type Run = (Mode, u32, u64, Servers);
@@ -215,18 +220,21 @@ fn tables(times: &Times) -> String {
         .replace(", -0 %", ", 0 %")
 }
 
-// Breaks if: the model loses a shape that the documentation claims, or changes a number without the tables being rewritten.
+// Breaks if: the model loses a shape that the documentation claims, or changes a number without the
+// tables being rewritten.
 #[test]
 fn the_tables_of_the_documentation_are_what_the_model_computes() {
     let times = Times::of(all_runs());
     let [traditional, vertical, orchestrated] = Mode::ALL;
 
-    // Figure 1: "the average bandwidth was halved when the number of processes was increased from 16 to 256".
+    // Figure 1: "the average bandwidth was halved when the number of processes was increased from
+    // 16 to 256".
     let rates = FIGURE_1.map(|ranks| times.mb_per_s(traditional, ranks, 16.0, Servers::Through));
     assert!(rates[4] <= 0.5 * rates[0], "{rates:?}");
     for (name, class_c, class_d) in BENCHMARKS {
         for gb in [class_c, class_d[3]] {
-            // Figure 5: each goes further than the one before; with page caches none is the slower by more than 3 %.
+            // Figure 5: each goes further than the one before; with page caches none is the slower
+            // by more than 3 %.
             let [a, b, c] = Mode::ALL.map(|mode| times.s(mode, 256, gb, Servers::Through));
             assert!(a > b && b > c, "{name} {gb}: {a} {b} {c}");
             let [a, b, c] = Mode::ALL.map(|mode| times.s(mode, 256, gb, Servers::Cached));
@@ -241,8 +249,8 @@ fn the_tables_of_the_documentation_are_what_the_model_computes() {
                 assert!(times.s(mode, 256, class_d[3], servers) > small);
             }
         }
-        // Figures 6 and 7: vertical and traditional lose, orchestrated does by less than a quarter; its cost grows by less
-        // than 15 % for LU and CG when ranks double.
+        // Figures 6 and 7: vertical and traditional lose, orchestrated does by less than a quarter;
+        // its cost grows by less than 15 % for LU and CG when ranks double.
         let first = class_d.iter().position(|&gb| gb > 0.0).unwrap();
         let lost = |mode| {
             let few = times.mb_per_s(

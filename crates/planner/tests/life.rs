@@ -1,4 +1,5 @@
-//! Lives of a job, held against the closed form, against the multilevel model, and against what each event says.
+//! Lives of a job, held against the closed form, against the multilevel model, and against what
+//! each event says.
 #![allow(clippy::unwrap_used)]
 
 use orcheck_interval::{Level, Levels, Pattern, Single};
@@ -30,7 +31,8 @@ fn mean(job: &Job, runs: u64, of: impl Fn(&Life) -> f64) -> f64 {
         / runs as f64
 }
 
-// Breaks if: a failure in a checkpoint or a restart is left out, or a segment continues where it was.
+// Breaks if: a failure in a checkpoint or a restart is left out, or a segment continues where it
+// was.
 #[test]
 fn one_level_takes_as_long_as_the_closed_form_says() {
     for (checkpoint_s, restart_s, mtbf_s) in [
@@ -62,7 +64,8 @@ fn one_level_takes_as_long_as_the_closed_form_says() {
     }
 }
 
-// Breaks if: a level counts before it is reached, a failure in a restart is forgotten, or work is counted that has to be done again.
+// Breaks if: a level counts before it is reached, a failure in a restart is forgotten, or work is
+// counted that has to be done again.
 #[test]
 fn several_levels_take_as_long_as_the_model_says() {
     for (levels, every) in [
@@ -163,7 +166,8 @@ fn failures_come_as_often_as_they_should() {
             "{failures:?} {low} {high}"
         );
     }
-    // A run that is shorter than the time between failures has as many as a long one, for its length.
+    // A run that is shorter than the time between failures has as many as a long one, for its
+    // length.
     for shape in [0.5, 1.0, 3.0] {
         let mut short = job(vec![level(0.01, 0.0, 0.01, 1000.0)], vec![1], 10.0, 200.0);
         short.failures = Failures::Weibull { shape };
@@ -248,7 +252,8 @@ fn nonsense_is_refused() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    // Breaks if: time is counted twice or not at all, or a job continues from where no checkpoint of its level was.
+    // Breaks if: time is counted twice or not at all, or a job continues from where no checkpoint
+    // of its level was.
     #[test]
     fn the_parts_add_up_and_every_failure_goes_back_to_a_checkpoint(
         number in any::<u64>(), interval_s in 1.0f64..50.0, segments in 1.0f64..60.0, mtbf_s in 200.0f64..1000.0,

@@ -1,8 +1,8 @@
 //! The contention model against SimGrid, the simulator of the field: five common cases, within 5 %.
 //!
-//! The same bursts run in `bench/simgrid/burst.cpp`, which this test compiles: another program, another simulator, whose network
-//! shares links max-min fairly and whose disks know a rate and no seeks. Where SimGrid is not installed the test says so; `make
-//! check` installs it.
+//! The same bursts run in `bench/simgrid/burst.cpp`, which this test compiles: another program,
+//! another simulator, whose network shares links max-min fairly and whose disks know a rate and no
+//! seeks. Where SimGrid is not installed the test says so; `make check` installs it.
 
 // Compiling and running another program is what this test is about.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
@@ -160,11 +160,13 @@ fn compiled() -> Option<PathBuf> {
     Some(program)
 }
 
-// Breaks if: a link is shared otherwise than fairly, a window is not kept, or a server's disk waits for what is there.
+// Breaks if: a link is shared otherwise than fairly, a window is not kept, or a server's disk waits
+// for what is there.
 #[test]
 fn five_common_cases_agree_with_simgrid() {
     let Some(program) = compiled() else {
-        // Past the test harness, which keeps what a passing test prints: the log of `make check` shows it.
+        // Past the test harness, which keeps what a passing test prints: the log of `make check`
+        // shows it.
         let mut log = std::io::stderr();
         writeln!(
             log,

@@ -35,8 +35,8 @@ fn table_1_of_the_document() {
     assert_eq!((alike, all), (100, 108));
 }
 
-/// Which nodes have what of node `node`, as the module says, for redundancy without chance: losing all of these, or more than
-/// `parity` of them.
+/// Which nodes have what of node `node`, as the module says, for redundancy without chance: losing
+/// all of these, or more than `parity` of them.
 fn holders(setup: &Setup, node: u32) -> (Vec<u32>, usize) {
     let Setup {
         nodes,
@@ -128,7 +128,8 @@ fn small_layouts() -> Vec<Setup> {
     all
 }
 
-// Breaks if: a group that is larger than others counts like them, the ring is cut open, or what is at one switch is lost by halves.
+// Breaks if: a group that is larger than others counts like them, the ring is cut open, or what is
+// at one switch is lost by halves.
 #[test]
 fn partners_and_groups_by_counting() {
     let mut exact = 0;
@@ -147,7 +148,8 @@ fn partners_and_groups_by_counting() {
     assert!(exact > 500, "{exact}");
 }
 
-/// Every loss of f of n nodes, when each of the lost ones draws its k holders again: the formula by counting.
+/// Every loss of f of n nodes, when each of the lost ones draws its k holders again: the formula by
+/// counting.
 #[test]
 fn holders_at_random_by_counting() {
     for (nodes, replicas, lost) in [(5u32, 1u32, 2u32), (6, 2, 3), (7, 2, 5), (8, 3, 4)] {
@@ -179,7 +181,8 @@ fn try_out(setup: Setup, lost: u32, trials: u64) -> Found {
         .fold(Found::default(), Found::and)
 }
 
-// Breaks if: trials draw too few, their own, or the same holders twice, or count what earlier trials lost.
+// Breaks if: trials draw too few, their own, or the same holders twice, or count what earlier
+// trials lost.
 #[test]
 fn trials_agree_with_counts_and_formulas() {
     let mut cases: Vec<(Setup, u32, f64)> = Vec::new();

@@ -1,8 +1,8 @@
 //! How much a copy with checksum costs against a plain copy of the same bytes.
 //!
-//! `cargo run --release -p orcheck-io --example copy_speed [MiB] [pairs] [threads]`: 1 GiB of private memory into
-//! a populated pool; for each kernel the median over interleaved pairs of (kernel time ÷ plain copy time), beside
-//! the same for the plain copy against itself.
+//! `cargo run --release -p orcheck-io --example copy_speed [MiB] [pairs] [threads]`: 1 GiB of
+//! private memory into a populated pool; for each kernel the median over interleaved pairs of
+//! (kernel time ÷ plain copy time), beside the same for the plain copy against itself.
 #![allow(unsafe_code, clippy::print_stdout)]
 
 use orcheck_io::clock::{Clock, SystemClock};

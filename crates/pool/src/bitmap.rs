@@ -1,18 +1,18 @@
-//! A bitmap in shared memory that hands out its bits: set means taken.
+//! Implements a bitmap in shared memory that hands out its bits: a set bit is taken.
 //!
-//! How: one atomic OR per claim, whose old value says who won; one atomic AND per release.
+//! How: a claim is one atomic OR, whose old value tells who won; a release is one atomic AND.
 //!
 //! Invariants
 //! 1. A bit is given to one claimer at a time, and only bits below `count` are given.
-//! 2. Whoever claims a bit sees everything that its last holder did before releasing it.
-//! 3. A claim looks at every bit once at most: it ends, whatever the neighbours write.
+//! 2. A claimer of a bit sees everything that its last holder did before releasing it.
+//! 3. A claim looks at every bit at most once: it ends, whatever the neighbours write.
 //!
-//! Faults survived: holders that die (their bits stay taken), neighbours that scribble over the words.
-//! Not here: waiting for a bit, and what a bit stands for (see [`crate::pool`]).
+//! Faults survived: holders that die (their bits stay taken), neighbours that overwrite the words.
+//! Not here: waiting for a bit, the meaning of a bit (see [`crate::pool`]).
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// The words of a bitmap and how many of its bits count.
+/// The words of a bitmap, and the number of valid bits.
 #[derive(Clone, Copy)]
 pub(crate) struct Bitmap<'a> {
     pub(crate) words: &'a [AtomicU64],
@@ -20,7 +20,7 @@ pub(crate) struct Bitmap<'a> {
 }
 
 impl Bitmap<'_> {
-    /// The bits of word `word` that count.
+    /// The valid bits of word `word`.
     fn valid_bits(&self, word: u32) -> u64 {
         let left = self.count.saturating_sub(word * 64);
         if left >= 64 {
@@ -61,7 +61,7 @@ impl Bitmap<'_> {
         None
     }
 
-    /// Sets the highest `length` neighbouring bits that are clear, and returns the first of them.
+    /// Sets the highest `length` neighbouring clear bits, and returns the first of them.
     pub(crate) fn claim_run(&self, length: u32) -> Option<u32> {
         if length == 0 || length > self.count {
             return None;
@@ -92,7 +92,7 @@ impl Bitmap<'_> {
         true
     }
 
-    /// Sets bits, whoever else does.
+    /// Sets bits, whether or not others set them too.
     pub(crate) fn mark(&self, first: u32, length: u32) {
         for index in first..first + length {
             self.words[(index / 64) as usize].fetch_or(1 << (index % 64), Ordering::AcqRel);
@@ -106,7 +106,7 @@ impl Bitmap<'_> {
         }
     }
 
-    /// Bits that are clear now.
+    /// The number of bits that are clear now.
     pub(crate) fn free(&self) -> u32 {
         (0u32..)
             .zip(self.words)
@@ -117,7 +117,8 @@ impl Bitmap<'_> {
     }
 }
 
-/// Sets one bit; `false` if somebody else had set it. Whoever gets `true` owns what the bit stands for.
+/// Sets one bit; `false` if somebody else has set it. A caller that gets `true` owns what the bit
+/// stands for.
 fn set_if_clear(cell: &AtomicU64, bit: u64) -> bool {
     cell.fetch_or(bit, Ordering::AcqRel) & bit == 0
 }

@@ -1,18 +1,21 @@
-//! One pass over memory: copy and CRC-64/NVME together.
+//! Copies memory and computes its CRC-64/NVME in the same pass.
 //!
-//! How: a kernel of [`crate::copy::fold`] stores past the cache (the destination is read later, by a disk or another
-//! processor, and caching it would evict the program's own data and cost a read of every line written). Which
-//! one is decided once, by what the processor can do: AVX-512 with VPCLMULQDQ, AVX2 with VPCLMULQDQ, AVX2 with
-//! PCLMULQDQ, SSE2 with PCLMULQDQ; on Arm NEON with PMULL. Where there is none of these, and for short pieces,
-//! blocks of 16 KiB are copied by the C library and checksummed while still cached. `ORCHECK_COPY_KERNEL` names
-//! another one, for comparisons; one that the processor lacks is refused ([`check_choice`]).
+//! How: a kernel of [`crate::copy::fold`] stores past the cache. (A disk or another processor reads
+//! the destination later; caching it would evict the program's own data and cost a read of every
+//! line written.) The kernel is chosen once, by what the processor supports: AVX-512 with
+//! VPCLMULQDQ, AVX2 with VPCLMULQDQ, AVX2 with PCLMULQDQ, SSE2 with PCLMULQDQ; on Arm, NEON with
+//! PMULL. Without any of these, and for short pieces, the C library copies blocks of 16 KiB, which
+//! are checksummed while still cached. `ORCHECK_COPY_KERNEL` selects another kernel for
+//! comparisons; one that the processor lacks is refused ([`check_choice`]).
 //!
 //! Invariants
-//! 1. The result is `crc64` of the bytes as they arrived: each byte is loaded once by the kernels, so that a
-//!    source changed meanwhile gives a checksum of what was copied, not of something else.
-//! 2. All kernels give the same bytes and the same CRC for every length and alignment, and touch no byte outside.
+//! 1. The result is `crc64` of the bytes as they arrived. The kernels load each byte once, so even
+//!    if the source changes meanwhile, the checksum is that of the copy.
+//! 2. All kernels give the same bytes and the same CRC for every length and alignment, and touch no
+//!    byte outside.
 //!
-//! Faults survived: none to survive. Not here: who owns the memory (see [`mod@orcheck_io::memory`], [`crate::pool`]).
+//! Faults survived: none to survive. Not here: who owns the memory (see [`mod@orcheck_io::memory`],
+//! [`crate::pool`]).
 #![allow(unsafe_code)]
 
 mod fold;
@@ -25,7 +28,7 @@ use std::fmt;
 use std::ptr::copy_nonoverlapping;
 use std::sync::OnceLock;
 
-/// A way to copy; [`kernel`] says which one is in use.
+/// A method of copying; [`kernel`] returns the one in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kernel {
     /// AVX-512 with VPCLMULQDQ.
@@ -38,15 +41,15 @@ pub enum Kernel {
     Sse,
     /// NEON with PMULL.
     Neon,
-    /// Library copy and library CRC in blocks.
+    /// Library copy and library CRC, in blocks.
     Portable,
 }
 
-/// The variable that chooses a kernel.
+/// The variable that selects a kernel.
 const CHOICE: &str = "ORCHECK_COPY_KERNEL";
 
 impl Kernel {
-    /// Every kernel, the fastest of each processor first.
+    /// All kernels, the fastest of each processor first.
     const ALL: [Kernel; 6] = [
         Kernel::Avx512,
         Kernel::Avx2Wide,
@@ -56,7 +59,7 @@ impl Kernel {
         Kernel::Portable,
     ];
 
-    /// Every kernel that this processor can run, fastest first.
+    /// The kernels that this processor can run, fastest first.
     #[must_use]
     pub fn available() -> Vec<Kernel> {
         let mut kernels = Kernel::ALL.to_vec();
@@ -67,7 +70,7 @@ impl Kernel {
     /// The kernel of this name, if this processor can run it.
     ///
     /// # Errors
-    /// Invalid for a name that no kernel has; Unsupported for a kernel that the processor lacks.
+    /// Invalid for an unknown name; Unsupported for a kernel that the processor lacks.
     pub fn named(name: &str) -> Result<Kernel> {
         let list = |kernels: &[Kernel]| {
             let names: Vec<String> = kernels.iter().map(ToString::to_string).collect();
@@ -91,7 +94,8 @@ impl Kernel {
         }
     }
 
-    /// The function and the bytes of its stride; `None` for the portable way and for what this processor lacks.
+    /// The function and the length of its stride; `None` for the portable kernel, and for one that
+    /// this processor lacks.
     fn fold(self) -> Option<(CopyFold, usize)> {
         #[cfg(target_arch = "x86_64")]
         {
@@ -132,8 +136,8 @@ impl fmt::Display for Kernel {
     }
 }
 
-/// The kernel that the pool copies with in this process: the fastest that there is, unless the environment names
-/// another. Decided once.
+/// The kernel that the pool uses in this process: the fastest available, unless the environment
+/// selects another. Decided once.
 #[must_use]
 pub fn kernel() -> Kernel {
     static CHOSEN: OnceLock<Kernel> = OnceLock::new();
@@ -143,7 +147,8 @@ pub fn kernel() -> Kernel {
     })
 }
 
-/// Fails if the environment names a kernel that cannot be had, so that nobody measures another one unknowingly.
+/// Fails if the environment selects an unavailable kernel, so that nobody measures another one
+/// unknowingly.
 ///
 /// # Errors
 /// As [`Kernel::named`].
@@ -154,13 +159,14 @@ pub fn check_choice() -> Result<()> {
     }
 }
 
-/// Below this many bytes, storing past the cache does not pay.
+/// Below this length, storing past the cache does not pay.
 const STREAM_FROM_BYTES: usize = 4096;
 const CACHED_BLOCK_BYTES: usize = 16 * 1024;
-/// Alignment of what the kernels write, a line of the cache.
+/// Alignment of what the kernels write: a cache line.
 const LINE_BYTES: usize = 64;
 
-/// Copies `len` bytes and returns their CRC-64/NVME; nobody else may be told of the copy before [`order_stores`].
+/// Copies `len` bytes and returns their CRC-64/NVME; nobody else may be told about the copy before
+/// [`order_stores`].
 ///
 /// # Safety
 /// `src` is valid for reads and `dst` for writes of `len` bytes, and they do not overlap.
@@ -174,8 +180,8 @@ pub(crate) unsafe fn copy_crc(dst: *mut u8, src: *const u8, len: usize) -> u64 {
     unsafe { copy_by(kernel, dst, src, len) }
 }
 
-/// Copies `len` bytes by a given kernel, from its first whole stride on, and returns their CRC-64/NVME. A kernel
-/// that is not available falls back to [`Kernel::Portable`].
+/// Copies `len` bytes with a given kernel, beginning with its first whole stride, and returns their
+/// CRC-64/NVME. An unavailable kernel is replaced by [`Kernel::Portable`].
 ///
 /// # Safety
 /// `src` is valid for reads and `dst` for writes of `len` bytes, and they do not overlap.
@@ -198,8 +204,9 @@ unsafe fn copy_by(kernel: Kernel, dst: *mut u8, src: *const u8, len: usize) -> u
     {
         let strides = (len - head) / stride;
         done = head + strides * stride;
-        // SAFETY: head + strides × stride ≤ len, so both pointers stay inside what the caller vouches for;
-        // `dst + head` is a multiple of 64; the processor was just asked for what the kernel needs; strides ≥ 1.
+        // SAFETY: head + strides × stride ≤ len, so both pointers stay inside what the caller
+        // vouches for; `dst + head` is a multiple of 64; the processor was just asked for what the
+        // kernel needs; strides ≥ 1.
         let folded = unsafe {
             plain(&mut crc, dst, src, head);
             fold(dst.add(head), src.add(head), strides, !crc.value())
@@ -223,10 +230,10 @@ unsafe fn copy_by(kernel: Kernel, dst: *mut u8, src: *const u8, len: usize) -> u
 /// Copies a short piece and adds what arrived to the CRC.
 ///
 /// # Safety
-/// As [`copy_crc_by`], and nobody else writes the destination meanwhile.
+/// As [`copy_crc_by`]; also, nobody else writes the destination meanwhile.
 unsafe fn plain(crc: &mut Crc64, dst: *mut u8, src: *const u8, len: usize) {
-    // SAFETY: the caller's promise. The checksum is taken from the copy, so that it is one of the bytes that
-    // arrived even if the source changes.
+    // SAFETY: the caller's promise. The checksum is taken from the copy, so that it is one of the
+    // bytes that arrived even if the source changes.
     unsafe {
         copy_nonoverlapping(src, dst, len);
         crc.update(std::slice::from_raw_parts(dst, len));

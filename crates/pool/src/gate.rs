@@ -1,20 +1,22 @@
-//! Locks between the processes of a node, and between threads of one process.
+//! Implements locks between the processes of a node, and between threads of one process.
 //!
-//! How: open-file-description locks on single bytes of the pool's memory file. Every attempt uses a description
-//! of its own (the file re-opened through /proc), so that threads exclude each other as processes do. A waiter
-//! sleeps on a counter in the pool that changes when a gate opens, and looks again by itself every few
-//! milliseconds, because a holder that was killed changes no counter.
+//! How: open-file-description locks on single bytes of the pool's memory file. Every attempt uses
+//! its own description (the file re-opened through /proc), so that threads exclude each other as
+//! processes do. A waiter sleeps on a counter in the pool that changes when a gate opens. It also
+//! looks again every few milliseconds, because a killed holder changes no counter.
 //!
 //! Invariants
-//! 1. The kernel releases a gate when its holder dies: nobody waits for the dead beyond one look.
-//! 2. Closing other descriptors of the same file does not open a gate (it would with classic POSIX locks).
+//! 1. The kernel releases a gate when its holder dies: nobody waits for a dead holder beyond one
+//!    look.
+//! 2. Closing other descriptors of the same file does not open a gate (with classic POSIX locks, it
+//!    would).
 //! 3. Every wait ends by its deadline.
 //!
-//! Faults survived: death of a holder or waiter at any point; a neighbour that scribbles over the counter (only
-//! the speed of waking suffers).
-//! A child forked while a gate is held lets go of the description before it does anything else ([`orcheck_io::descriptor`]).
+//! Faults survived: death of a holder or waiter at any point; a neighbour that overwrites the
+//! counter (which only slows waking). A child that is forked while a gate is held releases the
+//! description before it does anything else ([`orcheck_io::descriptor`]).
 //!
-//! Not here: which byte means what (the engine).
+//! Not here: the meaning of each byte (the engine).
 
 use crate::pool::{Mapping, Pool};
 use orcheck_format::sabotage::{Switch, off};
@@ -28,16 +30,16 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a waiter sleeps before it looks whether a holder has died.
+/// How long a waiter sleeps before it checks whether a holder has died.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
-/// The gates of a pool; one per byte number below 2^63.
+/// The gates of a pool; one for each byte number below 2^63.
 pub struct Gates {
     file: OwnedFd,
     map: Arc<Mapping>,
 }
 
-/// A gate that is held; dropping it opens the gate.
+/// A held gate; dropping it opens the gate.
 #[must_use = "a gate that is dropped is open again"]
 pub struct Gate {
     holder: Living,
@@ -57,8 +59,8 @@ impl Gates {
         })
     }
 
-    /// Closes the gate `byte` behind us, waiting at most `timeout` for its present holder. `Unavailable` at the
-    /// deadline.
+    /// Locks the gate `byte`, waiting at most `timeout` for its present holder. `Unavailable` at
+    /// the deadline.
     pub fn lock(&self, byte: u64, timeout: Duration) -> Result<Gate> {
         let longest = if off(Switch::GateDeadline) {
             timeout.saturating_mul(300)
@@ -100,7 +102,7 @@ impl Gates {
         }
     }
 
-    /// Closes the gate if nobody holds it.
+    /// Locks the gate if nobody holds it.
     pub fn try_lock(&self, byte: u64) -> Result<Option<Gate>> {
         let gate = self.gate()?;
         Ok(if gate.close(byte)? { Some(gate) } else { None })
@@ -113,7 +115,7 @@ impl Gates {
             .map_err(|errno| os_error(errno, format_args!("look at gate {byte}")))
     }
 
-    /// An open gate: a description of the file that holds nothing yet.
+    /// An open gate: a description of the file that holds no lock yet.
     fn gate(&self) -> Result<Gate> {
         let holder = reopen(&self.file)
             .map_err(|errno| rustix_error(errno, "open the pool's memory again for a lock"))?;

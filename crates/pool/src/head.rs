@@ -1,19 +1,19 @@
-//! The head of the pool's memory: its shape, and where each shared part lies.
+//! Defines the head of the pool's memory: its shape, and the offset of each shared part.
 //!
-//! How: 64 bytes describe the shape; all offsets follow from it by checked arithmetic. Whoever attaches copies
-//! those bytes once and from then on uses only its own copy.
+//! How: 64 bytes describe the shape; all offsets follow from it by checked arithmetic. A process
+//! that attaches copies those bytes once, and from then on uses only its own copy.
 //!
 //! Invariants
-//! 1. A layout is only made from a shape whose every count is bounded and whose total fits.
+//! 1. A layout is made only from a shape whose counts are all bounded and whose total fits.
 //! 2. Parts never overlap; the chunk area starts at a multiple of 2 MiB.
 //!
-//! Faults survived: a head of nonsense (refused with what was found).
+//! Faults survived: an invalid head (refused, with what was found).
 //! Not here: the mapping itself (see [`crate::pool`]).
 
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result};
 
-/// The shape of a pool: how much memory, and how many shared words and rings beside it.
+/// The shape of a pool: how much memory it has, and how many shared words and rings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolShape {
     /// Size of a chunk in bytes; a multiple of 4096, at most 1 GiB.
@@ -22,17 +22,17 @@ pub struct PoolShape {
     pub chunk_count: u32,
     /// Number of shared 64-bit words; at most 1,048,576.
     pub words: u32,
-    /// Number of rings; at most 65,536.
+    /// Number of entries of each ring; 1 to 1,048,576 if there are rings.
     pub rings: u32,
     /// Entries of each ring; 1 to 1,048,576 when there are rings.
     pub ring_entries: u32,
 }
 
 impl PoolShape {
-    /// The usual chunk: 4 MiB.
+    /// The default chunk size: 4 MiB.
     pub const CHUNK_BYTES: u32 = 4 << 20;
 
-    /// A pool of usual chunks that holds at least `len_bytes`.
+    /// A pool of chunks of the default size that holds at least `len_bytes`.
     pub fn of_len(len_bytes: u64, words: u32, rings: u32, ring_entries: u32) -> Result<PoolShape> {
         let chunks = len_bytes.div_ceil(u64::from(Self::CHUNK_BYTES)).max(1);
         let chunk_count = u32::try_from(chunks)
@@ -47,7 +47,7 @@ impl PoolShape {
         Layout::of(shape).map(|_| shape)
     }
 
-    /// Bytes of all chunks together.
+    /// Total length of all chunks.
     #[must_use]
     pub fn len_bytes(&self) -> u64 {
         u64::from(self.chunk_bytes) * u64::from(self.chunk_count)
@@ -150,7 +150,7 @@ pub(crate) fn encode(shape: PoolShape, total: u64) -> [u8; HEAD_BYTES] {
     head
 }
 
-/// The shape and layout of a head, checked against the size of the memory it was found in.
+/// The shape and layout of a head, checked against the size of the memory that holds it.
 pub(crate) fn decode(head: &[u8; HEAD_BYTES], file_len: u64) -> Result<(PoolShape, Layout)> {
     if head[0..8] != MAGIC {
         return Err(Error::corrupt(format!(

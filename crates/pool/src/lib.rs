@@ -1,16 +1,17 @@
-//! The staging pool: memory that the ranks of a node share, and the copy into it that the program waits for.
+//! Implements the staging pool: memory that the ranks of a node share, and the copy into it for
+//! which the program waits.
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `pool.rs` | the pool: chunks, who has them, waiting for one |
-//! | `head.rs`, `bitmap.rs`, `ring.rs` | what lies at its start: its shape, which chunks are taken, descriptors on their way |
-//! | `pages.rs`, `numa.rs` | what its memory is made of, and where it lies |
+//! | `pool.rs` | the pool: its chunks, their owners, waiting for a chunk |
+//! | `head.rs`, `bitmap.rs`, `ring.rs` | its head: shape, taken chunks, descriptors in flight |
+//! | `pages.rs`, `numa.rs` | the pages of its memory, and their placement |
 //! | `gate.rs` | locks between the processes of a node |
-//! | `copy.rs`, `copy/fold.rs` | copy and checksum in one pass; a kernel for each kind of processor |
-//! | `uring.rs` | from the pool to the disk, with pages pinned once |
-//! | `track.rs` | which pages of the program's memory were written |
+//! | `copy.rs`, `copy/fold.rs` | copy and checksum in one pass; a kernel per kind of processor |
+//! | `uring.rs` | writes from the pool to the disk, with pages pinned once |
+//! | `track.rs` | finds which pages of the program's memory were written |
 //!
-//! Not here: what is staged when, and what of it is written where (the engine).
+//! Not here: when something is staged, and where it is written (the engine).
 
 // It reads the kernel's files about this machine's memory and this process's pages.
 #![allow(clippy::disallowed_methods)]
@@ -26,7 +27,8 @@ mod ring;
 mod track;
 mod uring;
 
-// By this name in every module, so that two of them can be tested under the atomics of another scheduler.
+// Every module uses this name, so that two of them can be tested with the atomics of another
+// scheduler.
 use orcheck_io::sync;
 
 pub use copy::{Kernel, check_choice, copy_crc_by, kernel};

@@ -1,17 +1,22 @@
-//! Memory nodes: which processors and which memory belong together, and where the pool's pages go.
+//! Finds memory nodes (which processors and which memory belong together), and places the pool's
+//! pages on them.
 //!
-//! How: /sys/devices/system/node says which nodes have memory and which processors are theirs. A rank's part of
-//! the pool is asked for on the node of the processors that the rank may run on (MPOL_PREFERRED), or spread over
-//! its nodes when it may run on several (MPOL_INTERLEAVE); the policy belongs to the shared memory itself, so
-//! that it holds whoever touches a page first. Threads that help a rank to copy are spread over the same nodes.
+//! How: /sys/devices/system/node says which nodes have memory, and which processors they have. A
+//! rank's part of the pool is requested on the node of the processors that the rank may run on
+//! (MPOL_PREFERRED), or spread over its nodes if there are several (MPOL_INTERLEAVE). The policy
+//! belongs to the shared memory itself, so that it applies whoever touches a page first. Threads
+//! that help a rank to copy are spread over the same nodes.
 //!
 //! Invariants
-//! 1. On a machine with one memory node nothing is asked for and nothing is pinned.
-//! 2. A policy is a wish: a full node, an old kernel or a container that hides /sys costs speed, never memory.
-//! 3. No thread is pinned to a processor outside the set that it was given.
+//! 1. On a machine with one memory node, nothing is requested and nothing is pinned.
+//! 2. A policy is only a hint: a full node, an old kernel or a container that hides /sys costs
+//!    speed, never memory.
+//! 3. No thread is pinned to a processor outside its given set.
 //!
-//! Faults survived: files that are missing, empty or nonsense; nodes without memory or without processors.
-//! Not here: which rank uses which chunks (the engine), sockets for CP-threads (see [`orcheck_io::machine`]).
+//! Faults survived: files that are missing, empty or invalid; nodes without memory or without
+//! processors.
+//! Not here: which rank uses which chunks (the engine), sockets for CP-threads (see
+//! [`orcheck_io::machine`]).
 #![allow(unsafe_code)]
 
 use orcheck_format::Result;
@@ -20,9 +25,9 @@ use orcheck_io::machine::{cpuset, parse_list, pin_current_thread};
 use orcheck_io::memory::Span;
 use std::path::Path;
 
-/// Where the kernel describes them.
+/// Where the kernel describes memory nodes.
 const NODES: &str = "/sys/devices/system/node";
-/// Nodes that are looked at; the kernel's own limit is 1024.
+/// Maximum number of nodes considered; the kernel's own limit is 1024.
 const MAX_NODES: usize = 1024;
 
 /// A memory node that has both memory and processors.
@@ -34,7 +39,7 @@ pub struct MemoryNode {
     pub cpus: Vec<u32>,
 }
 
-/// The memory nodes of this machine, as far as it tells; empty if it does not.
+/// The memory nodes of this machine, as far as it reports them; may be empty.
 #[must_use]
 pub fn memory_nodes() -> Vec<MemoryNode> {
     memory_nodes_in(Path::new(NODES))
@@ -43,7 +48,7 @@ pub fn memory_nodes() -> Vec<MemoryNode> {
 fn memory_nodes_in(root: &Path) -> Vec<MemoryNode> {
     let read = |name: String| std::fs::read_to_string(root.join(name)).unwrap_or_default();
     let with_memory = read("has_memory".into());
-    // Where the kernel does not say which have memory, a node that is online counts.
+    // If the kernel does not report which nodes have memory, all online nodes count.
     let ids = if with_memory.is_empty() {
         parse_list(&read("online".into()))
     } else {
@@ -59,8 +64,8 @@ fn memory_nodes_in(root: &Path) -> Vec<MemoryNode> {
         .collect()
 }
 
-/// The part of the machine that this thread may run on, by memory node: nothing on a machine with one node, or
-/// where the kernel does not say.
+/// The part of the machine that this thread may run on, by memory node; empty on a machine with one
+/// node, or if the kernel does not report it.
 #[must_use]
 pub fn own_nodes() -> Vec<MemoryNode> {
     share_of(memory_nodes(), &cpuset())
@@ -80,20 +85,21 @@ fn share_of(nodes: Vec<MemoryNode>, allowed: &[u32]) -> Vec<MemoryNode> {
         .collect()
 }
 
-/// Lets the calling thread, helper number `which` of a rank, run on the processors of one of `nodes` only, so
-/// that helpers are spread over them. With fewer than two nodes nothing changes.
+/// Restricts the calling thread, helper number `which` of a rank, to the processors of one of
+/// `nodes`, so that helpers are spread over them. With fewer than two nodes, nothing changes.
 pub fn spread_helper(nodes: &[MemoryNode], which: usize) {
     if nodes.len() < 2 {
         return;
     }
-    // Refused: it runs wherever the scheduler likes, as without us.
+    // If this is refused, the scheduler decides, as it would without us.
     let _ = pin_current_thread(&nodes[which % nodes.len()].cpus);
 }
 
 const MPOL_PREFERRED: libc::c_long = 1;
 const MPOL_INTERLEAVE: libc::c_long = 3;
 
-/// Asks that pages of shared memory not there yet come from `nodes`: one is preferred, several take turns.
+/// Requests pages of shared memory that do not exist yet from `nodes`: one is preferred, several
+/// are interleaved.
 pub(crate) fn ask_for(span: Span, nodes: &[u32]) -> Result<()> {
     let mut mask = [0u64; MAX_NODES / 64];
     for node in nodes {
@@ -106,8 +112,8 @@ pub(crate) fn ask_for(span: Span, nodes: &[u32]) -> Result<()> {
     } else {
         MPOL_INTERLEAVE
     };
-    // SAFETY: the kernel reads the mask, a live array of that many bits (it counts one more than there are), and
-    // changes no contents of the span, which is mapped memory of ours.
+    // SAFETY: the kernel reads the mask, a live array of that many bits (it counts one more than
+    // there are), and changes no contents of the span, which is mapped memory of ours.
     let done = unsafe {
         libc::syscall(
             libc::SYS_mbind,
@@ -157,12 +163,12 @@ mod tests {
             ("online", "0-3,8\n"),
             ("node0/cpulist", "0-3,16-19\n"),
             ("node1/cpulist", "4-7\n"),
-            ("node2/cpulist", "\n"),     // memory alone, as an accelerator's
+            ("node2/cpulist", "\n"), // memory alone, like that of an accelerator
             ("node3/cpulist", "8-11\n"), // processors alone
             ("node8/cpulist", "nonsense,12\n"),
         ]);
         let found = memory_nodes_in(scratch.path());
-        // Breaks if: a node without memory or without processors is placed on.
+        // Breaks if: memory is placed on a node without memory or without processors.
         assert_eq!(
             found,
             [
@@ -195,7 +201,7 @@ mod tests {
         assert_eq!(memory_nodes_in(Path::new("/nowhere")), []);
     }
 
-    // Breaks if: one node is placed on or pinned to.
+    // Breaks if: memory or threads are placed on a single node.
     #[test]
     fn one_node_changes_nothing() {
         assert_eq!(share_of(vec![node(0, &[0, 1])], &[0, 1]), []);

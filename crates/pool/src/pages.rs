@@ -1,16 +1,17 @@
-//! What the pool's memory is made of: a memory file, of usual or of huge pages, and where it is mapped.
+//! Provides the pool's memory: a memory file with normal or huge pages, and its mapping.
 //!
-//! How: a memfd. From the machine's reserve of huge pages (hugetlb) if that was asked for and the reserve holds
-//! all of it; else of usual pages, for which transparent huge pages may be asked by an advice, which the kernel
-//! follows if its administrator lets it (`/sys/kernel/mm/transparent_hugepage/shmem_enabled`). The mapping is
-//! aligned so that either fits. See `docs/adr/0009-huge-pages-only-when-asked.md` for what was measured.
+//! How: the memory is a memfd. It comes from the machine's reserve of huge pages (hugetlb) if that
+//! is requested and the reserve is large enough. Otherwise it has normal pages, for which advice
+//! may request transparent huge pages; the kernel follows the advice if its administrator permits
+//! (`/sys/kernel/mm/transparent_hugepage/shmem_enabled`). The mapping is aligned for both. See
+//! `docs/adr/0009-huge-pages-only-when-asked.md` for measurements.
 //!
 //! Invariants
-//! 1. Huge pages that cannot be had are no failure: usual pages take their place.
-//! 2. Memory from the reserve is reserved as a whole when it is created; no access can fail later.
+//! 1. Unavailable huge pages are not an error: normal pages replace them.
+//! 2. Memory from the reserve is reserved as a whole when it is created; no later access can fail.
 //!
 //! Faults survived: an empty reserve, kernels and containers without either kind.
-//! Not here: which part is used for what (see [`crate::pool`]), memory nodes (see [`crate::numa`]).
+//! Not here: the use of each part (see [`crate::pool`]), memory nodes (see [`crate::numa`]).
 #![allow(unsafe_code)]
 
 use orcheck_format::{Error, Result};
@@ -23,13 +24,13 @@ use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Pages larger than usual for the pool.
+/// The size of the pool's pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HugePages {
-    /// Whatever the kernel gives unasked.
+    /// Whatever the kernel gives without a request.
     #[default]
     Off,
-    /// Transparent ones, asked for by an advice.
+    /// Transparent huge pages, requested by advice.
     Transparent,
     /// From the machine's reserve, if it holds the whole pool.
     Reserved,
@@ -38,7 +39,7 @@ pub enum HugePages {
 /// The size of a huge page where Orcheck uses them.
 pub(crate) const HUGE_BYTES: usize = 2 << 20;
 
-/// Why a pool of `len` bytes cannot be made.
+/// The error that a pool of `len` bytes cannot be made.
 pub(crate) fn cannot_create(len: u64, errno: Errno) -> Error {
     let error = rustix_error(errno, format_args!("create a pool of {len} bytes"));
     match errno {
@@ -48,7 +49,7 @@ pub(crate) fn cannot_create(len: u64, errno: Errno) -> Error {
     }
 }
 
-/// A memory file of `len` bytes whose parts are multiples of `part`.
+/// Makes a memory file of `len` bytes whose parts are multiples of `part`.
 pub(crate) fn memory_file(len: u64, part: u64, huge: HugePages) -> Result<OwnedFd> {
     let what = |errno| cannot_create(len, errno);
     let fits = len.is_multiple_of(HUGE_BYTES as u64) && part.is_multiple_of(HUGE_BYTES as u64);
@@ -64,7 +65,7 @@ pub(crate) fn memory_file(len: u64, part: u64, huge: HugePages) -> Result<OwnedF
     Ok(file)
 }
 
-/// The same of huge pages; `None` when the reserve does not hold it.
+/// The same with huge pages; `None` if the reserve is too small.
 fn reserved_file(len: u64) -> Option<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC
         | MemfdFlags::ALLOW_SEALING
@@ -90,8 +91,8 @@ pub(crate) fn map(file: impl AsFd, len: usize) -> Result<*mut u8> {
         .ok_or_else(|| Error::invalid(format!("a pool of {len} bytes: too large")))?;
     let nothing = ProtFlags::empty();
     let private = MapFlags::PRIVATE | MapFlags::NORESERVE;
-    // SAFETY: fresh addresses of the kernel's choice, then a part of them replaced by the file and the rest given
-    // back; nobody else knows of them.
+    // SAFETY: fresh addresses of the kernel's choice, then a part of them replaced by the file and
+    // the rest given back; nobody else knows of them.
     unsafe {
         let found =
             mm::mmap_anonymous(std::ptr::null_mut(), room, nothing, private).map_err(what)?;
@@ -114,7 +115,7 @@ pub(crate) fn map(file: impl AsFd, len: usize) -> Result<*mut u8> {
     }
 }
 
-/// Asks for transparent huge pages; `false` where the kernel knows none.
+/// Requests transparent huge pages; `false` if the kernel does not have them.
 pub(crate) fn prefer_huge(span: Span) -> bool {
     // SAFETY: a part of our own mapping; the advice changes no contents.
     unsafe {
@@ -127,8 +128,8 @@ pub(crate) fn prefer_huge(span: Span) -> bool {
     .is_ok()
 }
 
-/// Puts pages behind a part of the mapping and into this process's page tables, as writing to it would.
-/// `Ok(false)`: before kernel 5.14 there is no such call.
+/// Allocates pages for a part of the mapping and maps them in this process, as a write would.
+/// `Ok(false)`: kernels before 5.14 do not have this call.
 pub(crate) fn populate(span: Span) -> std::result::Result<bool, Errno> {
     // SAFETY: a part of our own mapping; populating changes no contents.
     let done = unsafe {
@@ -145,13 +146,13 @@ pub(crate) fn populate(span: Span) -> std::result::Result<bool, Errno> {
     }
 }
 
-/// Faults every page in without changing its contents, even while others write it.
+/// Faults in every page without changing its contents, even while others write it.
 pub(crate) fn touch(span: Span) {
     for at in (0..span.len_bytes()).step_by(4096) {
-        // SAFETY: inside the span, a multiple of 4096 from its page-aligned start; adding nothing atomically is
-        // invisible to everybody else.
+        // SAFETY: inside the span, a multiple of 4096 from its page-aligned start; adding nothing
+        // atomically is invisible to everybody else.
         let cell = unsafe { &*span.pointer().add(at).cast::<AtomicU64>() };
-        // A nothing that the compiler can see is no write: it left the whole loop out.
+        // An addition of zero that the compiler recognises is no write: it removed the whole loop.
         cell.fetch_add(std::hint::black_box(0), Ordering::Relaxed);
     }
 }

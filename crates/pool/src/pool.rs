@@ -1,23 +1,27 @@
-//! The staging pool: one piece of memory that the ranks of a node share, cut into chunks.
+//! Implements the staging pool: memory that the ranks of a node share, divided into chunks.
 //!
-//! How: a sealed memfd, mapped by every process that has its descriptor. The head holds a bitmap of the chunks
-//! taken, a bitmap of the chunks that have memory behind them, words and rings; the rest is chunks. Taking and
-//! giving are lock-free; waiting is a futex on a counter of chunks given back.
+//! How: the pool is a sealed memfd, mapped by every process that has its descriptor. The head holds
+//! a bitmap of the taken chunks, a bitmap of the chunks that have memory, words and rings; the rest
+//! is chunks. Taking and returning a chunk is lock-free; waiting is a futex on a counter of
+//! returned chunks.
 //!
 //! Invariants
-//! 1. The memfd can neither shrink nor grow (seals), so the mapping never ends early under anybody's access.
-//! 2. The shape is copied once from the head and checked; indices read from shared memory are checked before
-//!    every use, so that a neighbour's nonsense never leads outside the mapping.
-//! 3. A chunk is handed to one taker at a time. A [`Chunk`] is its token: not clonable, given back explicitly,
-//!    and leaked (until the pool goes) when dropped, because another process may hold its number.
-//! 4. A chunk is handed out only after the kernel has put memory behind it, so that a lack of memory is an error
-//!    here and never a SIGBUS in the copy.
-//! 5. The mapping is not inherited by a forked child; a child attaches again by the descriptor.
+//! 1. The memfd can neither shrink nor grow (seals), so an access never runs past the end of the
+//!    file.
+//! 2. The shape is copied once from the head and checked. Indices read from shared memory are
+//!    checked before every use, so that a neighbour's invalid data never leads outside the mapping.
+//! 3. A chunk is given to one taker at a time. A [`Chunk`] is its token: it cannot be cloned, is
+//!    returned explicitly, and is leaked (until the pool is gone) when dropped, because another
+//!    process may hold its number.
+//! 4. A chunk is given out only after the kernel has allocated its memory, so that a lack of memory
+//!    is an error here and never a SIGBUS in the copy.
+//! 5. A forked child does not inherit the mapping; it attaches again by the descriptor.
 //!
-//! Faults survived: a process that dies at any point holding chunks (they stay taken: the engine, which knows
-//! what they were for, gives them back), dies while waiting, or scribbles over the head.
+//! Faults survived: a process that dies at any point while holding chunks (they stay taken: the
+//! engine, which knows their purpose, returns them), dies while waiting, or overwrites the head.
 //!
-//! Not here: what the memory consists of (`pages`, `numa`), what the words, rings and chunks mean (the engine), locks between processes (see [`crate::gate`]).
+//! Not here: the memory itself (`pages`, `numa`), the meaning of words, rings and chunks (the
+//! engine), locks between processes (see [`crate::gate`]).
 #![allow(unsafe_code)]
 
 use crate::bitmap::Bitmap;
@@ -49,11 +53,11 @@ pub use crate::pages::HugePages;
 const SEALS: SealFlags = SealFlags::SHRINK
     .union(SealFlags::GROW)
     .union(SealFlags::SEAL);
-/// How long a waiter for a chunk sleeps before it looks again by itself: a wake-up may have gone to a process
-/// that died before using it.
+/// How long a waiter for a chunk sleeps before it looks again by itself: a wake-up may have gone to
+/// a process that died before using it.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// Most bytes of neighbouring chunks that one write takes.
+/// Maximum length of adjacent chunks that one write covers.
 const RUN_BYTES: u32 = 16 << 20;
 
 /// The mapped memory; shared by the pool and the gates made from it.
@@ -64,7 +68,8 @@ pub(crate) struct Mapping {
     owner: Option<Pid>,
 }
 
-// SAFETY: the mapping is shared memory; all access is through atomics or through spans with their own promise.
+// SAFETY: the mapping is shared memory; all access is through atomics or through spans with their
+// own promise.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -72,7 +77,8 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     fn new(file: OwnedFd, layout: Layout) -> Result<Mapping> {
         let len = layout.total as usize;
-        // The file's size is sealed and equals `len`, or nobody else has the file yet (see both callers).
+        // The file's size is sealed and equals `len`, or nobody else has the file yet (see both
+        // callers).
         let start = pages::map(&file, len)?;
         let owner = Some(rustix::process::getpid());
         let mapping = Mapping {
@@ -100,8 +106,8 @@ impl Mapping {
     /// `count` words in the head.
     fn words(&self, at: u64, count: usize) -> &[AtomicU64] {
         debug_assert!(at + 8 * count as u64 <= self.layout.area && at.is_multiple_of(8));
-        // SAFETY: inside the head of the live mapping (callers take `at` and `count` from the layout), aligned,
-        // and only ever accessed atomically.
+        // SAFETY: inside the head of the live mapping (callers take `at` and `count` from the
+        // layout), aligned, and only ever accessed atomically.
         unsafe { std::slice::from_raw_parts(self.start.add(at as usize).cast(), count) }
     }
 
@@ -116,7 +122,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // In a forked child the mapping was never there, and its addresses may belong to something else by now.
+        // In a forked child the mapping was never there, and its addresses may belong to something
+        // else by now.
         if self.owner == Some(rustix::process::getpid()) {
             // SAFETY: our own mapping of exactly this length; no reference outlives `self`.
             let _ = unsafe { mm::munmap(self.start.cast::<c_void>(), self.layout.total as usize) };
@@ -124,7 +131,7 @@ impl Drop for Mapping {
     }
 }
 
-/// The token of a chunk that was taken. Give it back by [`Pool::give`].
+/// The token of a taken chunk. Return it with [`Pool::give`].
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a chunk that is dropped stays taken"]
 pub struct Chunk {
@@ -138,14 +145,15 @@ impl Chunk {
         self.index
     }
 
-    /// Turns the token into a number, to cross to another process; [`Chunk::from_index`] turns it back.
+    /// Turns the token into a number, to pass it to another process; [`Chunk::from_index`] turns it
+    /// back.
     #[must_use]
     pub fn into_index(self) -> u32 {
         self.index
     }
 
-    /// The token of a chunk whose number came from elsewhere; it must exist and be taken. The sender must have
-    /// given up its own token.
+    /// The token of a chunk whose number came from elsewhere; the chunk must exist and be taken.
+    /// The sender must have given up its own token.
     pub fn from_index(pool: &Pool, index: u32) -> Result<Chunk> {
         let count = pool.shape.chunk_count;
         if index >= count && !off(Switch::TakenChunk) {
@@ -162,7 +170,8 @@ impl Chunk {
     }
 }
 
-/// Many copies into one chunk; dropping it orders them before whatever tells others of the chunk.
+/// Many copies into one chunk; dropping it orders them before whatever tells others about the
+/// chunk.
 pub struct Fill<'a> {
     pool: &'a Pool,
     chunk: &'a Chunk,
@@ -172,7 +181,7 @@ impl Fill<'_> {
     /// As [`Pool::stage`].
     ///
     /// # Panics
-    /// When it does not fit into the chunk.
+    /// If it does not fit into the chunk.
     pub fn stage(&mut self, at: u32, from: Span) -> u64 {
         self.pool.stage_unordered(self.chunk, at, from)
     }
@@ -184,26 +193,27 @@ impl Drop for Fill<'_> {
     }
 }
 
-/// The pool; see the module. Dropping it unmaps the memory once no [`crate::gate::Gates`] made from it are left.
+/// The pool; see the module. Dropping it unmaps the memory once no [`crate::gate::Gates`] made from
+/// it are left.
 pub struct Pool {
-    /// The way of the chunks to the disk; goes before the mapping does.
+    /// Writes chunks to the disk; dropped before the mapping.
     uring: Uring,
     pub(crate) map: Arc<Mapping>,
     shape: PoolShape,
     layout: Layout,
-    /// Whether transparent huge pages are wished for.
+    /// Whether transparent huge pages are requested.
     huge: AtomicBool,
-    /// The memory nodes that this process may use, where there are several.
+    /// The memory nodes that this process may use, if there are several.
     nodes: OnceLock<Vec<MemoryNode>>,
 }
 
 impl Pool {
-    /// Makes the memory, empty and without anything behind its chunks yet.
+    /// Creates the memory, empty and without pages for its chunks yet.
     pub fn create(shape: PoolShape) -> Result<Pool> {
         Self::create_of(shape, HugePages::Off)
     }
 
-    /// The same, of huge pages where they can be had.
+    /// The same with huge pages, if available.
     pub fn create_of(shape: PoolShape, huge: HugePages) -> Result<Pool> {
         let layout = Layout::of(shape)?;
         let what = |errno| pages::cannot_create(layout.total, errno);
@@ -214,7 +224,8 @@ impl Pool {
         let used = layout.rings + u64::from(shape.rings) * layout.ring_stride;
         retry(|| fs::fallocate(&file, FallocateFlags::empty(), 0, used)).map_err(what)?;
         let map = Mapping::new(file, layout)?;
-        // SAFETY: the head of our own mapping, which has memory behind it, and nobody else has the file yet.
+        // SAFETY: the head of our own mapping, which has memory behind it, and nobody else has the
+        // file yet.
         let head = unsafe { Span::new(map.start, HEAD_BYTES) };
         orcheck_io::memory::fill_span(head, &head::encode(shape, layout.total));
         fs::fcntl_add_seals(&map.file, SEALS).map_err(what)?;
@@ -241,7 +252,7 @@ impl Pool {
         }
     }
 
-    /// Maps a pool that another process made.
+    /// Maps a pool that another process created.
     pub fn attach(fd: OwnedFd) -> Result<Pool> {
         let what = |errno| rustix_error(errno, "attach to the pool");
         let seals = fs::fcntl_get_seals(&fd).map_err(what)?;
@@ -265,8 +276,8 @@ impl Pool {
         Ok(Pool::of(Mapping::new(fd, layout)?, shape, layout))
     }
 
-    /// From now on this process asks for transparent huge pages where the pool gets new memory, if that is what
-    /// `huge` says.
+    /// From now on, this process requests transparent huge pages for new memory of the pool, if
+    /// `huge` says so.
     pub fn prefer_huge(&self, huge: HugePages) {
         if huge == HugePages::Transparent && self.page_bytes() < pages::HUGE_BYTES as u64 {
             let all = self.run_span(0, self.shape.chunk_count);
@@ -274,17 +285,19 @@ impl Pool {
         }
     }
 
-    /// The pages that the memory is certain to consist of: huge ones when it comes from the machine's reserve.
+    /// The size of the pages that the memory certainly consists of: huge ones if it comes from the
+    /// machine's reserve.
     #[must_use]
     pub fn page_bytes(&self) -> u64 {
         fs::fstatfs(&self.map.file).map_or(4096, |stat| u64::try_from(stat.f_bsize).unwrap_or(4096))
     }
 
-    /// Asks that memory not there yet behind these chunks comes from these memory nodes (see [`crate::numa`]),
-    /// over which this process's helpers in copying are then spread. None: nothing changes.
+    /// Requests that new memory for these chunks comes from these memory nodes (see
+    /// [`crate::numa`]), over which this process's copy helpers are then spread. With no nodes,
+    /// nothing changes.
     ///
     /// # Errors
-    /// What the kernel says; the memory then comes from wherever it is.
+    /// The error of the kernel; the memory then comes from anywhere.
     pub fn place(&self, first_chunk: u32, chunks: u32, nodes: Vec<MemoryNode>) -> Result<()> {
         if nodes.is_empty() || chunks == 0 {
             return Ok(());
@@ -295,7 +308,8 @@ impl Pool {
         asked
     }
 
-    /// Called by helper thread number `which` that copies for this process: it runs near the memory.
+    /// Called by helper thread number `which` that copies for this process; makes it run near the
+    /// memory.
     pub fn spread_helper(&self, which: usize) {
         numa::spread_helper(self.nodes.get().map_or(&[], Vec::as_slice), which);
     }
@@ -323,13 +337,14 @@ impl Pool {
         self.bitmap(self.layout.taken)
     }
 
-    /// Puts memory behind chunks that have none yet.
+    /// Allocates memory for chunks that have none yet.
     fn back(&self, first: u32, chunks: u32) -> Result<()> {
         let backed = self.bitmap(self.layout.backed);
         if (first..first + chunks).all(|index| backed.has(index)) {
             return Ok(());
         }
-        // A hole in the file is filled by huge pages only through a mapping that asks for them.
+        // The kernel fills a hole in the file with huge pages only through a mapping that requests
+        // them.
         let filled = self.huge.load(Ordering::Relaxed)
             && pages::populate(self.run_span(first, chunks)) == Ok(true);
         if !filled {
@@ -373,14 +388,14 @@ impl Pool {
         }
     }
 
-    /// Takes the lowest free chunk from `near` upwards, then from 0. `None` when all are taken, or when the
-    /// kernel has no memory for it.
+    /// Takes the lowest free chunk from `near` upwards, then from 0. `None` if all are taken, or if
+    /// the kernel has no memory for it.
     pub fn try_take(&self, near: u32) -> Option<Chunk> {
         self.take_backed(near).unwrap_or_default()
     }
 
-    /// Takes a chunk, waiting until one is given back. `Unavailable` at the deadline, `NoSpace` when the kernel
-    /// has no memory for it.
+    /// Takes a chunk, waiting until one is returned. `Unavailable` at the deadline, `NoSpace` if
+    /// the kernel has no memory for it.
     pub fn take(&self, near: u32, timeout: Duration) -> Result<Chunk> {
         if let Some(chunk) = self.take_backed(near)? {
             return Ok(chunk);
@@ -394,7 +409,8 @@ impl Pool {
         let freed = self.map.short(self.layout.freed);
         let waiters = self.map.short(self.layout.freed_waiters);
         loop {
-            // Announced first, then looked: a chunk given in between changes the counter or finds the waiter.
+            // Announce first, then look: a chunk that is returned in between changes the counter or
+            // finds the waiter.
             waiters.fetch_add(1, Ordering::SeqCst);
             let seen = freed.load(Ordering::SeqCst);
             let found = self.take_backed(near);
@@ -419,18 +435,19 @@ impl Pool {
         }
     }
 
-    /// Chunks that are free now.
+    /// The number of chunks that are free now.
     #[must_use]
     pub fn free_chunks(&self) -> u32 {
         self.taken().free()
     }
 
-    /// Gives a chunk back and wakes a waiter.
+    /// Returns a chunk and wakes a waiter.
     pub fn give(&self, chunk: Chunk) {
         self.release(chunk.index, 1);
     }
 
-    /// Takes `chunks` neighbouring chunks, the highest that are free, and returns the number of the first.
+    /// Takes `chunks` adjacent chunks, the highest that are free, and returns the number of the
+    /// first.
     #[must_use]
     pub fn take_run(&self, chunks: u32) -> Option<u32> {
         let first = self.taken().claim_run(chunks)?;
@@ -441,10 +458,10 @@ impl Pool {
         Some(first)
     }
 
-    /// Gives a run back. The numbers must be those of [`Pool::take_run`].
+    /// Returns a run. The numbers must be those of [`Pool::take_run`].
     ///
     /// # Panics
-    /// When the run reaches beyond the pool.
+    /// If the run reaches beyond the pool.
     pub fn give_run(&self, first: u32, chunks: u32) {
         self.check_run(first, chunks);
         self.release(first, chunks);
@@ -468,7 +485,8 @@ impl Pool {
         }
     }
 
-    /// Empties bitmap and rings, for another engine than the one that ended. Only while nobody takes or gives.
+    /// Empties bitmap and rings for the successor of an engine. Call this only while nobody takes
+    /// or returns chunks.
     pub fn renew(&self) {
         self.taken().release(0, self.shape.chunk_count);
         for number in 0..self.shape.rings {
@@ -476,10 +494,10 @@ impl Pool {
         }
     }
 
-    /// Marks chunks as taken that were before [`Self::renew`].
+    /// Marks chunks as taken that were taken before [`Self::renew`].
     ///
     /// # Panics
-    /// When the run reaches beyond the pool.
+    /// If the run reaches beyond the pool.
     pub fn take_again(&self, first: u32, chunks: u32) {
         self.check_run(first, chunks);
         self.taken().mark(first, chunks);
@@ -498,8 +516,9 @@ impl Pool {
         if end > self.shape.len_bytes() {
             return None;
         }
-        // SAFETY: inside the chunk area of the mapping, which lives as long as `self`; whoever keeps the span
-        // longer than the pool breaks the promise that every holder of spans has given.
+        // SAFETY: inside the chunk area of the mapping, which lives as long as `self`; whoever
+        // keeps the span longer than the pool breaks the promise that every holder of spans has
+        // given.
         Some(unsafe {
             Span::new(
                 self.map.start.add((self.layout.area + at) as usize),
@@ -511,7 +530,7 @@ impl Pool {
     /// The memory of a run of chunks.
     ///
     /// # Panics
-    /// When the run reaches beyond the pool.
+    /// If the run reaches beyond the pool.
     #[must_use]
     pub fn run_span(&self, first: u32, chunks: u32) -> Span {
         self.check_run(first, chunks);
@@ -522,7 +541,7 @@ impl Pool {
         }
     }
 
-    /// The part of a chunk's memory; panics when it reaches beyond the chunk.
+    /// A part of a chunk's memory; panics if it reaches beyond the chunk.
     fn part(&self, chunk: &Chunk, at: u32, len: usize) -> Span {
         self.run_span(chunk.index, 1).sub(at as usize, len)
     }
@@ -530,12 +549,13 @@ impl Pool {
     /// Copies `from` into the chunk at `at` and returns the CRC-64/NVME of the bytes, in one pass.
     ///
     /// # Panics
-    /// When it does not fit into the chunk.
+    /// If it does not fit into the chunk.
     pub fn stage(&self, chunk: &Chunk, at: u32, from: Span) -> u64 {
         self.fill(chunk).stage(at, from)
     }
 
-    /// Copies many pieces into the chunk; nobody may be told of them before what this returns is dropped.
+    /// Copies many pieces into the chunk; nobody may be told about them before the result is
+    /// dropped.
     #[must_use]
     pub fn fill<'a>(&'a self, chunk: &'a Chunk) -> Fill<'a> {
         Fill { pool: self, chunk }
@@ -544,9 +564,9 @@ impl Pool {
     /// Copies without ordering the stores.
     fn stage_unordered(&self, chunk: &Chunk, at: u32, from: Span) -> u64 {
         let to = self.part(chunk, at, from.len_bytes());
-        // SAFETY: `to` is pool memory of that length that the token's holder alone writes, `from` is valid for
-        // reads by its promise. Pool memory staged into another chunk does not overlap it; a chunk staged into
-        // itself would be refused by the assertion below.
+        // SAFETY: `to` is pool memory of that length that the token's holder alone writes, `from`
+        // is valid for reads by its promise. Pool memory staged into another chunk does not overlap
+        // it; a chunk staged into itself would be refused by the assertion below.
         unsafe {
             let (start, end) = (from.address(), from.address() + from.len_bytes());
             assert!(
@@ -560,7 +580,7 @@ impl Pool {
     /// Copies `bytes` into the chunk at `at`.
     ///
     /// # Panics
-    /// When it does not fit into the chunk.
+    /// If it does not fit into the chunk.
     pub fn put(&self, chunk: &Chunk, at: u32, bytes: &[u8]) {
         orcheck_io::memory::fill_span(self.part(chunk, at, bytes.len()), bytes);
     }
@@ -568,9 +588,9 @@ impl Pool {
     /// Zeroes `len` bytes of the chunk from `at`.
     ///
     /// # Panics
-    /// When it reaches beyond the chunk.
+    /// If it reaches beyond the chunk.
     pub fn zero(&self, chunk: &Chunk, at: u32, len: u32) {
-        // Not for nothing: glibc sets no bytes with a masked store, which took 330 ns where it was measured
+        // Worth a check: glibc sets no bytes with a masked store, which was measured to take 330 ns
         // (AVX-512, shared memory), once for every page that is copied by itself.
         if len == 0 {
             return;
@@ -580,7 +600,8 @@ impl Pool {
         unsafe { std::ptr::write_bytes(part.pointer(), 0, part.len_bytes()) };
     }
 
-    /// Any part of the chunk area; `at_bytes` counts from the start of chunk 0. `Invalid` when it reaches beyond.
+    /// Any part of the chunk area; `at_bytes` counts from the start of chunk 0. `Invalid` if it
+    /// reaches beyond.
     pub fn span(&self, at_bytes: u64, len: u64) -> Result<Span> {
         self.area(at_bytes, len).ok_or_else(|| {
             Error::invalid(format!(
@@ -590,7 +611,8 @@ impl Pool {
         })
     }
 
-    /// Where a span lies in the chunk area, in bytes from the start of chunk 0; `None` unless it is wholly inside.
+    /// Where a span lies in the chunk area, in bytes from the start of chunk 0; `None` unless it is
+    /// wholly inside.
     #[must_use]
     pub fn offset_of(&self, span: Span) -> Option<u64> {
         let area = self.map.start as usize + self.layout.area as usize;
@@ -599,8 +621,8 @@ impl Pool {
         (end <= self.shape.len_bytes()).then_some(at)
     }
 
-    /// Chunks that are best written by one call, when they lie side by side and the first one's number is a multiple
-    /// of this.
+    /// The number of chunks that are best written by one call, if they are adjacent and the first
+    /// number is a multiple of this.
     #[must_use]
     pub fn run_chunks(&self) -> u32 {
         run_chunks(self.shape)
@@ -609,7 +631,7 @@ impl Pool {
     /// Writes pool memory to a file, straight from the mapping.
     ///
     /// # Errors
-    /// As [`File::write_at`]; `Invalid` when it reaches beyond the chunks.
+    /// As [`File::write_at`]; `Invalid` if it reaches beyond the chunks.
     pub fn write_to(
         &self,
         file: &dyn File,
@@ -625,7 +647,8 @@ impl Pool {
             for piece in pool_at_bytes / chunks / run..=last {
                 let first = piece * run;
                 let end = (first + run).min(u64::from(self.shape.chunk_count));
-                // Breaks if: memory is pinned that is not there yet; the kernel would get it without a word.
+                // Breaks if: memory is pinned that does not exist yet; the kernel would silently
+                // allocate it.
                 let backed = self.bitmap(self.layout.backed);
                 if (first..end).all(|index| backed.has(index as u32)) || off(Switch::PinThere) {
                     self.uring.pin(piece as usize);
@@ -640,7 +663,8 @@ impl Pool {
         Ok(copy_out(self.span(pool_at_bytes, len)?))
     }
 
-    /// Puts memory behind chunks and into this process's page tables, so that the first copy runs at full speed.
+    /// Allocates memory for chunks and maps it in this process, so that the first copy runs at full
+    /// speed.
     pub fn populate(&self, first_chunk: u32, chunks: u32) -> Result<()> {
         if first_chunk
             .checked_add(chunks)
@@ -669,10 +693,10 @@ impl Pool {
         }
     }
 
-    /// A shared word, all zero at first.
+    /// A shared word, initially zero.
     ///
     /// # Panics
-    /// When there is no such word.
+    /// If there is no such word.
     #[must_use]
     pub fn word(&self, i: u32) -> &AtomicU64 {
         assert!(i < self.shape.words, "word {i} of {}", self.shape.words);
@@ -681,8 +705,8 @@ impl Pool {
             .words(self.layout.words + u64::from(i) * LINE_BYTES, 1)[0]
     }
 
-    /// Waits while the low 32 bits of word `i` equal those of `value`, at most `timeout`; `true` if the word
-    /// differs from `value` on return.
+    /// Waits while the low 32 bits of word `i` equal those of `value`, at most `timeout`; returns
+    /// whether the word differs from `value`.
     #[must_use]
     pub fn wait_while(&self, i: u32, value: u64, timeout: Duration) -> bool {
         let word = self.word(i);
@@ -707,7 +731,7 @@ impl Pool {
     /// Ring `i`.
     ///
     /// # Panics
-    /// When there is no such ring.
+    /// If there is no such ring.
     #[must_use]
     pub fn ring(&self, i: u32) -> Ring<'_> {
         assert!(i < self.shape.rings, "ring {i} of {}", self.shape.rings);
@@ -715,7 +739,8 @@ impl Pool {
         let entries = self
             .map
             .words(at + 2 * LINE_BYTES, self.shape.ring_entries as usize * 8);
-        // SAFETY: the same memory, regrouped: eight words are one entry, and the count is divided accordingly.
+        // SAFETY: the same memory, regrouped: eight words are one entry, and the count is divided
+        // accordingly.
         let entries = unsafe {
             std::slice::from_raw_parts(entries.as_ptr().cast(), self.shape.ring_entries as usize)
         };
@@ -727,7 +752,7 @@ impl Pool {
     }
 }
 
-/// A small pool keeps its chunks in short runs: what is being written cannot be filled.
+/// A small pool has short runs: chunks that are being written cannot be filled.
 fn run_chunks(shape: PoolShape) -> u32 {
     (RUN_BYTES / shape.chunk_bytes)
         .min(shape.chunk_count / 8)
@@ -736,8 +761,9 @@ fn run_chunks(shape: PoolShape) -> u32 {
 
 /// The low half of a 64-bit word, for waiting on it.
 fn low_half(word: &AtomicU64) -> &AtomicU32 {
-    // SAFETY: on a little-endian machine (checked when the crate is built) the low 32 bits come first; the
-    // alignment of the larger word suffices; the view is only handed to the kernel, which reads it atomically.
+    // SAFETY: on a little-endian machine (checked when the crate is built) the low 32 bits come
+    // first; the alignment of the larger word suffices; the view is only handed to the kernel,
+    // which reads it atomically.
     unsafe { &*std::ptr::from_ref(word).cast::<AtomicU32>() }
 }
 
@@ -745,7 +771,8 @@ fn low_half(word: &AtomicU64) -> &AtomicU32 {
 mod tests {
     use super::*;
 
-    // Breaks if: touching changes what a chunk holds, or the compiler takes it for nothing and no page is mapped.
+    // Breaks if: touching changes what a chunk holds, or the compiler removes it and no page is
+    // mapped.
     #[test]
     fn touching_by_hand_maps_every_page_and_keeps_the_contents() {
         const CHUNK_BYTES: u32 = 1 << 20;

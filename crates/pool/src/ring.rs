@@ -1,15 +1,19 @@
-//! A ring of small fixed entries in shared memory, one producer and one consumer, possibly in two processes.
+//! Implements a ring of small fixed-size entries in shared memory, with one producer and one
+//! consumer, possibly in two processes.
 //!
-//! How: two counters that only grow, each written by one side; an entry's place is its number modulo the size.
+//! How: two counters that only grow, each written by one side; an entry's position is its number
+//! modulo the size.
 //!
 //! Invariants
-//! 1. Each side reads the other's counter once per operation and checks it: a distance beyond the ring's size
-//!    can only be nonsense written by the neighbour and counts as full for the producer, empty for the consumer.
+//! 1. Each side reads the other's counter once per operation and checks it. A distance beyond the
+//!    ring's size can only be garbage from the neighbour; it counts as full for the producer, and
+//!    as empty for the consumer.
 //! 2. An index never reaches memory unchecked, whatever the counters say.
 //! 3. An entry is published by the counter's release store and read after its acquire load.
 //!
-//! Faults survived: a neighbour that dies or writes nonsense at any point: no entry is read twice or half.
-//! Not here: waiting (the shared words are for that) and the meaning of the entries.
+//! Faults survived: a neighbour that dies or writes garbage at any point: no entry is read twice or
+//! partially.
+//! Not here: waiting (which uses the shared words), the meaning of the entries.
 
 use crate::sync::{AtomicU64, Ordering};
 use orcheck_format::sabotage::{Switch, off};
@@ -23,7 +27,7 @@ pub struct Ring<'a> {
 }
 
 impl Ring<'_> {
-    /// Appends an entry; `false` when the ring is full. Only one thread of all processes may push.
+    /// Appends an entry; `false` if the ring is full. Only one thread of all processes may push.
     #[must_use]
     pub fn push(&self, entry: &[u64; 8]) -> bool {
         let written = self.written.load(Ordering::Relaxed);
@@ -42,7 +46,7 @@ impl Ring<'_> {
         true
     }
 
-    /// Takes the oldest entry; `None` when there is none. Only one thread of all processes may pop.
+    /// Takes the oldest entry; `None` if there is none. Only one thread of all processes may pop.
     #[must_use]
     pub fn pop(&self) -> Option<[u64; 8]> {
         let read = self.read.load(Ordering::Relaxed);
@@ -60,7 +64,7 @@ impl Ring<'_> {
         Some(entry)
     }
 
-    /// Empties the ring; only while neither side uses it.
+    /// Empties the ring. Call this only while neither side uses it.
     pub fn clear(&self) {
         self.read.store(0, Ordering::Release);
         self.written.store(0, Ordering::Release);

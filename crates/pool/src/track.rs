@@ -1,28 +1,31 @@
-//! Which pages of the program's memory were written: asked of the kernel instead of read.
+//! Tracks which pages of the program's memory were written, by asking the kernel instead of reading
+//! the memory.
 //!
-//! How: the pages are write-protected asynchronously (`userfaultfd`, write protection that the kernel
-//! lifts by itself on the first write), and one call lists the pages whose protection is gone and
-//! protects them again (`PAGEMAP_SCAN`). Both are probed at run time; what refuses is an error, and the
-//! caller reads all of the memory instead.
+//! How: the pages are write-protected asynchronously (`userfaultfd`; the kernel itself lifts the
+//! protection on the first write). One call lists the pages whose protection is gone and protects
+//! them again (`PAGEMAP_SCAN`). Both calls are probed at run time; a refusal is an error, and the
+//! caller then reads all of the memory.
 //!
-//! What is **not** seen: writes that go around this process's page tables, that is, DMA and the kernel
-//! writing to pages that were pinned before (RDMA, io_uring's registered buffers, GPUs). The caller
-//! tracks only memory that, as the program says, processors of this process alone write.
+//! What it does **not** see: writes that bypass this process's page tables, that is, DMA and the
+//! kernel writing to pages that were pinned before (RDMA, io_uring's registered buffers, GPUs). The
+//! caller tracks only memory that, according to the program, is written only by the processors of
+//! this process.
 //!
 //! Invariants
-//! 1. Only whole pages of private anonymous memory are tracked, proven from `/proc/self/maps` first:
-//!    nobody else can write them through a mapping of their own.
-//! 2. A page counts as written until a scan has protected it: the first scan reports all pages, and so
-//!    does the next one for pages that were unmapped or discarded meanwhile. The kernel documents the
-//!    latter nowhere, so it is tried once on a page of our own; where it does not hold, pages that are
-//!    not there are asked for as well, in a longer way through the kernel.
-//! 3. Memory that was mapped again since is an error of the next scan, never a clean page.
-//! 4. Nobody else tracks the same pages: the kernel refuses a second tracker (its scans would take
-//!    writes away from the first).
+//! 1. Only whole pages of private anonymous memory are tracked, as verified in `/proc/self/maps`:
+//!    nobody else can write them through another mapping.
+//! 2. A page counts as written until a scan has protected it: the first scan reports all pages, and
+//!    the next one reports pages that were unmapped or discarded meanwhile. The kernel does not
+//!    document the latter, so it is tried once on a page of our own. If it does not hold, scans
+//!    also ask for absent pages, which takes a longer path through the kernel.
+//! 3. Memory that was mapped again is an error of the next scan, never a clean page.
+//! 4. Nobody else tracks the same pages: the kernel refuses a second tracker (whose scans would
+//!    take writes away from the first).
 //! 5. Dropping a tracker lifts all protection and closes what it opened.
 //!
-//! Faults survived: a kernel without either call, a policy that forbids them, memory that vanishes.
-//! Numbered steps: `track.arm`, `track.scan`. Not here: what to do with written pages (the engine).
+//! Faults survived: a kernel without one of the calls, a policy that forbids them, memory that
+//! vanishes. Failpoints: `track.arm`, `track.scan`. Not here: what to do with written pages (the
+//! engine).
 #![allow(unsafe_code)]
 
 use orcheck_format::sabotage::{Switch, off};
@@ -35,7 +38,7 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::OnceLock;
 
-/// Ranges that one call of the kernel returns at most.
+/// Maximum number of ranges that one call of the kernel returns.
 const BATCH: usize = 4096;
 
 const UFFD_USER_MODE_ONLY: libc::c_int = 1;
@@ -52,9 +55,10 @@ const SCAN_WP_MATCHING: u64 = 1;
 const SCAN_CHECK_WPASYNC: u64 = 2;
 const PAGE_IS_WRITTEN: u64 = 1 << 1;
 const PAGE_IS_PRESENT: u64 = 1 << 3;
-/// Categories of a scan: inverted, all of, any of. Written; the kernel has a shorter way for just this.
+/// Categories of a scan: inverted, all of, any of. Written; the kernel has a shorter path for just
+/// this one.
 const WRITTEN: [u64; 3] = [0, PAGE_IS_WRITTEN, 0];
-/// Written, or not there: a page that was discarded has other bytes now although nobody wrote it.
+/// Written, or absent: a discarded page has other bytes now although nobody wrote it.
 const WRITTEN_OR_GONE: [u64; 3] = [PAGE_IS_PRESENT, 0, PAGE_IS_WRITTEN | PAGE_IS_PRESENT];
 
 /// Size of the kernel's pages.
@@ -63,12 +67,12 @@ pub fn page_bytes() -> usize {
     rustix::param::page_size()
 }
 
-/// Pages of one piece of memory whose writes the kernel notes.
+/// The pages of a piece of memory whose writes the kernel records.
 pub struct Tracker {
     first: usize,
     pages: usize,
     pagemap: File,
-    /// The categories that a scan asks for.
+    /// The categories that a scan requests.
     wanted: [u64; 3],
     failpoints: Failpoints,
     /// Closing it lifts the protection.
@@ -76,11 +80,11 @@ pub struct Tracker {
 }
 
 impl Tracker {
-    /// Begins to track the whole pages inside `span`.
+    /// Starts to track the whole pages inside `span`.
     ///
     /// # Errors
-    /// Unsupported for memory that is not private and anonymous, holds no whole page or is tracked
-    /// already, and for a kernel that cannot do it or may not.
+    /// Unsupported for memory that is not private and anonymous, holds no whole page or is already
+    /// tracked, and for a kernel that lacks or forbids the calls.
     pub fn arm(span: Span, failpoints: &Failpoints) -> Result<Tracker> {
         let page = page_bytes();
         let first = span.address().next_multiple_of(page);
@@ -121,8 +125,9 @@ impl Tracker {
         }
         let len = (pages * page_bytes()) as u64;
         let mut register = [first as u64, len, REGISTER_MODE_WP, 0];
-        // SAFETY: UFFDIO_REGISTER reads and writes exactly four 64-bit words. With asynchronous write
-        // protection no fault is ever left to this process to resolve, so the program cannot be stopped.
+        // SAFETY: UFFDIO_REGISTER reads and writes exactly four 64-bit words. With asynchronous
+        // write protection no fault is ever left to this process to resolve, so the program cannot
+        // be stopped.
         if unsafe { libc::ioctl(fd, UFFDIO_REGISTER as _, register.as_mut_ptr()) } < 0 {
             return Err(unsupported("registering memory for write protection"));
         }
@@ -150,12 +155,12 @@ impl Tracker {
         self.pages
     }
 
-    /// The pages written since the last scan, as ascending ranges (first, count) of page numbers from
-    /// [`Self::address`] on, not touching each other; they are protected again. A write that comes after
-    /// this call is in the next scan. After an error nothing is known of any page.
+    /// The pages written since the last scan, as ascending ranges (first, count) of page numbers
+    /// from [`Self::address`] on, which do not touch each other; they are protected again. A write
+    /// after this call is in the next scan. After an error, nothing is known about any page.
     ///
     /// # Errors
-    /// Unsupported when the memory is not what was armed any more, or the kernel refuses.
+    /// Unsupported if the memory is no longer the one that was armed, or the kernel refuses.
     pub fn scan(&mut self) -> Result<Vec<(usize, usize)>> {
         let page = page_bytes();
         let end = self.first + self.pages * page;
@@ -186,8 +191,9 @@ impl Tracker {
                 any_of,
                 PAGE_IS_WRITTEN,
             ];
-            // SAFETY: the call reads and writes the twelve words of `arguments` and at most BATCH ranges of
-            // three words, which `found` has; both outlive it. Protecting pages changes no byte of them.
+            // SAFETY: the call reads and writes the twelve words of `arguments` and at most BATCH
+            // ranges of three words, which `found` has; both outlive it. Protecting pages changes
+            // no byte of them.
             let count = unsafe {
                 libc::ioctl(
                     self.pagemap.as_raw_fd(),
@@ -216,7 +222,7 @@ impl Tracker {
     }
 }
 
-/// What a scan has to ask for on this kernel, found out once.
+/// The categories that a scan must request on this kernel, determined once.
 fn wanted() -> [u64; 3] {
     static WANTED: OnceLock<[u64; 3]> = OnceLock::new();
     *WANTED.get_or_init(|| {
@@ -250,12 +256,13 @@ fn discarded_counts_as_written() -> Result<bool> {
             let discarded = unsafe { libc::madvise(memory, page, libc::MADV_DONTNEED) } == 0;
             Ok(written && protected && discarded && tracker.scan()? == [(0, 1)])
         });
-    // SAFETY: it was mapped above with this length; the tracker is gone, and nothing points into it.
+    // SAFETY: it was mapped above with this length; the tracker is gone, and nothing points into
+    // it.
     unsafe { libc::munmap(memory, page) };
     found
 }
 
-/// What a test's hook makes of the step.
+/// The outcome of a failpoint.
 fn refused(failpoints: &Failpoints, site: &'static str, pages: usize) -> Result<()> {
     let target = format!("{pages} pages");
     match failpoints.refuse(site, &target) {
@@ -322,7 +329,8 @@ impl<'l> Map<'l> {
     }
 
     fn is_private_memory(&self) -> bool {
-        // Breaks if: the last right is not looked at; shared memory would be tracked for this process only.
+        // Breaks if: the last permission is ignored; shared memory would be tracked for this
+        // process only.
         self.rights.starts_with("rw")
             && self.rights.ends_with('p')
             && self.inode == "0"
@@ -334,7 +342,8 @@ impl<'l> Map<'l> {
 mod tests {
     use super::*;
 
-    // Breaks if: either way asks for present pages too, or does not protect what it found.
+    // Breaks if: one of the two categories also returns unwritten pages, or does not protect what
+    // it found.
     #[test]
     fn both_ways_of_asking_find_the_same_pages() {
         let page = page_bytes();

@@ -1,26 +1,29 @@
-//! Writes of pool memory through io_uring, with its pages pinned once instead of again for every write.
+//! Writes pool memory through io_uring, with its pages pinned once instead of for every write.
 //!
-//! How: a plain direct write looks up and pins each page that it sends, which takes a processor most of the time of
-//! the write, and the processor is the program's. Here pieces of the pool are registered with the kernel when they are
-//! first written, and stay so as long as the pool. A piece is some neighbouring chunks: what a write costs apart from its
-//! pages is paid less often when it is long. One write at a time, waited for at once. Locked memory is the
-//! program's too (RDMA takes from the same limit, which is one for all processes of a user): where it is limited, those
-//! that share the pool pin a quarter of the limit at most, each an equal part, and what is not pinned goes through the
-//! ring all the same, as everything does before Linux 5.19. Where there is no ring (before Linux 5.6, or forbidden),
-//! `None` says that the caller must write by itself.
+//! How: an ordinary direct write looks up and pins each page that it sends. That takes a processor
+//! most of the time of the write, and the processor belongs to the program. Here, pieces of the
+//! pool are registered with the kernel when they are first written, and stay registered as long as
+//! the pool exists. A piece is several adjacent chunks, because the fixed cost of a write is paid
+//! less often if it is long. There is one write at a time, and it is waited for at once. Locked
+//! memory belongs to the program too (RDMA uses the same limit, which applies to all processes of a
+//! user). If it is limited, the processes that share the pool pin at most a quarter of the limit,
+//! each an equal part. What is not pinned still goes through the ring, as everything does before
+//! Linux 5.19. If there is no ring (before Linux 5.6, or forbidden), `None` tells the caller to
+//! write by itself.
 //!
 //! Invariants
-//! 1. A write that the kernel has taken is waited for: when `write` returns, nobody reads the memory any more. But not
-//!    longer than the deadline: then the write is an error, its file is lost, and what the device may still read of the
-//!    memory can only reach that file.
-//! 2. A refusal that may be the ring's own is never the answer for the file: the caller tries the same bytes again
-//!    by a plain write, whose error counts.
-//! 3. No memory is left pinned by a ring that was refused some: all of it is given back.
-//! 4. The pages behind a chunk stay the same as long as the pool: nothing here or in `pool.rs` takes memory away from
-//!    a chunk, so what is pinned is what is mapped.
+//! 1. A write that the kernel has accepted is waited for: when `write` returns, nobody reads the
+//!    memory any more. The wait ends at the deadline: then the write is an error, its file is lost,
+//!    and what the device may still read of the memory can only reach that file.
+//! 2. A refusal that the ring itself may have caused is never an error of the file: the caller
+//!    tries the same bytes again by an ordinary write, whose error counts.
+//! 3. A ring whose pinning was refused in part leaves no memory pinned: all of it is released.
+//! 4. The pages of a chunk stay the same as long as the pool exists: nothing here or in `pool.rs`
+//!    takes memory away from a chunk, so the pinned pages are the mapped ones.
 //!
-//! Faults survived: no ring, no memory to pin, calls that fail or are interrupted. A process that is killed may leave
-//! one write on its way to the disk: no later run writes to that file, and no record speaks of it.
+//! Faults survived: no ring, no memory to pin, calls that fail or are interrupted. A killed process
+//! may leave one write in flight to the disk: no later run writes to that file, and no record names
+//! it.
 //!
 //! Not here: what is written where (see [`orcheck_io::disk`]).
 #![allow(unsafe_code)]
@@ -39,7 +42,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
-/// Most buffers that the kernel lets a ring register; later pieces are written unpinned.
+/// Maximum number of buffers that the kernel lets a ring register; later pieces are written
+/// unpinned.
 const MOST_PINNED: usize = 1 << 14;
 const BLOCK_BYTES: usize = 4096;
 /// Longest single write; the caller continues a short one.
@@ -48,7 +52,7 @@ const MOST_BYTES: usize = 1 << 30;
 /// Longest wait for one write: longer than the servers of a parallel file system take to fail over.
 const WRITE_DEADLINE: Duration = Duration::from_secs(300);
 
-/// The way for one area of memory, cut into pieces of equal length but the last.
+/// The ring for one area of memory, divided into pieces of equal length except the last.
 pub struct Uring {
     start: usize,
     len: usize,
@@ -62,25 +66,25 @@ enum State {
     /// Nobody has written yet.
     New,
     Ready(Box<Ready>),
-    /// There is none, or it failed.
+    /// There is no ring, or it failed.
     Off,
 }
 
 struct Ready {
     ring: IoUring,
-    /// By piece: whether its pages are pinned. As long as there are pieces that may be.
+    /// For each piece, whether its pages are pinned; as long as any may be.
     pinned: Vec<bool>,
     /// Bytes that may still be pinned.
     budget: u64,
     /// A write that the kernel took did not end in time.
     stuck: bool,
-    /// The kernel takes a time with the wait itself.
+    /// The kernel accepts a timeout with the wait itself.
     timed: bool,
 }
 
 impl Uring {
-    /// For `len` bytes of memory from address `start` on, which the owner keeps mapped and never backs by other
-    /// pages as long as this lives; at most `sharers` processes write from it.
+    /// For `len` bytes of memory from address `start` on, which the owner keeps mapped with the
+    /// same pages as long as this exists; at most `sharers` processes write from it.
     pub(crate) fn new(start: usize, len: usize, piece_bytes: usize, sharers: u32) -> Uring {
         Uring {
             start,
@@ -92,7 +96,7 @@ impl Uring {
         }
     }
 
-    /// Pins a piece all of which has memory behind it, unless it is pinned or cannot be.
+    /// Pins a piece whose memory is all allocated, unless it is pinned or cannot be.
     pub(crate) fn pin(&self, piece: usize) {
         let Some(mut state) = self.state() else {
             return;
@@ -116,12 +120,14 @@ impl Uring {
             ready.pinned[piece] = true;
             ready.budget -= len as u64;
         } else {
-            // Others of this user were first: what was taken goes back to them with the ring.
+            // Other processes of this user were first: the memory taken is returned to them with
+            // the ring.
             *state = Ready::new(0, 0).map_or(State::Off, |ready| State::Ready(Box::new(ready)));
         }
     }
 
-    /// The ring, made when it is first asked for. `None` while another thread is at it: two do not wait for each other.
+    /// The ring, created on first use. `None` while another thread uses it: threads do not wait for
+    /// each other.
     fn state(&self) -> Option<MutexGuard<'_, State>> {
         let mut state = match self.state.try_lock() {
             Ok(state) => state,
@@ -138,7 +144,7 @@ impl Uring {
 }
 
 impl PinnedWrite for Uring {
-    /// As much as lies in the piece of the first byte.
+    /// Writes at most up to the end of the piece that holds the first byte.
     fn write(
         &self,
         file: &OwnedFd,
@@ -159,7 +165,8 @@ impl PinnedWrite for Uring {
         let bytes = &bytes[..bytes.len().min(most)];
         let moved = ready.write(file, bytes, offset, piece, Deadline::after(self.deadline));
         if ready.stuck {
-            // The kernel keeps the pages until the device lets go of them. This ring is not used again.
+            // The kernel keeps the pages until the device releases them. This ring is not used
+            // again.
             *state = State::Off;
             return moved;
         }
@@ -168,7 +175,7 @@ impl PinnedWrite for Uring {
                 *state = State::Off;
                 off(Switch::RingRefusal).then_some(Err(Errno::AGAIN))
             }
-            // Lack of something that a plain write does not need.
+            // A lack of something that an ordinary write does not need.
             Some(Err(
                 Errno::AGAIN | Errno::CANCELED | Errno::FAULT | Errno::INTR | Errno::NOMEM,
             )) => None,
@@ -202,7 +209,7 @@ impl Ready {
         })
     }
 
-    /// Hands over what is queued and waits until something ended, or the deadline passed.
+    /// Submits what is queued and waits until something has ended, or the deadline has passed.
     fn enter(&mut self, deadline: Deadline) -> std::io::Result<()> {
         if off(Switch::UringDeadline) {
             return self.ring.submit_and_wait(1).map(drop);
@@ -213,7 +220,7 @@ impl Ready {
             let wait = types::SubmitArgs::new().timespec(&time);
             return self.ring.submitter().submit_with_args(1, &wait).map(drop);
         }
-        // Before Linux 5.11 only the queue itself can be waited for with a time.
+        // Before Linux 5.11, only the queue itself can be waited for with a timeout.
         self.ring.submit()?;
         // SAFETY: the ring is open for as long as this borrow lives.
         let ring = unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) };
@@ -223,7 +230,7 @@ impl Ready {
         Ok(())
     }
 
-    /// `None`: the kernel took nothing.
+    /// `None`: the kernel accepted nothing.
     fn write(
         &mut self,
         file: &OwnedFd,
@@ -244,8 +251,8 @@ impl Ready {
         } else {
             opcode::Write::new(file, from, len).offset(offset).build()
         };
-        // SAFETY: the write is waited for below; where it is not, the kernel holds on to the file and to the pages, which
-        // the owner leaves as they are.
+        // SAFETY: the write is waited for below; where it is not, the kernel holds on to the file
+        // and to the pages, which the owner leaves as they are.
         unsafe { self.ring.submission().push(&entry) }.ok()?;
         let mut attempt = 0;
         loop {
@@ -264,7 +271,8 @@ impl Ready {
                 if !self.ring.submission().is_empty() {
                     return None;
                 }
-                // Breaks if: it is not waited for; the chunk would be filled again under the write.
+                // Breaks if: it is not waited for; the chunk would be filled again during the
+                // write.
                 let waited = [libc::EINTR, libc::ETIME];
                 if !waited
                     .iter()
@@ -278,7 +286,8 @@ impl Ready {
     }
 }
 
-/// Bytes that one of `sharers` processes may pin without taking what the program may need.
+/// The number of bytes that each of `sharers` processes may pin without taking what the program may
+/// need.
 fn pin_budget(sharers: u32) -> u64 {
     let unlimited = rustix::thread::capabilities(None)
         .is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
@@ -293,7 +302,7 @@ mod tests {
     use super::*;
     use orcheck_io::memory::Buffer;
 
-    /// A pipe that is full takes no byte, as a device that hangs.
+    /// A full pipe accepts no byte, like a device that hangs.
     fn full_pipe() -> (OwnedFd, OwnedFd) {
         let (read, write) = rustix::pipe::pipe().unwrap();
         let room = rustix::pipe::fcntl_getpipe_size(&write).unwrap();
@@ -302,7 +311,8 @@ mod tests {
         (read, write)
     }
 
-    // Breaks if: the ring is entered without a time; the thread that flushes would wait for a dead device for ever.
+    // Breaks if: the ring is entered without a timeout; the thread that flushes would wait for a
+    // dead device forever.
     #[test]
     #[allow(clippy::print_stderr)]
     fn a_write_that_never_ends_is_an_error_after_the_deadline() {

@@ -86,7 +86,8 @@ impl Drop for Guarded {
     }
 }
 
-/// Copies between two places of prepared memory by one kernel and compares bytes, CRC and surroundings.
+/// Copies between two places of prepared memory by one kernel and compares bytes, CRC and
+/// surroundings.
 fn check_in(kernel: Kernel, src: &[u8], dst: &mut [u8], (from, to, len): (usize, usize, usize)) {
     const AROUND: usize = 80;
     let left = to.saturating_sub(AROUND);
@@ -104,7 +105,8 @@ fn check_in(kernel: Kernel, src: &[u8], dst: &mut [u8], (from, to, len): (usize,
     assert!(untouched(&dst[to + len..right]), "wrote behind: {}", case());
 }
 
-// Breaks if: a kernel is used from one byte less than its head and one stride, or counts one stride too many.
+// Breaks if: a kernel is used from one byte less than its head and one stride, or counts one stride
+// too many.
 #[test]
 fn every_length_to_1024_at_every_alignment_of_the_destination() {
     let mut src = Buffer::zeroed(1024 + 64, 64);
@@ -113,7 +115,8 @@ fn every_length_to_1024_at_every_alignment_of_the_destination() {
     for kernel in Kernel::available() {
         for len in 0..=1024 {
             for to in 0..64 {
-                // Every source alignment meets every destination alignment, at a sixteenth of the lengths each.
+                // Every source alignment meets every destination alignment, at a sixteenth of the
+                // lengths each.
                 let from = (to * 5 + len * 4 + len / 16) % 64;
                 check_in(kernel, &src, &mut dst, (from, 64 + to, len));
             }
@@ -187,7 +190,8 @@ fn lengths_around_the_block_of_the_library_copy() {
     }
 }
 
-// Breaks if: the state of a kernel is lost after this many strides, or a length is cut to 32 bits of bits.
+// Breaks if: the state of a kernel is lost after this many strides, or a length is cut to 32 bits
+// of bits.
 #[test]
 fn pieces_of_megabytes() {
     for (len, src, dst) in [

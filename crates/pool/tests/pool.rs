@@ -240,7 +240,8 @@ fn shapes_and_foreign_memory_are_refused() {
         ftruncate(&fd, rustix::fs::fstat(good.fd()).unwrap().st_size as u64).unwrap();
         fd
     };
-    // Breaks if: `attach` does not ask for the seals (the file could shrink under the mapping: SIGBUS).
+    // Breaks if: `attach` does not ask for the seals (the file could shrink under the mapping:
+    // SIGBUS).
     assert_eq!(
         Pool::attach(make()).err().unwrap().kind(),
         ErrorKind::Corrupt
@@ -575,7 +576,8 @@ fn a_dead_holder_blocks_nobody() {
         let before = Instant::now();
         holder.kill();
         assert!(waiter.join().unwrap().is_ok());
-        // Breaks if: a waiter only relies on being woken by the holder (it would wait to its deadline).
+        // Breaks if: a waiter only relies on being woken by the holder (it would wait to its
+        // deadline).
         assert!(before.elapsed() < LIMIT / 2);
     });
     assert_eq!(holder.wait(LIMIT), Ended::Signaled(libc::SIGKILL));
@@ -641,8 +643,8 @@ const LARGE: PoolShape = PoolShape {
     ring_entries: 4,
 };
 
-// Breaks if: a reserve that is too small makes `create_of` fail, or memory from it is written by a system call
-// that it does not know.
+// Breaks if: a reserve that is too small makes `create_of` fail, or memory from it is written by a
+// system call that it does not know.
 #[test]
 fn huge_pages_come_from_the_reserve_or_are_done_without() {
     let before = reserve();

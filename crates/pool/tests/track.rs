@@ -255,7 +255,8 @@ fn refusals_are_errors() {
     assert_eq!(tracker.scan().unwrap(), [(3, 1)]);
 }
 
-/// Why the flag is a promise of the program: pages that were pinned before are written behind the page table.
+/// Why the flag is a promise of the program: pages that were pinned before are written behind the
+/// page table.
 #[test]
 fn writes_to_pinned_pages_are_not_seen() {
     let mut memory = Memory::new(64);
@@ -280,7 +281,8 @@ fn writes_to_pinned_pages_are_not_seen() {
     );
 }
 
-/// Another process writes through this one's page table, so this kernel notes it; the promise is not built on it.
+/// Another process writes through this one's page table, so this kernel notes it; the promise is
+/// not built on it.
 #[test]
 fn writes_of_another_process_leave_no_page_clean_and_changed_twice() {
     let mut memory = Memory::new(64);
@@ -302,7 +304,8 @@ fn writes_of_another_process_leave_no_page_clean_and_changed_twice() {
             iov_base: address as *mut libc::c_void,
             iov_len: bytes.len(),
         };
-        // SAFETY: writes 64 bytes into a page of the parent that exists for as long as the child is waited for.
+        // SAFETY: writes 64 bytes into a page of the parent that exists for as long as the child is
+        // waited for.
         let wrote =
             unsafe { libc::process_vm_writev(parent, &raw const from, 1, &raw const to, 1, 0) };
         i32::from(wrote != 64)

@@ -1,4 +1,5 @@
-//! Pool memory on its way to the disk through io_uring: pinned once, unpinned, or by plain writes, always the same bytes.
+//! Pool memory on its way to the disk through io_uring: pinned once, unpinned, or by plain writes,
+//! always the same bytes.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)] // tests look behind the door
 #![allow(unsafe_code)] // a child becomes another user
 
@@ -38,8 +39,8 @@ fn shared_pool(chunk_count: u32, ranks: u32) -> Pool {
     Pool::create(shape).unwrap()
 }
 
-/// Writes chunks, parts of chunks and pieces across chunks, with new contents each time, and reads them back. Whether
-/// the file was written past the page cache.
+/// Writes chunks, parts of chunks and pieces across chunks, with new contents each time, and reads
+/// them back. Whether the file was written past the page cache.
 fn write_everything(pool: &Pool, dir: &Path, failpoints: Failpoints) -> bool {
     let dir = open_local(dir, failpoints).unwrap();
     let count = pool.shape().chunk_count;
@@ -58,7 +59,8 @@ fn write_everything(pool: &Pool, dir: &Path, failpoints: Failpoints) -> bool {
         let file = dir.create(&name, Create::Direct).unwrap();
         direct |= file.is_direct();
         let mut expected = Vec::new();
-        // Whole chunks last to first, a part of one, a piece that spans two, and all of them at once.
+        // Whole chunks last to first, a part of one, a piece that spans two, and all of them at
+        // once.
         let mut pieces: Vec<(u64, u64)> = (0..u64::from(count)).map(|i| (i * size, size)).collect();
         pieces.reverse();
         pieces.extend([(size + 8192, 4096), (2 * size - 4096, 8192)]);
@@ -126,8 +128,8 @@ fn in_child(work: impl FnOnce() -> i32) {
     assert_eq!(Child::run(work).wait(PATIENCE), Ended::Exited(0));
 }
 
-// Breaks if: `piece_of` names another chunk, a span across two chunks passes for one, or a chunk is pinned again for each
-// write.
+// Breaks if: `piece_of` names another chunk, a span across two chunks passes for one, or a chunk is
+// pinned again for each write.
 #[test]
 fn every_chunk_is_pinned_once() {
     for (chunks, pieces) in [(FEW, 6), (MANY, 9)] {
@@ -152,7 +154,8 @@ fn every_chunk_is_pinned_once() {
     }
 }
 
-// Breaks if: a run is pinned with a chunk that has no memory yet; the kernel would put it there without a word.
+// Breaks if: a run is pinned with a chunk that has no memory yet; the kernel would put it there
+// without a word.
 #[test]
 fn memory_that_is_not_there_is_not_pinned() {
     let scratch = Scratch::new("holes");
@@ -174,8 +177,8 @@ fn memory_that_is_not_there_is_not_pinned() {
     });
 }
 
-// Breaks if: what may not be pinned is not written, or the ranks that share a pool pin more than a quarter of what the
-// program may lock: it could then register no memory of its own.
+// Breaks if: what may not be pinned is not written, or the ranks that share a pool pin more than a
+// quarter of what the program may lock: it could then register no memory of its own.
 #[test]
 fn the_program_keeps_its_locked_memory() {
     if !rustix::process::geteuid().is_root() {
@@ -206,8 +209,8 @@ fn the_program_keeps_its_locked_memory() {
     }
 }
 
-// Breaks if: `Uring::write` takes a refusal of the ring for one of the disk, or continues with a ring that holds a write
-// which was not taken.
+// Breaks if: `Uring::write` takes a refusal of the ring for one of the disk, or continues with a
+// ring that holds a write which was not taken.
 #[test]
 fn calls_of_the_ring_that_fail_cost_nothing_but_time() {
     let scratch = Scratch::new("refused");
@@ -234,7 +237,8 @@ fn calls_of_the_ring_that_fail_cost_nothing_but_time() {
     }
 }
 
-// Breaks if: pool memory takes a way to the disk on which no step is counted; no test could let it fail.
+// Breaks if: pool memory takes a way to the disk on which no step is counted; no test could let it
+// fail.
 #[test]
 fn its_writes_are_steps_as_any_other() {
     let scratch = Scratch::new("steps");
@@ -258,8 +262,8 @@ fn its_writes_are_steps_as_any_other() {
             .iter()
             .filter(|seen| seen.site == "file.write")
             .count();
-        // In each of three turns nine pieces; the ring cuts one into two and one into six; one more for the
-        // short one and one for the interrupted one.
+        // In each of three turns nine pieces; the ring cuts one into two and one into six; one more
+        // for the short one and one for the interrupted one.
         let pieces = if pinned_buffers().is_some() { 15 } else { 9 };
         i32::from(writes != 3 * pieces + 2)
     });

@@ -1,26 +1,31 @@
-//! Directories and files that lie on a staging server, behind the same traits as those of this machine.
+//! Presents directories and files on a staging server through the same traits as those of this
+//! machine.
 //!
-//! How: what is asked about names goes over a few connections that are kept for it ([`Line`]); an open file has one of
-//! its own. Bytes are sent when the server wants them, straight from the caller's memory, and read straight into it. The
-//! server's errors come back as they are, with its name. Where a server is, and with which key it is asked:
-//! [`place`].
+//! How: requests about names share a few connections that are kept for them ([`Line`]); an open
+//! file has a connection of its own. Bytes are sent when the server wants them, straight from the
+//! caller's memory, and are read straight into it. The server's errors are returned unchanged, with
+//! its name. [`place`] knows where a server is and which key it needs.
 //!
 //! Invariants
-//! 1. What `sync` of a file says is about every byte that was sent since it was created: they go over one connection,
-//!    and a connection that is lost is an error of the file, never replaced.
-//! 2. `sync` of a directory is an error when the server was started again, or lost names of its own, since this thread
-//!    changed a name there and did not sync: it may be gone. Each thread is told of its own names.
-//! 3. Every wait ends: for a connection after 10 s, for room to send after 60 s, for an answer when the server has given
-//!    no sign of life for 30 s.
-//! 4. A lock is a connection: it opens when that ends, at either side.
-//! 5. A connection that was not used for 5 s is not used again: the server ends it soon after.
-//! 6. A connection begins with the versions that this library speaks; an answer to anything else is believed when both
-//!    have one in common. A server that does not answer with its own speaks version 1.
-//! 7. A server that has another disk than when it was opened is noticed before anything there counts
-//!    (`check_path`); one of a version that does not say which disk it has cannot be.
+//! 1. `sync` of a file covers every byte that was sent since it was created: all went over one
+//!    connection, and a lost connection is an error of the file, never replaced.
+//! 2. `sync` of a directory is an error if this thread has changed a name there since its last
+//!    sync, and the server was restarted, or lost names of its own, in the meantime: the change may
+//!    be lost. Each thread is told about its own names.
+//! 3. Every wait ends: for a connection after 10 s, for room to send after 60 s, for an answer if
+//!    the server has given no sign of life for 30 s.
+//! 4. A lock is a connection: it is released when the connection ends at either side.
+//! 5. A connection that was not used for 5 s is not used again, because the server ends it soon
+//!    after.
+//! 6. A connection begins with the versions that this library speaks; an answer to anything else
+//!    counts only if both sides have a version in common. A server that does not answer with its
+//!    versions speaks version 1.
+//! 7. A server that has another disk than when it was opened is noticed before anything there
+//!    counts (`check_path`), unless its version does not report its disk.
 //!
-//! Faults survived: a server that vanishes, is started again, stalls or answers strangely (an error names it). Not here:
-//! what the server does (`server`), which frames travel ([`orcheck_net::Conn`]).
+//! Faults survived: a server that vanishes, is restarted, stalls or gives unexpected answers (an
+//! error names it). Not here: what the server does (`server`), which frames travel
+//! ([`orcheck_net::Conn`]).
 
 mod file;
 mod place;
@@ -46,7 +51,7 @@ use std::time::Duration;
 
 /// Longest wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often a connection that takes no question is replaced.
+/// Maximum number of times that a connection which accepts no request is replaced.
 const RECONNECTS_MAX: u32 = 2;
 /// Longest wait for room to send.
 const SEND_TIMEOUT: Duration = Duration::from_secs(60);
@@ -54,12 +59,12 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest wait for one answer of a server that gives signs of life.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(600);
-/// Most connections that are kept without a file.
+/// Maximum number of connections that are kept without a file.
 const IDLE_MAX: usize = 4;
-/// For how long.
+/// How long they are kept.
 const IDLE_TIME: Duration = Duration::from_secs(5);
 
-/// Opens all that belongs to a key on a server.
+/// Opens everything that belongs to a key on a server.
 pub(crate) fn open(path: &Path, failpoints: &Failpoints) -> Result<Arc<dyn Dir>> {
     let place = Place::parse(path)?;
     let server = Arc::new(Server {
@@ -73,7 +78,7 @@ pub(crate) fn open(path: &Path, failpoints: &Failpoints) -> Result<Arc<dyn Dir>>
     let [] = server.told(Ask::Child(StoreDir::default(), false))?;
     let identity = match server.disk.get().copied().flatten() {
         Some(disk) => Some(disk.identity),
-        // Version 1 has it in the name of a file.
+        // Version 1 reports it as the name of a file.
         None => {
             let names = server.names(&StoreDir::default())?;
             names.iter().find_map(|(name, ..)| identity_of(name))
@@ -105,11 +110,12 @@ struct Server {
     place: Place,
     failpoints: Failpoints,
     idle: Mutex<Vec<Line>>,
-    /// Directories in which a thread changed names and did not sync them, with what the server called itself then.
+    /// Directories in which a thread has changed names and not synced them, with the instance that
+    /// the server reported then.
     unsynced: Mutex<BTreeMap<StoreDir, Vec<(ThreadId, u64)>>>,
-    /// Which disk it stood before when it was opened, where it says so.
+    /// The disk that it had when it was opened, if it reports one.
     disk: OnceLock<Option<Disk>>,
-    /// Its number, also where only a file says it.
+    /// The number of the disk, even if only a file reports it.
     identity: OnceLock<Option<u64>>,
 }
 
@@ -117,10 +123,11 @@ struct Server {
 struct Line {
     conn: Conn,
     used: Deadline,
-    /// Bytes that may be sent without being wanted, and pieces that are wanted.
+    /// Bytes that may be sent without being wanted, and the number of wanted pieces.
     first_bytes: u64,
     wanted: u32,
-    /// Which disk the server has, when it has answered the greeting; nothing where it does not say so.
+    /// The disk of the server, once it has answered the greeting; `Some(None)` if it does not
+    /// report one.
     greeted: Option<Option<Disk>>,
 }
 
@@ -140,7 +147,7 @@ impl Line {
         loop {
             match self.conn.receive_any(ANSWER_TIMEOUT)? {
                 Received::Bytes(len) => return Ok(Err(len)),
-                // The first answer is to the greeting, which was sent before the first question.
+                // The first answer is to the greeting, which was sent before the first request.
                 Received::Message(Message::Store(StoreMessage::Reply(reply)))
                     if self.greeted.is_none() && reply != Reply::Busy =>
                 {
@@ -151,7 +158,7 @@ impl Line {
                     Reply::Want(pieces) => {
                         self.wanted = self.wanted.saturating_add(pieces);
                         if pieces == 0 {
-                            // The server has an error to tell, and tells it to whoever asks.
+                            // The server reports an error to whoever asks.
                             return Ok(Ok(Reply::Want(0)));
                         }
                     }
@@ -162,9 +169,9 @@ impl Line {
         }
     }
 
-    /// Waits on for a server that is busy, until then.
+    /// Continues to wait for a busy server, until the deadline.
     fn bear(&mut self, end: Deadline) -> Result<()> {
-        // Breaks if: signs of life are enough; a server whose disk hangs gives them for ever.
+        // Breaks if: signs of life are enough; a server whose disk hangs gives them forever.
         match end.passed() {
             false => Ok(()),
             true => Err(self.conn.give_up(Error::unavailable(format!(
@@ -178,7 +185,7 @@ impl Line {
     fn greeted(&mut self, reply: Reply) -> Result<()> {
         let (theirs, disk) = match reply {
             Reply::Greeted(versions, disk) => (versions, disk),
-            // It took it for a question about the caller's directory.
+            // It took the greeting for a question about the caller's directory.
             Reply::Told(_) => (Versions::unsaid(), None),
             Reply::Failed(error) => return Err(self.conn.give_up(error)),
             other => return Err(self.strange(&other)),
@@ -210,7 +217,7 @@ impl Line {
         Ok(())
     }
 
-    /// Asks and waits for the answer; what failed is an answer too.
+    /// Sends a request and waits for the answer; a failure is an answer too.
     fn ask(&mut self, ask: Ask) -> Result<Reply> {
         self.send(ask)?;
         self.reply()
@@ -219,7 +226,7 @@ impl Line {
     fn reply(&mut self) -> Result<Reply> {
         loop {
             match self.answer()? {
-                // It was said before the question came; the answer follows.
+                // It was sent before the request arrived; the answer follows.
                 Ok(Reply::Want(_)) => {}
                 Ok(reply) => return Ok(reply),
                 Err(len) => return Err(self.strange(&len)),
@@ -248,7 +255,8 @@ impl Server {
                         wanted: 0,
                         greeted: None,
                     };
-                    // A connection that fails here fails again at the first question, which is what is told.
+                    // A connection that fails here fails again at the first request, which reports
+                    // it.
                     let _ = line.send(Ask::Greet(Versions::own()));
                     return Ok(line);
                 }
@@ -259,7 +267,7 @@ impl Server {
         Err(first.unwrap_or_else(|| Error::internal("a server without an address")))
     }
 
-    /// A connection that is free, or a new one.
+    /// A free connection, or a new one.
     fn line(&self) -> Result<Line> {
         loop {
             let Some(mut line) = guard(&self.idle).pop() else {
@@ -284,8 +292,9 @@ impl Server {
         error.at(&self.place.shown)
     }
 
-    /// Asks over any connection without a file. One that takes no question any more (a server under load may have ended it) is
-    /// replaced: what was not sent whole was not done.
+    /// Sends a request over any connection without a file. A connection that accepts no request any
+    /// more (a server under load may have ended it) is replaced: a request that was not sent
+    /// completely was not carried out.
     fn asked(&self, ask: Ask) -> Result<(Line, Reply)> {
         let mut line = self.line()?;
         let mut sent = line.send(ask.clone());
@@ -303,7 +312,7 @@ impl Server {
         Ok((line, reply.map_err(|error| self.named(error))?))
     }
 
-    /// The same, and gives the connection back.
+    /// The same; puts the connection back.
     fn ask(&self, ask: Ask) -> Result<Reply> {
         let (line, reply) = self.asked(ask)?;
         self.give(line);
@@ -313,7 +322,7 @@ impl Server {
         }
     }
 
-    /// The same for what is answered by this many numbers.
+    /// The same for a request that is answered by this many numbers.
     fn told<const N: usize>(&self, ask: Ask) -> Result<[u64; N]> {
         match self.ask(ask)? {
             Reply::Told(numbers) => self.numbers(numbers),
@@ -321,7 +330,7 @@ impl Server {
         }
     }
 
-    /// What is in a directory: name, length, whether it is a directory.
+    /// The contents of a directory: name, length, whether it is a directory.
     fn names(&self, dir: &StoreDir) -> Result<Vec<(String, u64, bool)>> {
         match self.ask(Ask::List(dir.clone()))? {
             Reply::Names(names) => Ok(names),
@@ -329,7 +338,7 @@ impl Server {
         }
     }
 
-    /// The first numbers of an answer; what a newer server adds is passed over.
+    /// The first numbers of an answer; what a newer server adds is ignored.
     fn numbers<const N: usize>(&self, numbers: Vec<u64>) -> Result<[u64; N]> {
         let first = numbers.first_chunk();
         first
@@ -343,7 +352,8 @@ impl Server {
         )))
     }
 
-    /// Notes that this thread changed names in a directory, and what the server called itself.
+    /// Notes that this thread changed names in a directory, and the instance that the server
+    /// reported.
     fn changed(&self, dir: &StoreDir, instance: u64) {
         let mut unsynced = guard(&self.unsynced);
         let changes = unsynced.entry(dir.clone()).or_default();
@@ -353,7 +363,8 @@ impl Server {
         }
     }
 
-    /// Forgets this thread's changes; whether all were made by the server that calls itself so now.
+    /// Forgets this thread's changes; returns whether the server instance that reports now made all
+    /// of them.
     fn synced(&self, dir: &StoreDir, instance: u64) -> bool {
         let mut unsynced = guard(&self.unsynced);
         let Some(changes) = unsynced.get_mut(dir) else {
@@ -394,7 +405,7 @@ impl ServedDir {
         Ok(())
     }
 
-    /// A connection with a file open; returns what the server said of it.
+    /// A connection with an open file; also returns what the server reported about it.
     fn begin_file(&self, ask: Ask) -> Result<(Line, Vec<u64>)> {
         let (line, reply) = self.server.asked(ask)?;
         let named = |error| self.server.named(error);
@@ -474,9 +485,11 @@ impl Dir for ServedDir {
     }
 
     fn sync(&self) -> Result<()> {
-        // When that fails, what was changed stays noted: the next one may be answered by another start of the server.
+        // If this fails, the changes stay noted: another instance of the server may answer next
+        // time.
         let [instance] = self.server.told(Ask::SyncNames(self.dir.clone()))?;
-        // Breaks if: who answers is not compared; the names that an earlier start changed may be gone with it.
+        // Breaks if: the instance is not compared; names that an earlier instance changed may be
+        // lost with it.
         if !self.server.synced(&self.dir, instance) && !off(Switch::StoreAnew) {
             return Err(self.server.named(Error::unavailable(format!(
                 "sync directory {}: since names in it were changed the server was started again, or its disk lost \
@@ -519,7 +532,8 @@ impl Dir for ServedDir {
         let Some(number) = self.server.identity.get().copied().flatten() else {
             return Ok(());
         };
-        // Breaks if: it is not asked; a checkpoint would be split between two disks, and called safe.
+        // Breaks if: this is not asked; a checkpoint would be split between two disks, and reported
+        // safe.
         let ask = Ask::Holds(StoreDir::default(), identity_file(number));
         if self.server.told(ask)? == [1] || off(Switch::ServerIdentity) {
             return Ok(());

@@ -1,8 +1,9 @@
-//! Staging servers: a directory of another machine, served over the network, and the same traits at its caller.
+//! Implements staging servers, which serve a directory of another machine over the network, and the
+//! client side with the same traits as local directories.
 //!
 //! | file | what |
 //! | --- | --- |
-//! | here | opens a directory by its path, wherever it lies |
+//! | here | opens a directory by its path, local or on a server |
 //! | `client.rs` | a [`Dir`] and its files on a server |
 //! | `server.rs` | the server |
 
@@ -23,7 +24,8 @@ pub fn open_dir(path: &Path, failpoints: Failpoints) -> Result<Arc<dyn Dir>> {
     }
 }
 
-/// The same; directories that are made beneath it are shared with the members of `group`. Those of a server are its own.
+/// The same; directories that are made beneath it are shared with the members of `group`. Those on
+/// a server belong to the server.
 pub fn open_shared(
     path: &Path,
     group: Option<u32>,
@@ -38,7 +40,8 @@ pub fn open_shared(
 /// Opens an existing directory whose path does not end in a symbolic link.
 ///
 /// # Errors
-/// Invalid, marked as [`orcheck_format::Detail::Link`], for a link, with where it leads; what the path says.
+/// Invalid, marked as [`orcheck_format::Detail::Link`], for a link, naming its destination;
+/// otherwise the error of the path.
 pub fn open_unlinked(path: &Path, failpoints: Failpoints) -> Result<Arc<dyn Dir>> {
     match client::is_served(path) {
         true => client::open(path, &failpoints),

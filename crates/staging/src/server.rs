@@ -1,18 +1,21 @@
-//! A staging server: it serves one directory, takes in what the nodes of many jobs write, and gives it back.
+//! Implements a staging server: it serves one directory, takes in what the nodes of many jobs
+//! write, and gives it back.
 //!
-//! How: every caller has proven one of the server's keys, and sees the directory of that key alone. What it writes is
-//! *pulled*: the server says how much it wants from which node, so that few files at a time reach the disk, in large pieces
-//! and in order (`pull.rs`), through memory of its own (`intake.rs`). A container lies on the disk as its writer made it:
-//! where the bytes of each rank lie is in its manifest, which can be rebuilt by reading the container.
+//! How: every caller has proven one of the server's keys, and sees only the directory of that key.
+//! Its writes are *pulled*: the server decides how much it wants from which node, so that only a
+//! few files at a time reach the disk, in large pieces and in order (`pull.rs`), through memory of
+//! the server (`intake.rs`). A container lies on the disk as its writer made it: its manifest,
+//! which can be rebuilt by reading the container, says where the bytes of each rank are.
 //!
 //! Invariants:
-//! 1. What was acknowledged is durable: an answer to `sync` comes after the sync of file or directory.
-//! 2. A server keeps nothing that is not in its directory: it can be killed at any time and started again.
-//! 3. One server at a time has a directory.
+//! 1. Acknowledged data is durable: the answer to `sync` follows the sync of the file or directory.
+//! 2. A server keeps no state outside its directory: it can be killed at any time and restarted.
+//! 3. A directory has one server at a time.
 //! 4. Connections, threads and memory are bounded.
 //!
-//! Survives: callers of every kind (`session.rs`), disks of every kind (the caller gets the error), its own death (what
-//! was not acknowledged has no commit record). Not here: what containers and records mean (the engine, at the callers).
+//! Survives: any behaviour of callers (`session.rs`) and disks (the caller gets the error), and its
+//! own death (whatever was not acknowledged has no commit record). Not here: the meaning of
+//! containers and records (the engine, at the callers).
 
 mod ahead;
 mod identity;
@@ -55,51 +58,54 @@ use std::time::Duration;
 use tenants::{Owned, Served};
 pub use tenants::{Reread, Tenant, User};
 
-/// The file by whose lock a server has its directory alone.
+/// The file whose lock gives a server its directory exclusively.
 const LOCK_FILE: &str = "server.lock";
-/// Most connections at a time; each has up to four descriptors.
+/// Maximum number of simultaneous connections; each has up to four descriptors.
 const SESSIONS_MAX: usize = 4096;
-/// Longest message that a caller may send.
+/// Length of the longest message that a caller may send.
 const MESSAGE_MAX: u32 = 64 << 10;
-/// Threads that write.
+/// Number of threads that write.
 const DISK_THREADS: usize = 2;
-/// How long the server waits for callers before it looks at other things.
+/// How long the server waits for callers before it does other things.
 const LOOK: Duration = Duration::from_millis(200);
-/// The same while a turn may end although nothing comes.
+/// The same while a turn may end although nothing arrives.
 const LOOK_SOON: Duration = Duration::from_millis(20);
 
-/// How a server is to be.
+/// The configuration of a server.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Where it listens.
     pub address: Address,
     /// The directory that it serves.
     pub dir: PathBuf,
-    /// Whom it serves.
+    /// Who is served.
     pub tenants: Vec<Tenant>,
-    /// Pieces of 4 MiB that it holds in memory on their way to the disk.
+    /// Number of 4 MiB pieces that it holds in memory on their way to the disk.
     pub pieces: u32,
-    /// Files that it takes in at the same time.
+    /// Number of files that it takes in at the same time.
     pub at_once: usize,
-    /// In which order what comes is written.
+    /// The order in which incoming data is written.
     pub order: Order,
-    /// What ordinary traffic on the same disk keeps of its rate, from 0 (nothing is kept) to less than 1.
+    /// The share of its rate that ordinary traffic on the same disk keeps, from 0 (nothing is kept)
+    /// to less than 1.
     pub ordinary_share: f64,
 }
 
-/// In which order what comes to a server is written.
+/// The order in which incoming data is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// Pulled from a few at a time; see the module.
+    /// Pulled from a few files at a time; see the module.
     Pulled,
-    /// As it comes, from all at once, each request by itself: what servers of parallel file systems do. For comparison.
+    /// As it arrives, from all at once, each request by itself, as servers of parallel file systems
+    /// do. For comparison.
     Arrival {
-        /// Through the page cache, which the sync at the end empties; otherwise each request goes to the disk.
+        /// Whether to write through the page cache, which the sync at the end empties; otherwise
+        /// each request goes to the disk.
         cached: bool,
     },
 }
 
-/// What all sessions share.
+/// State shared by all sessions.
 pub(crate) struct Shared {
     instance: AtomicU64,
     pub(crate) order: Order,
@@ -107,31 +113,31 @@ pub(crate) struct Shared {
     pull: Mutex<Pull>,
     ports: Mutex<BTreeMap<u64, Arc<Port>>>,
     intake: OnceLock<Intake>,
-    /// Pieces of memory on their way to the disk.
+    /// Number of pieces of memory on their way to the disk.
     pieces: usize,
-    /// Memory for what is read.
+    /// Memory for reads.
     pub(crate) outgoing: Memory,
-    /// Memory for what is read before it is asked for. It may be held for long: nobody waits for it.
+    /// Memory for reading ahead. It may be occupied for long: nobody waits for it.
     pub(crate) ahead: Memory,
-    /// Files that are read ahead at the same time.
+    /// Limits the number of files that are read ahead at the same time.
     pub(crate) slots: Arc<Slots>,
-    /// Bytes that were read for nobody; see [`Stopper::read_beside`].
+    /// Bytes that no caller requested; see [`Stopper::read_beside`].
     beside_bytes: Arc<AtomicU64>,
     sharing: OnceLock<Arc<Sharing>>,
-    /// Names that are durable.
+    /// Which names are durable.
     pub(crate) names: Names,
     files: AtomicU64,
     stopping: Arc<AtomicBool>,
-    /// Whom the server serves.
+    /// Who is served.
     pub(crate) served: Served,
     pub(crate) log: Log,
     refused_callers: AtomicU64,
-    /// When bytes of a file were moved last, in ms of the clock.
+    /// When bytes of a file were last moved, in ms of the clock.
     moved_ms: AtomicU64,
 }
 
 impl Shared {
-    /// Bytes of a file are moved for a caller now.
+    /// Notes that bytes of a file are being moved for a caller.
     pub(crate) fn moved(&self) {
         self.moved_ms.store(self.now_ms(), Ordering::Relaxed);
     }
@@ -140,7 +146,7 @@ impl Shared {
         u64::try_from(self.clock.now().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Lets the order of streams continue, and tells those who may send.
+    /// Advances the order of streams, and tells those who may send.
     pub(crate) fn pull(&self, event: impl FnOnce(&mut Pull, Duration) -> Vec<Grant>) {
         let grants = event(&mut guard(&self.pull), self.clock.now());
         if grants.is_empty() {
@@ -154,17 +160,17 @@ impl Shared {
         }
     }
 
-    /// What becomes of a piece of a stream that is about to come.
+    /// Decides about a piece of a stream that is about to arrive.
     pub(crate) fn begins(&self, id: u64, job: u64) -> Begins {
         let begins = guard(&self.pull).begins(self.clock.now(), id, job);
-        // One that waits may get its turn at once.
+        // A waiting stream may get its turn at once.
         if begins == Begins::Waits {
             self.pull(Pull::tick);
         }
         begins
     }
 
-    /// Counts callers that were refused, and tells the operator of the last one.
+    /// Counts refused callers, and reports the last one to the operator.
     pub(crate) fn refused(&self, count: u64, last: &str) {
         if count > 0 {
             self.refused_callers.fetch_add(count, Ordering::Relaxed);
@@ -173,12 +179,13 @@ impl Shared {
         }
     }
 
-    /// What this start of the server calls itself.
+    /// The identity of this instance of the server.
     pub(crate) fn instance(&self) -> u64 {
         self.instance.load(Ordering::Acquire)
     }
 
-    /// Names may be lost: whoever changed any and did not sync them must be told, as if the server were another one.
+    /// Notes that names may be lost: every caller that changed any and did not sync them must learn
+    /// it, as if this were another instance.
     pub(crate) fn names_lost(&self) {
         let other = u64::from_le_bytes(random_bytes());
         self.instance.store(other, Ordering::Release);
@@ -194,7 +201,7 @@ impl Shared {
             .unwrap_or_else(|| unreachable!("sessions begin after the intake"))
     }
 
-    /// Does something to the disk that is not the writing of a piece.
+    /// Does something to the disk other than writing a piece.
     pub(crate) fn at_disk<T>(&self, work: impl FnOnce() -> T) -> T {
         match self.sharing.get() {
             Some(sharing) => sharing.other(work),
@@ -223,11 +230,11 @@ pub struct Server {
     sessions: Vec<(usize, JoinHandle<()>)>,
     next: u64,
     identity: u64,
-    /// Locked as long as the server lives.
+    /// Locked as long as the server is alive.
     _lock: Box<dyn File>,
 }
 
-/// Ends a server from another thread, and sees what it does.
+/// Ends a server from another thread, and observes it.
 #[derive(Clone)]
 pub struct Stopper {
     shared: Arc<Shared>,
@@ -236,20 +243,20 @@ pub struct Stopper {
 /// What a server has counted since it began.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Counts {
-    /// Callers that did not prove a key of this server, or to be one of its users.
+    /// Callers that proved neither a key of this server nor to be one of its users.
     pub refused_callers: u64,
-    /// Those who have a quota.
+    /// Those that have a quota.
     pub quotas: Vec<Taken>,
 }
 
-/// What one of those whom a server serves has taken of its quota.
+/// How much of its quota a tenant has used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Taken {
-    /// Whose it is.
+    /// The name of the tenant.
     pub name: String,
-    /// What may be taken, in bytes.
+    /// The quota, in bytes.
     pub quota_bytes: u64,
-    /// What is taken.
+    /// The bytes used.
     pub used_bytes: u64,
 }
 
@@ -261,7 +268,8 @@ fn taken_by(owned: &Owned) -> Option<Taken> {
     })
 }
 
-/// Pieces that one of this many may have at a time: where there are others, nobody has all.
+/// The number of pieces that one of this many tenants may have at a time: if there are others,
+/// nobody has all.
 fn share_of(pieces: usize, served: usize) -> usize {
     if served > 1 {
         pieces.div_ceil(2)
@@ -274,12 +282,14 @@ fn share_of(pieces: usize, served: usize) -> usize {
 const BUSY: Duration = Duration::from_secs(1);
 
 impl Stopper {
-    /// Tells how many bytes were read from the disk in all that nobody asked for: they are no ordinary traffic.
+    /// Reports the total number of bytes that were read from the disk without a request: they are
+    /// not ordinary traffic.
     pub fn read_beside(&self, bytes: u64) {
         self.shared.beside_bytes.store(bytes, Ordering::Release);
     }
 
-    /// Whether bytes were moved for callers within the last second, or ordinary traffic has its share: background work waits.
+    /// Whether background work should wait, because bytes were moved for callers within the last
+    /// second, or because ordinary traffic uses its share.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         if self
@@ -295,7 +305,7 @@ impl Stopper {
         moved_ms > 0 && u128::from(since_ms) < BUSY.as_millis()
     }
 
-    /// What was counted so far.
+    /// The counts so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         Counts {
@@ -310,21 +320,23 @@ impl Stopper {
         }
     }
 
-    /// Compares what is charged to those who have a quota with what lies in their directories now, and corrects it.
+    /// Compares what tenants with a quota are charged with what is in their directories now, and
+    /// corrects it.
     ///
     /// # Errors
-    /// What the directories say; what was charged before stands.
+    /// The error of a directory; the charges then stand.
     pub fn reconcile(&self) -> Result<()> {
         let owned = self.shared.served.owned();
         let mut owned = owned.iter();
         owned.try_for_each(|one| recount::recount(&self.shared, one, &mut || true))
     }
 
-    /// From now on these are served, and nobody else; open connections continue until they end. New quotas hold
-    /// when it returns, with what was stored before: that is counted, which takes as long as a listing of its directories.
+    /// From now on, serves these and nobody else; open connections continue until they end. New
+    /// quotas hold when this returns, and cover what is already stored, which is counted in about
+    /// the time of listing its directories.
     ///
     /// # Errors
-    /// As [`Server::bind`]; nothing has changed then.
+    /// As [`Server::bind`]; nothing has then changed.
     pub fn serve(&self, tenants: &[Tenant], users: &[User]) -> Result<Reread> {
         let shared = &self.shared;
         let reread = shared
@@ -334,30 +346,32 @@ impl Stopper {
         for memory in [&shared.outgoing, &shared.ahead] {
             memory.set_share(share.div_ceil(2));
         }
-        // Breaks if: it is not waited for; who is refused from now on may come in for as long as the listener looks.
+        // Breaks if: this does not wait; a newly refused caller could get in until the listener
+        // looks again.
         let until = shared.clock.now().saturating_add(10 * LOOK);
         while !shared.served.is_known() && !shared.is_stopping() && shared.clock.now() < until {
             shared.clock.sleep(LOOK_SOON);
         }
-        // Breaks if: it is left to the thread that counts now and then; until then a new quota would refuse nothing. Who may come
-        // in is settled before: a large directory must not delay that.
+        // Breaks if: this is left to the thread that counts now and then; until then a new quota
+        // would refuse nothing. Admission is settled first, because a large directory must not
+        // delay it.
         for one in shared.served.owned() {
             if one.account.most().is_some() && !one.account.is_complete() {
-                // A directory that cannot be listed is in the log, and is tried again.
+                // A directory that cannot be listed is reported in the log, and tried again.
                 let _ = recount::recount(shared, &one, &mut || !shared.is_stopping());
             }
         }
         Ok(reread)
     }
 
-    /// The names of all that were served since the server began.
+    /// The names of all tenants since the server began.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         let owned = self.shared.served.owned();
         owned.into_iter().map(|one| one.name).collect()
     }
 
-    /// The server ends soon: what it has in memory is written first.
+    /// Ends the server soon, after it has written what it has in memory.
     pub fn stop(&self) {
         self.shared.stopping.store(true, Ordering::Release);
         for port in guard(&self.shared.ports).values() {
@@ -370,17 +384,17 @@ impl Server {
     /// Opens the directory and listens.
     ///
     /// # Errors
-    /// Invalid for tenants that cannot be told apart; Unavailable when another server has the directory, or the address
-    /// is taken; what the directory says.
+    /// Invalid for tenants that cannot be distinguished; Unavailable if another server has the
+    /// directory, or the address is taken; otherwise the error of the directory.
     pub fn bind(config: &Config, clock: Arc<dyn Clock>, failpoints: Failpoints) -> Result<Self> {
         Self::bind_with_users(config, (&[], false), clock, failpoints)
     }
 
-    /// The same for those with a key and for users known by MUNGE; what travels between these and the server is encrypted
-    /// if `encrypt`.
+    /// The same for tenants with a key and for users known by MUNGE; traffic between these users
+    /// and the server is encrypted if `encrypt` is set.
     ///
     /// # Errors
-    /// As [`Server::bind`]; Unsupported when there are users and libmunge is not installed.
+    /// As [`Server::bind`]; Unsupported if there are users and libmunge is not installed.
     pub fn bind_with_users(
         config: &Config,
         (users, encrypt): (&[User], bool),
@@ -458,18 +472,19 @@ impl Server {
         self.listener.address()
     }
 
-    /// Which disk it has; see [`expect_identity`].
+    /// The identity of its disk; see [`expect_identity`].
     #[must_use]
     pub fn identity(&self) -> u64 {
         self.identity
     }
 
-    /// Sends what the operator should know to `say`, line by line, once: from the threads of the server, which wait for it.
+    /// Sends each line for the operator to `say`, once. Threads of the server call it and wait for
+    /// it.
     pub fn tell_to(&self, say: impl Fn(&str) + Send + Sync + 'static) {
         self.shared.log.send_to(Box::new(say));
     }
 
-    /// What ends it.
+    /// A handle that ends it.
     #[must_use]
     pub fn stopper(&self) -> Stopper {
         Stopper {
@@ -489,7 +504,7 @@ impl Server {
             match came {
                 Ok(Some((which, conn))) => self.begin(which, conn),
                 Ok(None) => {}
-                // A shortage of descriptors or memory: those who have a connection are served on.
+                // A shortage of descriptors or memory: existing connections are still served.
                 Err(_) => self.shared.clock.sleep(LOOK),
             }
             let refused = self.listener.take_refusals();
@@ -498,14 +513,14 @@ impl Server {
         }
         self.stopper().stop();
         for (_, session) in self.sessions.drain(..) {
-            // A session that panicked has ended its connection, and nothing else.
+            // A session that panicked has ended only its own connection.
             let _ = session.join();
         }
         if let Some(thread) = reconciling {
-            // One that panicked has said so.
+            // A thread that panicked has reported it.
             let _ = thread.join();
         }
-        // Before the lock goes, and another server may come.
+        // Before the lock is released and another server may start.
         self.shared.intake().stop();
     }
 
@@ -534,7 +549,7 @@ impl Server {
             disk: own.disk,
             tenant: which as u64,
         };
-        // Where there is no descriptor or thread for it, the caller sees its connection end.
+        // If there is no descriptor or thread for it, the caller sees its connection end.
         let Ok((session, port)) = Session::new(id, conn, &self.shared, whose) else {
             return;
         };
@@ -546,10 +561,10 @@ impl Server {
     }
 }
 
-/// The first answer of a connection that will have no other.
+/// Sends the first and only answer of a connection.
 fn refuse(mut conn: Conn, why: &str) {
     let reply = Reply::Failed(Error::unavailable(why));
-    // It ends in any case.
+    // The connection ends in any case.
     let _ = conn.send(&Message::Store(StoreMessage::Reply(reply)), Duration::ZERO);
 }
 
@@ -573,7 +588,7 @@ fn sharing_of(config: &Config, shared: &Shared) -> Result<Sharing> {
     .map_err(|error| error.next("serve without a share for ordinary traffic"))
 }
 
-/// Two servers before one directory would each believe that they know what is in it.
+/// Locks the directory: two servers with one directory would each believe to know its contents.
 fn lock_alone(dir: &dyn Dir) -> Result<Box<dyn File>> {
     let file = match dir.create(LOCK_FILE, Create::Buffered) {
         Err(_) if dir.holds(LOCK_FILE)? => dir.open(LOCK_FILE)?,

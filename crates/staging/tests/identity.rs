@@ -74,8 +74,8 @@ impl Drop for Running {
     }
 }
 
-// Breaks if: `check_path` does not ask; what is written after an empty disk took the place of the old one would be called
-// safe beside what is gone.
+// Breaks if: `check_path` does not ask; what is written after an empty disk took the place of the
+// old one would be called safe beside what is gone.
 #[test]
 fn a_server_before_another_disk_is_told_from_the_one_that_was_opened() {
     let scratch = Scratch::new("identity");
@@ -145,8 +145,8 @@ fn a_server_before_another_disk_is_told_from_the_one_that_was_opened() {
     orcheck_staging::server::expect_identity(&scratch.path().join("away"), number).unwrap();
 }
 
-// Breaks if: the server does not look where its own directory is; a disk that was unmounted under it takes checkpoints
-// that its next start does not have.
+// Breaks if: the server does not look where its own directory is; a disk that was unmounted under
+// it takes checkpoints that its next start does not have.
 #[test]
 fn a_directory_moved_away_under_its_server_is_an_error_at_the_next_sync() {
     let scratch = Scratch::new("under");

@@ -215,7 +215,8 @@ fn a_stream_that_stops_delays_nobody_for_long() {
     assert_eq!(pull.tick(ms(1010)), [(2, 1)]);
 }
 
-// Breaks if: a stream has a turn although memory for what it was granted before went to others meanwhile.
+// Breaks if: a stream has a turn although memory for what it was granted before went to others
+// meanwhile.
 #[test]
 fn what_was_granted_before_waits_for_memory_too() {
     let mut pull = Pull::new(LIMITS);
@@ -251,7 +252,8 @@ fn pieces_before(pull: &mut Pull, id: u64, others: std::ops::Range<u64>, every: 
     came
 }
 
-// Breaks if: turns go in the order of the offers alone; a job of many files would keep a small one waiting.
+// Breaks if: turns go in the order of the offers alone; a job of many files would keep a small one
+// waiting.
 #[test]
 fn a_job_of_one_file_does_not_wait_behind_a_job_of_many() {
     let limits = Limits {
@@ -280,7 +282,8 @@ fn a_job_of_one_file_does_not_wait_behind_a_job_of_many() {
     assert!(came <= 5000 / 40 + 3, "{came}");
 }
 
-// Breaks if: all memory may go to one job; one that stops in the middle of pieces would keep it from all others.
+// Breaks if: all memory may go to one job; one that stops in the middle of pieces would keep it
+// from all others.
 #[test]
 fn a_job_has_no_more_than_half_of_the_memory_while_others_wait() {
     let mut pull = Pull::new(Limits {

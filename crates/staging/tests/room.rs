@@ -9,7 +9,8 @@ const PIECE_BYTES: f64 = 4.0 * 1024.0 * 1024.0;
 struct Disk {
     now: Duration,
     others_bytes: f64,
-    /// Rates in bytes per second: of others alone, of others while the server writes, of the server.
+    /// Rates in bytes per second: of others alone, of others while the server writes, of the
+    /// server.
     alone: f64,
     beside: f64,
     server: f64,
@@ -129,7 +130,8 @@ fn traffic_may_come_and_go() {
     );
 }
 
-// Breaks if: what a sync of the server's own moves is taken for others, or others are forgotten because of it.
+// Breaks if: what a sync of the server's own moves is taken for others, or others are forgotten
+// because of it.
 #[test]
 fn what_may_be_the_servers_own_makes_nobody_new() {
     let second = Duration::from_secs(1);

@@ -1,4 +1,5 @@
-//! A server as its callers see it: directories and files like those of this machine, and what is particular about it.
+//! A server as its callers see it: directories and files like those of this machine, and what is
+//! particular about it.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)] // tests look behind the door
 
 use orcheck_format::ErrorKind;
@@ -376,7 +377,8 @@ fn what_a_server_did_before_it_was_started_anew_does_not_count_as_durable() {
     assert_eq!(dir.list().err().unwrap().kind(), ErrorKind::Unavailable);
 }
 
-// Breaks if: a directory whose sync failed tells only the one who asked; the others' names may be lost with it.
+// Breaks if: a directory whose sync failed tells only the one who asked; the others' names may be
+// lost with it.
 #[test]
 fn all_who_changed_names_are_told_when_a_disk_loses_names() {
     let scratch = Scratch::new("names");
@@ -414,7 +416,8 @@ fn all_who_changed_names_are_told_when_a_disk_loses_names() {
     assert_eq!(names, ["a", "b", "c", "d", "e"]);
 }
 
-// Breaks if: what is written, or what is reserved, is not counted; or what was there before the server began.
+// Breaks if: what is written, or what is reserved, is not counted; or what was there before the
+// server began.
 #[test]
 fn nobody_gets_beyond_its_quota() {
     const NAMES: u64 = 100_000;
@@ -729,7 +732,8 @@ fn a_question_that_could_not_be_sent_is_asked_over_another_connection() {
     }
 }
 
-// Breaks if: who waits for the sync of another is told that names are durable, although the disk lost them: it says so once.
+// Breaks if: who waits for the sync of another is told that names are durable, although the disk
+// lost them: it says so once.
 #[test]
 fn names_that_a_disk_lost_are_lost_for_all_who_sync_at_once() {
     for _ in 0..12 {

@@ -1,4 +1,5 @@
-//! A thread is cancelled while it calls: it ends after the call, and the program continues with the session.
+//! A thread is cancelled while it calls: it ends after the call, and the program continues with the
+//! session.
 
 use crate::program::{
     Program, WORKLOADS, end_if_cancelled, inside_a_checkpoint, judge, uncancelled,
@@ -62,8 +63,8 @@ fn cancel(shared: &mut Shared, random: &mut Random, aimed: bool, struck: &Path) 
     let at: *mut Shared = shared;
     let mut id = 0;
     let mut end = null_mut();
-    // SAFETY: `thread` may be left at its cancellation point; Shared is alive until it was joined, and nothing else touches
-    // it before that.
+    // SAFETY: `thread` may be left at its cancellation point; Shared is alive until it was joined,
+    // and nothing else touches it before that.
     unsafe {
         let begin: extern "C-unwind" fn(*mut c_void) -> *mut c_void = thread;
         let begin: extern "C" fn(*mut c_void) -> *mut c_void = std::mem::transmute(begin);
@@ -103,7 +104,8 @@ fn trial(workload: &orcheck_jobs::life::Workload, seed: u64, aimed: bool) -> Out
         if !cancel(&mut shared, &mut random, aimed, &struck) {
             return 3;
         }
-        // Breaks if: `Uncancelled` leaves cancellation on; the thread ends in the call, or the whole program.
+        // Breaks if: `Uncancelled` leaves cancellation on; the thread ends in the call, or the
+        // whole program.
         if opened.load(Ordering::SeqCst) {
             shared.program.checkpoint();
             shared.program.checkpoint();
@@ -120,8 +122,8 @@ fn trial(workload: &orcheck_jobs::life::Workload, seed: u64, aimed: bool) -> Out
     outcome
 }
 
-/// `pthread_cancel` of the thread that calls, at a random moment of a job or, two times of three, in the middle of a
-/// checkpoint: another thread of the program continues.
+/// `pthread_cancel` of the thread that calls, at a random moment of a job or, two times of three,
+/// in the middle of a checkpoint: another thread of the program continues.
 pub fn a_thread_is_cancelled_at_random_moments() {
     let mut table = Table::default();
     let seed = seed();

@@ -1,4 +1,5 @@
-//! A program forks while another of its threads calls: the child is refused, ends as it likes, and the parent does not notice.
+//! A program forks while another of its threads calls: the child is refused, ends as it likes, and
+//! the parent does not notice.
 
 use crate::cancelled::moment;
 use crate::program::{Program, WORKLOADS, judge, message};
@@ -51,7 +52,8 @@ const KINDS: [Kind; 7] = [
 /// Calls of a child on its parent's session; how many were not refused.
 fn calls(session: *mut c_void) -> c_int {
     let (mut x, mut due, mut step) = ([0.0f64], 0, 0);
-    // SAFETY: live variables of the right types; the session is what the parent opened, or closed since.
+    // SAFETY: live variables of the right types; the session is what the parent opened, or closed
+    // since.
     let statuses = unsafe {
         [
             orc_checkpoint(session.cast(), 1 << 20),
@@ -154,7 +156,8 @@ fn forks(workload: &Workload, root: &std::path::Path, random: &mut Random) {
         scope.spawn(move || {
             if program.open() {
                 shared.store(program.session().load(Ordering::SeqCst), Ordering::SeqCst);
-                // Until the last child was made, so that all are made while something is being done.
+                // Until the last child was made, so that all are made while something is being
+                // done.
                 while !done.load(Ordering::SeqCst) {
                     program.checkpoint();
                 }

@@ -1,7 +1,8 @@
-//! Programs that fork and cancel threads while they use the C interface: whole jobs, with the verdicts of the fault suite.
+//! Programs that fork and cancel threads while they use the C interface: whole jobs, with the
+//! verdicts of the fault suite.
 //!
-//! A harness of its own, as `faults` of the client, with which it shares states, ledgers, verdicts and the run that must come
-//! up afterwards.
+//! A harness of its own, as `faults` of the client, with which it shares states, ledgers, verdicts
+//! and the run that must come up afterwards.
 // It looks at files by itself, prints its own verdicts, and calls what C programs call.
 #![allow(
     unsafe_code,

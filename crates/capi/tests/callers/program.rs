@@ -39,7 +39,8 @@ const PLAIN: Workload = Workload {
     ..SOLO
 };
 
-/// Both levels, a pool of a few chunks, unreadable: most of a checkpoint is staged while others are written.
+/// Both levels, a pool of a few chunks, unreadable: most of a checkpoint is staged while others are
+/// written.
 const SMALL: Workload = Workload {
     name: "1 rank, node + global, encrypted, 4 chunks",
     node_level: true,
@@ -63,7 +64,8 @@ pub fn uncancelled() {
     unsafe { pthread_setcancelstate(1, null_mut()) };
 }
 
-/// Ends the calling thread if it was cancelled before. Nothing in the frames above may need to be dropped.
+/// Ends the calling thread if it was cancelled before. Nothing in the frames above may need to be
+/// dropped.
 pub fn end_if_cancelled() {
     // SAFETY: 0 is what threads begin with; the caller promises frames that can be left.
     unsafe {
@@ -72,7 +74,8 @@ pub fn end_if_cancelled() {
     }
 }
 
-/// Where a thread that takes a checkpoint meets the one that cancels it: nobody comes, one asks, both are there, or it is done.
+/// Where a thread that takes a checkpoint meets the one that cancels it: nobody comes, one asks,
+/// both are there, or it is done.
 static MEETING: AtomicU8 = AtomicU8::new(0);
 
 /// Does something while the other thread of this process is in the middle of a checkpoint.
@@ -131,7 +134,8 @@ const CALLS: [&str; 7] = [
 /// Which call a thread is in, for other threads.
 #[derive(Default)]
 pub struct Inside {
-    /// Above the low byte the number of the last call; in it one more than its place in [`CALLS`] while it lasts, then 0.
+    /// Above the low byte the number of the last call; in it one more than its place in [`CALLS`]
+    /// while it lasts, then 0.
     now: AtomicU64,
 }
 
@@ -222,7 +226,8 @@ impl<'a> Program<'a> {
         let text = format!("{}node_name = 'n0'\n", job.options);
         let options = CString::new(text).unwrap();
         let mut session = null_mut();
-        // SAFETY: each pointer is to a live variable of the right type, or NULL where that is allowed.
+        // SAFETY: each pointer is to a live variable of the right type, or NULL where that is
+        // allowed.
         let opened = self.okay("open", &mut || unsafe {
             orc_open_v(
                 ORC_API,
@@ -251,7 +256,8 @@ impl<'a> Program<'a> {
         true
     }
 
-    /// Protects the state of the next step and takes a checkpoint of it; waits until it is safe at each level.
+    /// Protects the state of the next step and takes a checkpoint of it; waits until it is safe at
+    /// each level.
     pub fn checkpoint(&mut self) {
         self.step += 1;
         let (run, step) = (1, self.step);
@@ -278,7 +284,8 @@ impl<'a> Program<'a> {
             )
         });
         for (name, at, dtype, count, flags) in &regions {
-            // SAFETY: the memory stays until the next checkpoint was taken, which names it again before.
+            // SAFETY: the memory stays until the next checkpoint was taken, which names it again
+            // before.
             self.okay("protect", &mut || unsafe {
                 orc_protect(
                     session.cast(),

@@ -1,9 +1,10 @@
-//! The disk below a directory, and how much it has moved.
+//! Finds the disk of a directory, and how much it has transferred.
 //!
-//! How: the kernel counts what every block device reads and writes; a partition's counters are those of its whole disk.
+//! How: the kernel counts what every block device reads and writes; for a partition, the counters
+//! of the whole disk are used.
 //!
-//! Faults survived: directories without a disk of their own (network, memory, several disks): an error says so. Not here:
-//! whose bytes they were.
+//! Faults survived: directories without a disk of their own (network, memory, several disks): an
+//! error says so. Not here: whose bytes they were.
 
 use crate::descriptor::away_from_streams;
 use crate::errno::os_error;
@@ -12,10 +13,10 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
-/// Bytes of what the kernel counts sectors in, whatever the disk's own.
+/// The unit in which the kernel counts sectors, whatever the disk's own is.
 const SECTOR_BYTES: u64 = 512;
 
-/// Counters of the disk that a directory lies on.
+/// Counters of the disk that holds a directory.
 #[derive(Debug)]
 pub struct Device {
     stat: File,
@@ -26,7 +27,7 @@ impl Device {
     /// Finds the disk of a directory.
     ///
     /// # Errors
-    /// Unsupported when the directory lies on no single block device of this machine.
+    /// Unsupported if the directory is not on a single block device of this machine.
     pub fn of(dir: &Path) -> Result<Self> {
         let number = std::fs::metadata(dir)
             .map_err(|error| {
@@ -49,10 +50,10 @@ impl Device {
         Ok(Self { stat, name: device })
     }
 
-    /// Bytes read and written since it has been there.
+    /// Total number of bytes read and written since the device appeared.
     ///
     /// # Errors
-    /// Unavailable when the device is gone.
+    /// Unavailable if the device is gone.
     pub fn moved_bytes(&self) -> Result<u64> {
         let mut text = [0; 512];
         let gone = |what: &dyn std::fmt::Display| {
@@ -64,7 +65,8 @@ impl Device {
     }
 }
 
-/// Bytes read and written, of the kernel's line about a disk: the third and the seventh number are their sectors.
+/// Bytes read and written, from the kernel's line about a disk: the third and the seventh number
+/// are sectors.
 fn moved_in(stat: &str) -> Option<u64> {
     let mut fields = stat.split_ascii_whitespace();
     let mut sectors = |skip| fields.nth(skip)?.parse::<u64>().ok();
@@ -76,12 +78,12 @@ fn moved_in(stat: &str) -> Option<u64> {
 mod tests {
     use super::moved_in;
 
-    // Breaks if: requests, merged ones or milliseconds are taken for sectors.
+    // Breaks if: requests, merged ones or milliseconds are mistaken for sectors.
     #[test]
     fn a_line_of_the_kernel_is_read() {
         let line = "  130391     5713 10276578    71230   227046   207440 34500976   385016        0   119764   471041\n";
         assert_eq!(moved_in(line), Some((10_276_578 + 34_500_976) * 512));
-        // A disk without moving parts tells of discards and flushes behind them.
+        // A disk without moving parts also reports discards and flushes at the end.
         assert_eq!(
             moved_in(&format!("{} 1 2 3 4 5 6", line.trim_end())),
             moved_in(line)

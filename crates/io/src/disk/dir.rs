@@ -1,22 +1,22 @@
-//! Directories: the first half of the door to the disk.
+//! Accesses directories, the first half of all disk access.
 //!
-//! How: a [`Dir`] holds an open directory handle; everything beneath it is reached by one name component
-//! relative to that handle, so that renaming or swapping a parent directory cannot lead elsewhere. The trait
-//! lets a simulated disk stand in.
+//! How: a [`Dir`] holds an open directory handle. Everything beneath it is reached by one name
+//! component relative to that handle, so that renaming or swapping a parent directory cannot lead
+//! elsewhere. A simulated disk can implement the trait.
 //!
 //! Invariants
 //! 1. A name is one component: no `/`, no NUL, not empty, not `.` or `..`, at most 255 bytes.
-//! 2. No symbolic link is followed beneath the directory that [`open_local`] was given (that path itself is the
-//!    user's and may contain links). What is opened as a file is a regular file.
-//! 3. A new file is created exclusively, with mode 0600; a new child directory with mode 0700, and the parent is
-//!    synced before `child` returns it. Beneath a directory that a group shares the modes are 0660 and 2770, whatever the
-//!    umask is (`dir/shared.rs`).
-//! 4. Every effect asks [`Failpoints`] first.
-//! 5. A handle outlives its path: [`Dir::check_path`] says whether the path that was configured still leads to what the
-//!    handle writes to. It is asked before anything is called durable.
+//! 2. No symbolic link is followed beneath the directory that [`open_local`] was given (that path
+//!    itself belongs to the user and may contain links). Only regular files are opened as files.
+//! 3. A new file is created exclusively, with mode 0600. A new child directory has mode 0700, and
+//!    the parent is synced before `child` returns it. Beneath a directory that a group shares, the
+//!    modes are 0660 and 2770, whatever the umask is (`dir/shared.rs`).
+//! 4. Every effect passes [`Failpoints`] first.
+//! 5. A handle outlives its path: [`Dir::check_path`] tells whether the configured path still leads
+//!    to the directory that the handle writes to. It is called before anything is reported durable.
 //!
-//! Faults survived: a socket, FIFO, device, directory or link in place of a file (Corrupt, never opened blocking); entries
-//! that vanish while the directory is listed.
+//! Faults survived: a socket, FIFO, device, directory or link in place of a file (Corrupt, and
+//! never a blocking open); entries that vanish while the directory is listed.
 //!
 //! Not here: reading and writing (see [`crate::disk::file`]).
 
@@ -43,18 +43,20 @@ use std::sync::Arc;
 pub enum Create {
     /// Through the page cache.
     Buffered,
-    /// Past the page cache where the file system accepts it; otherwise buffered, see [`File::is_direct`].
+    /// Bypassing the page cache if the file system supports it; otherwise buffered, see
+    /// [`File::is_direct`].
     Direct,
-    /// Through the page cache, and readable for its owner only, also where a group shares the directory.
+    /// Through the page cache, and readable only for its owner, even if a group shares the
+    /// directory.
     Private,
 }
 
 /// One name in a directory.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Entry {
-    /// The name; names that are not UTF-8 are never ours and are left out of a listing.
+    /// The name; names that are not UTF-8 are never Orcheck's and are left out of a listing.
     pub name: String,
-    /// Length in bytes, of the link itself for a symbolic link.
+    /// Length in bytes; for a symbolic link, that of the link itself.
     pub len_bytes: u64,
     /// Whether it is a directory.
     pub is_dir: bool,
@@ -62,11 +64,11 @@ pub struct Entry {
 
 /// An open directory. Names are single components; paths in messages are full.
 pub trait Dir: Send + Sync {
-    /// The path it was opened by, for messages and reports.
+    /// The path by which it was opened, for messages and reports.
     fn path(&self) -> &Path;
     /// Creates a file that must not exist yet, mode 0600, for reading and writing.
     fn create(&self, name: &str, how: Create) -> Result<Box<dyn File>>;
-    /// Whether there is something of this name, whoever may read it.
+    /// Whether there is an entry of this name, whether or not it is readable.
     fn holds(&self, name: &str) -> Result<bool> {
         match self.open(name) {
             Ok(_) => Ok(true),
@@ -78,7 +80,7 @@ pub trait Dir: Send + Sync {
     fn open(&self, name: &str) -> Result<Box<dyn File>>;
     /// Renames a file in this directory, replacing `to`. Durable after [`Dir::sync`].
     fn rename(&self, from: &str, to: &str) -> Result<()>;
-    /// Renames, but never over an existing name: Invalid if `to` exists.
+    /// Renames, but never replaces an existing name: Invalid if `to` exists.
     fn rename_new(&self, from: &str, to: &str) -> Result<()>;
     /// Removes a file.
     fn remove(&self, name: &str) -> Result<()>;
@@ -86,9 +88,11 @@ pub trait Dir: Send + Sync {
     fn list(&self) -> Result<Vec<Entry>>;
     /// Makes creations, renames and removals durable.
     fn sync(&self) -> Result<()>;
-    /// Opens the directory `name`; with `create` it is made first (0700, durable) if it is not there.
+    /// Opens the directory `name`; with `create`, creates it first (0700, durable) if it does not
+    /// exist.
     fn child(&self, name: &str, create: bool) -> Result<Arc<dyn Dir>>;
-    /// Where a symbolic link of this name leads, as it says it; `None` for anything else, for one that leads to a file, and on a server.
+    /// The target of a symbolic link of this name; `None` for anything else, for a link that leads
+    /// to a file, and on a server.
     fn link(&self, _name: &str) -> Result<Option<PathBuf>> {
         Ok(None)
     }
@@ -98,33 +102,34 @@ pub trait Dir: Send + Sync {
     fn free_bytes(&self) -> Result<u64>;
     /// Whether the file system is mounted read-only or this user may not write in the directory.
     fn read_only(&self) -> Result<bool>;
-    /// Ok where this user may write in it, as far as its mode says.
+    /// Ok if this user may write in it, according to its mode.
     ///
     /// # Errors
-    /// Unavailable, with what to do, where the user may not.
+    /// Unavailable, with what to do, if the user may not.
     fn permits_writing(&self) -> Result<()> {
         Ok(())
     }
-    /// What there is of this name takes of the disk; `None` where there is nothing.
+    /// The disk space of this entry; `None` if it does not exist.
     ///
     /// # Errors
-    /// Unsupported where the disk is not one of this machine.
+    /// Unsupported if the disk does not belong to this machine.
     fn taken(&self, name: &str) -> Result<Option<DiskUsage>> {
         Err(no_account(&self.path().join(name)))
     }
-    /// The same of the directory itself.
+    /// The same for the directory itself.
     ///
     /// # Errors
     /// As [`Dir::taken`].
     fn taken_itself(&self) -> Result<DiskUsage> {
         Err(no_account(self.path()))
     }
-    /// Since when the disk behind it has been in use, in seconds since 1970, where it says so: a server's does.
+    /// Since when its disk has been in use, in seconds since 1970, if the disk reports it, as a
+    /// server's does.
     fn since_unix_s(&self) -> Option<u64> {
         None
     }
-    /// Ok while the path that was configured leads to this directory, so that whoever opens the path finds what is
-    /// written here. Unavailable once the directory was moved away, replaced or unmounted.
+    /// Ok while the configured path leads to this directory, so that whoever opens the path finds
+    /// what is written here. Unavailable once the directory was moved away, replaced or unmounted.
     fn check_path(&self) -> Result<()> {
         Ok(())
     }
@@ -132,7 +137,7 @@ pub trait Dir: Send + Sync {
 
 fn no_account(path: &Path) -> Error {
     Error::unsupported(format!(
-        "{}: what it takes of its disk is not known here",
+        "{}: its disk usage is not known here",
         path.display()
     ))
 }
@@ -154,9 +159,10 @@ pub fn open_local_shared(
 /// Opens an existing directory whose path does not end in a symbolic link.
 ///
 /// # Errors
-/// Invalid, marked as [`Detail::Link`], for a link, with where it leads; what the path says.
+/// Invalid, marked as [`Detail::Link`], for a link, naming its target; otherwise the error of the
+/// path.
 pub fn open_local_unlinked(path: &Path, failpoints: Failpoints) -> Result<Arc<dyn Dir>> {
-    // Breaks if: the slash stays; the kernel follows a link before one.
+    // Breaks if: the slash stays; the kernel follows a link that a slash ends.
     let plain: PathBuf = path.components().collect();
     open_with(&plain, None, failpoints, OFlags::NOFOLLOW).map_err(|error| {
         match retry(|| fs::readlinkat(fs::CWD, &plain, Vec::new())) {
@@ -166,7 +172,7 @@ pub fn open_local_unlinked(path: &Path, failpoints: Failpoints) -> Result<Arc<dy
     })
 }
 
-/// That a directory is not opened because its path is a link.
+/// The error that a directory is not opened because its path is a link.
 #[must_use]
 pub fn linked(path: &Path, target: &Path) -> Error {
     let target = path.parent().unwrap_or(path).join(target);
@@ -205,7 +211,8 @@ fn open_with(
                 _ => rustix_error(errno, what()),
             }
         })?;
-    // Breaks if: the path stays relative; a program that changes its working directory would lose every step.
+    // Breaks if: the path stays relative; a program that changes its working directory would lose
+    // every step.
     let anchor = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
     let files = shared::group_of(&handle, &shown)?;
     Ok(Arc::new(OsDir {
@@ -224,7 +231,7 @@ const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::CLOEXEC)
     .union(OFlags::NOCTTY);
 
-/// Refuses everything that is not one plain name component.
+/// Refuses everything except one plain name component.
 pub fn check_name(name: &str) -> Result<()> {
     if off(Switch::PlainName) {
         return Ok(());
@@ -249,20 +256,21 @@ pub fn check_name(name: &str) -> Result<()> {
 
 struct OsDir {
     handle: OwnedFd,
-    /// Whom new directories beneath it are shared with.
+    /// The group that shares new directories beneath it.
     group: Option<u32>,
-    /// Whom new files in it are shared with: as its mode says.
+    /// The group that shares new files in it, according to its mode.
     files: Option<u32>,
     path: PathBuf,
-    /// The path as it is found from any working directory, and whether its last name may be a link: the user's may.
+    /// The path as seen from any working directory, and whether its last name may be a link, as in
+    /// the user's own path.
     anchor: PathBuf,
     last: AtFlags,
     failpoints: Failpoints,
 }
 
 impl OsDir {
-    /// Whether a file that is made through the handle appears at the path: the same file system, mounted again or through
-    /// another client, has another device number.
+    /// Whether a file created through the handle appears at the path: the same file system, mounted
+    /// again or through another client, has a different device number.
     fn seen_through_path(&self) -> Result<bool> {
         let name = format!("path-{:016x}.tmp", u64::from_le_bytes(random_bytes()));
         let file = self.create(&name, Create::Buffered)?;
@@ -277,7 +285,7 @@ impl OsDir {
         self.path.join(name).display().to_string()
     }
 
-    /// Checks the name, asks the hook, and gives back the full path for messages.
+    /// Checks the name, passes the failpoint, and returns the full path for messages.
     fn begin(&self, site: &'static str, verb: &str, name: &str) -> Result<String> {
         check_name(name).map_err(|error| error.at(self.path.display()))?;
         let full = self.full(name);
@@ -287,7 +295,7 @@ impl OsDir {
         }
     }
 
-    /// Gives a file or directory that was just made to a group.
+    /// Gives a newly created file or directory to a group.
     fn share(&self, (handle, full): (&OwnedFd, &str), group: u32, mode: Mode) -> Result<()> {
         if let Some(errno) = self.failpoints.refuse("dir.share", full) {
             return Err(os_error(errno, format_args!("share {full}")));
@@ -332,8 +340,8 @@ impl Dir for OsDir {
             let _ = fs::unlinkat(&self.handle, name, AtFlags::empty());
             return Err(error);
         }
-        // Asking for direct I/O on the open file, not while creating it: a file system that refuses would leave
-        // the empty file behind.
+        // Request direct I/O on the open file, not at its creation: a file system that refuses
+        // would leave an empty file behind.
         let direct = how == Create::Direct
             && self.failpoints.refuse("file.direct", &full).is_none()
             && fs::fcntl_getfl(&handle)
@@ -375,7 +383,7 @@ impl Dir for OsDir {
 
     fn open(&self, name: &str) -> Result<Box<dyn File>> {
         let full = self.begin("dir.open", "open", name)?;
-        // NONBLOCK, so that a FIFO in place of the file cannot make us wait before we have looked at it.
+        // NONBLOCK, so that a FIFO in place of the file cannot block before it is recognised.
         let no_link = if off(Switch::NoLink) {
             OFlags::empty()
         } else {
@@ -384,7 +392,7 @@ impl Dir for OsDir {
         let flags = OFlags::RDONLY | no_link | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
         let handle = match retry(|| descriptor::openat(&self.handle, name, flags, Mode::empty())) {
             Ok(handle) => handle,
-            // A socket cannot be opened, a link is not followed, and a device may have nobody behind it.
+            // A socket cannot be opened, a link is not followed, and a device may have no driver.
             Err(errno) => {
                 let there = fs::statat(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW);
                 there.map_or(Ok(()), |stat| check_regular(&stat, &full))?;
@@ -424,7 +432,8 @@ impl Dir for OsDir {
         };
         let dir = &self.path;
         match retry(|| fs::renameat_with(&self.handle, from, &self.handle, to, flags)) {
-            // Some network file systems know no such rename; a link never replaces either.
+            // Some network file systems do not support this rename; a hard link never replaces a
+            // file either.
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
                 let none = AtFlags::empty();
                 retry(|| fs::linkat(&self.handle, from, &self.handle, to, none)).map_err(what)?;
@@ -452,7 +461,7 @@ impl Dir for OsDir {
     fn list(&self) -> Result<Vec<Entry>> {
         let full = self.begin_here("dir.list", "list")?;
         let what = |errno| rustix_error(errno, format_args!("list {full}"));
-        // A handle of its own, so that two listings do not share one read position.
+        // A separate handle, so that two listings do not share one read position.
         let handle = retry(|| descriptor::openat(&self.handle, ".", DIRECTORY, Mode::empty()))
             .map_err(what)?;
         let mut entries = Vec::new();
@@ -481,7 +490,7 @@ impl Dir for OsDir {
 
     fn sync(&self) -> Result<()> {
         let full = self.path.display().to_string();
-        // Never repeated when it fails: an error means that the names may be lost.
+        // Never repeated after a failure: an error means that the names may be lost.
         let done = match self.failpoints.sync("dir.sync", &full) {
             Err(errno) => Err(Errno::from_raw_os_error(errno)),
             Ok(false) => return Ok(()),
@@ -539,7 +548,7 @@ impl Dir for OsDir {
         let files = shared::group_of(&handle, &full)?;
         Ok(Arc::new(OsDir {
             handle,
-            // Whatever is made beneath a shared directory is shared.
+            // Everything made beneath a shared directory is shared.
             group: self.group.or(files),
             files,
             path: self.path.join(name),
@@ -615,7 +624,8 @@ impl Dir for OsDir {
             .map_err(|errno| rustix_error(errno, format_args!("look at {full}")))?;
         let found = match retry(|| fs::statat(fs::CWD, &self.anchor, self.last)) {
             Ok(there) if (there.st_dev, there.st_ino) == (own.st_dev, own.st_ino) => return Ok(()),
-            // Breaks if: only device numbers count; a file system that was mounted again would be given up.
+            // Breaks if: only device numbers count; a file system that was mounted again would be
+            // given up.
             Ok(there)
                 if FileType::from_raw_mode(there.st_mode) == FileType::Directory
                     && self.seen_through_path()? =>
@@ -653,8 +663,9 @@ fn is_empty(handle: &OwnedFd, full: &str) -> Result<bool> {
     Ok(true)
 }
 
-/// Corrupt for what is no regular file: the file that belongs there is lost.
-// Breaks if: it is Invalid, as for a wrong call; a restart would end with it instead of using another copy or an older step.
+/// Corrupt for anything but a regular file: the file that belongs there is lost.
+// Breaks if: it is Invalid, as for a wrong call; a restart would end with it instead of using
+// another copy or an older step.
 fn check_regular(stat: &fs::Stat, full: &str) -> Result<()> {
     let kind = FileType::from_raw_mode(stat.st_mode);
     if kind == FileType::RegularFile || off(Switch::RegularFile) {
@@ -667,7 +678,7 @@ fn check_regular(stat: &fs::Stat, full: &str) -> Result<()> {
     .next("remove it, and find out who put it there"))
 }
 
-/// What a file that is neither regular nor ours is called in messages.
+/// The name, in messages, of a file that is not a regular file.
 pub fn kind_name(kind: FileType) -> &'static str {
     match kind {
         FileType::Directory => "a directory",

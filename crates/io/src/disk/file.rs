@@ -1,22 +1,24 @@
-//! Files: the second half of the door to the disk.
+//! Accesses files, the second half of all disk access.
 //!
-//! How: positioned reads and writes that are exact or fail. A file that was created for direct I/O takes aligned
-//! transfers straight from the caller's memory and copies through a bounded aligned buffer where the memory is
-//! not aligned.
+//! How: positioned reads and writes are exact or fail. A file that was created for direct I/O
+//! transfers straight from aligned memory of the caller, and copies misaligned memory through a
+//! bounded aligned buffer.
 //!
 //! Invariants
-//! 1. `write_at` and `read_at` move all bytes or return an error; short transfers are continued, interrupted
-//!    ones repeated (at most 10,000 times in a row), a transfer of nothing is an error and never a loop.
-//! 2. A failed sync poisons the file: the kernel may have dropped the pages and forgotten the error, so nothing
-//!    written through this handle counts, and every later call says so.
-//! 3. When the length changed since the last sync, `sync` is fsync, otherwise fdatasync.
-//! 4. The lock belongs to an open file description of its own: closing another descriptor of the same file does
-//!    not release it (as it would a classic POSIX lock), the holder's death does.
+//! 1. `write_at` and `read_at` transfer all bytes or return an error. Short transfers are
+//!    continued, interrupted ones repeated (at most 10,000 times in a row); a transfer of nothing
+//!    is an error and never a loop.
+//! 2. A failed sync poisons the file: the kernel may have dropped the pages and forgotten the
+//!    error, so nothing written through this handle counts, and every later call reports that.
+//! 3. If the length has changed since the last sync, `sync` is fsync, otherwise fdatasync.
+//! 4. The lock belongs to a separate open file description: closing another descriptor of the same
+//!    file does not release it (unlike a classic POSIX lock), but the holder's death does.
 //! 5. [`write_small`] leaves either the old file or the whole new one under its name.
 //!
-//! Faults survived: short and interrupted transfers, full disks, limits of the length of files, failing syncs and closes, torn small files.
+//! Faults survived: short and interrupted transfers, full disks, limits on the length of files,
+//! failing syncs and closes, torn small files.
 //!
-//! Not here: names and directories (see [`crate::disk::dir`]), checksums (the callers' business).
+//! Not here: names and directories (see [`crate::disk::dir`]), checksums (left to the callers).
 
 use crate::disk::lock::{Lock, ofd_lock, reopen};
 use crate::disk::usage::DiskUsage;
@@ -37,19 +39,19 @@ const BLOCK_BYTES: u32 = 4096;
 const BOUNCE_BYTES: usize = 1 << 20;
 const INTERRUPTS_LIMIT: u32 = 10_000;
 
-/// Writes memory whose pages may be pinned already; the staging pool has one.
+/// Writes memory whose pages may already be pinned, as those of the staging pool.
 pub trait PinnedWrite: Sync {
-    /// Writes `bytes`, or the first of them, at `offset` of a file that is open for direct I/O; the result is that of
-    /// `pwrite`. `None`: not possible this way, the file is as it was.
+    /// Writes `bytes`, or a prefix of it, at `offset` of a file that is open for direct I/O; the
+    /// result is that of `pwrite`. `None`: not possible in this way; the file is unchanged.
     fn write(&self, file: &OwnedFd, bytes: &[u8], offset: u64)
     -> Option<rustix::io::Result<usize>>;
 }
 
 /// An open file. Offsets and lengths are in bytes.
 pub trait File: Send + Sync {
-    /// Writes all of `buf` at `at`. On a direct file `at` and the length must be multiples of
-    /// [`File::alignment_bytes`]; the memory may lie anywhere (misaligned memory is copied first). Of two writes that
-    /// overlap, the later one counts only when there was a sync between them.
+    /// Writes all of `buf` at `at`. On a direct file, `at` and the length must be multiples of
+    /// [`File::alignment_bytes`]; the memory may have any alignment (misaligned memory is copied
+    /// first). If two writes overlap, the later one counts only if there was a sync in between.
     fn write_at(&self, buf: &[u8], at: u64) -> Result<()>;
     /// [`File::write_at`] for memory that `way` may have pinned.
     #[doc(hidden)]
@@ -57,18 +59,21 @@ pub trait File: Send + Sync {
         let _ = way;
         self.write_at(buf, at)
     }
-    /// Reads exactly `buf.len()` bytes from `at`; a file that ends before is `Corrupt`.
+    /// Reads exactly `buf.len()` bytes from `at`; if the file ends earlier, the error is `Corrupt`.
     fn read_at(&self, buf: &mut [u8], at: u64) -> Result<()>;
-    /// Says that this many bytes from `at` on are read soon: reading them may begin. Nothing depends on it.
+    /// Announces that this many bytes from `at` on will be read soon: reading them may begin.
+    /// Nothing depends on it.
     fn will_need(&self, at: u64, len: u64) {
         let _ = (at, len);
     }
-    /// From now on reads go past the page cache, where the file system can do that; whether it can.
+    /// Makes later reads bypass the page cache, if the file system supports that; returns whether
+    /// it does.
     fn bypass_cache(&mut self) -> bool {
         false
     }
-    /// Reserves space for `len` bytes from the start and makes the file at least that long. A file system that
-    /// cannot reserve is no error: the file stays as long as it is, and lack of space shows while writing.
+    /// Reserves space for `len` bytes from the start and makes the file at least that long. It is
+    /// not an error if the file system cannot reserve: the length stays unchanged, and a lack of
+    /// space shows up when writing.
     fn allocate(&self, len: u64) -> Result<()>;
     /// Sets the length.
     fn truncate(&self, len: u64) -> Result<()>;
@@ -76,32 +81,33 @@ pub trait File: Send + Sync {
     fn sync(&self) -> Result<()>;
     /// The present length.
     fn len_bytes(&self) -> Result<u64>;
-    /// What it takes of its disk.
+    /// Its disk space.
     ///
     /// # Errors
-    /// Unsupported where the disk is not one of this machine.
+    /// Unsupported if the disk does not belong to this machine.
     fn taken(&self) -> Result<DiskUsage> {
         let name = self.name();
         Err(Error::unsupported(format!(
-            "{name}: what it takes of its disk is not known here"
+            "{name}: its disk usage is not known here"
         )))
     }
     /// Whether writes bypass the page cache.
     fn is_direct(&self) -> bool;
-    /// What offsets and lengths of writes must be multiples of when the file is direct; at least 4096.
+    /// Offsets and lengths of writes to a direct file must be multiples of this; at least 4096.
     fn alignment_bytes(&self) -> u32;
-    /// Tries to lock the file against every other holder, in this process too; held until the file is dropped
-    /// or its holder dies. `false`: somebody else holds it. Needs permission to write the file.
+    /// Tries to lock the file against every other holder, in this process too; held until the file
+    /// is dropped or its holder dies. `false`: somebody else holds it. Requires permission to write
+    /// the file.
     fn try_lock(&self) -> Result<bool>;
-    /// Gives the lock away, for another process to hold; `None` where there is none.
+    /// Gives away the lock, for another process to hold; `None` if there is none.
     fn give_lock(&self) -> Option<Lock> {
         None
     }
-    /// Closes the file and reports what only the closing reveals on network file systems.
+    /// Closes the file and reports errors that network file systems report only then.
     fn close(self: Box<Self>) -> Result<()>;
     /// The full path, for messages.
     fn name(&self) -> String;
-    /// The node that the file is on, if that is another one.
+    /// The node that holds the file, if it is another one.
     fn other_node(&self) -> Option<&str> {
         None
     }
@@ -113,13 +119,13 @@ pub fn read_span(file: &dyn File, span: Span, at: u64) -> Result<()> {
     if span.len_bytes() == 0 {
         return Ok(());
     }
-    // SAFETY: the span's memory is valid for writes and used by nobody else meanwhile, by the promise of
-    // `Span::new`; the slice ends with this call.
+    // SAFETY: the span's memory is valid for writes and used by nobody else meanwhile, by the
+    // promise of `Span::new`; the slice ends with this call.
     let bytes = unsafe { std::slice::from_raw_parts_mut(span.pointer(), span.len_bytes()) };
     file.read_at(bytes, at)
 }
 
-/// Writes the span's bytes to the file at `at`, straight from where they are, which `way` may have pinned.
+/// Writes the span's bytes to the file at `at` in place, from memory that `way` may have pinned.
 #[allow(unsafe_code)]
 pub fn write_pinned(file: &dyn File, span: Span, at: u64, way: &dyn PinnedWrite) -> Result<()> {
     // SAFETY: the slice lives for this call only.
@@ -171,7 +177,7 @@ impl OsFile {
         }
     }
 
-    /// What [`Effect`]s call it.
+    /// Its number in [`Effect`]s.
     pub fn number(&self) -> u64 {
         self.number
     }
@@ -190,7 +196,7 @@ impl OsFile {
         Ok(())
     }
 
-    /// Asks the hook about a transfer of `len` bytes and bounds it accordingly.
+    /// Passes the failpoint of a transfer of `len` bytes, and bounds it accordingly.
     fn transfer_limit(&self, site: &'static str, len: usize) -> std::result::Result<usize, Errno> {
         match self.failpoints.outcome(site, &self.path) {
             Outcome::Go | Outcome::Pretend => Ok(len),
@@ -401,7 +407,7 @@ impl File for OsFile {
         if !self.direct
             && let Some(len) = NonZeroU64::new(len)
         {
-            // A hint: what it does not bring is read when it is asked for.
+            // A hint: what it does not bring is read on request.
             let _ = fs::fadvise(&self.handle, at, Some(len), Advice::WillNeed);
         }
     }
@@ -421,8 +427,9 @@ impl File for OsFile {
             Ok(()) => {
                 self.known_len.fetch_max(len, Ordering::AcqRel);
             }
-            // Making it longer would reserve nothing, and where the last bytes are on a server that was lost it may wait
-            // for minutes (MooseFS: as long as the chunk is locked for a writer).
+            // Making the file longer would reserve nothing, and if its last bytes are on a lost
+            // server it may wait for minutes (MooseFS: as long as the chunk is locked for a
+            // writer).
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(()),
             Err(errno) => return Err(rustix_error(errno, what())),
         }
@@ -482,7 +489,7 @@ impl File for OsFile {
     }
 
     fn taken(&self) -> Result<DiskUsage> {
-        // Also of a file whose sync failed: its space is taken all the same.
+        // Also for a file whose sync failed: its space is taken all the same.
         let failed = match self.failpoints.refuse("file.look", &self.path) {
             Some(errno) => Errno::from_raw_os_error(errno),
             None => match fs::fstat(&self.handle) {
@@ -540,7 +547,8 @@ impl File for OsFile {
             return Err(os_error(errno, format_args!("close {path}")));
         }
         let number = handle.into_raw_fd();
-        // SAFETY: the descriptor was owned by `handle`, which has just given it up; nobody else closes it.
+        // SAFETY: the descriptor was owned by `handle`, which has just given it up; nobody else
+        // closes it.
         #[allow(unsafe_code)]
         let closed = unsafe { libc::close(number) };
         if closed != 0 {
@@ -560,7 +568,7 @@ impl File for OsFile {
     }
 }
 
-/// Refuses what no file can hold.
+/// Refuses a range that no file can hold.
 pub fn check_range(verb: &str, len: usize, at: u64, path: &str) -> Result<()> {
     let limit = i64::MAX as u64;
     match at.checked_add(len as u64) {
@@ -571,7 +579,7 @@ pub fn check_range(verb: &str, len: usize, at: u64, path: &str) -> Result<()> {
     }
 }
 
-/// Refuses a write past the page cache that does not begin and end between blocks.
+/// Refuses an unaligned write that bypasses the page cache.
 pub fn check_aligned(len: usize, at: u64, block_bytes: u64, path: &str) -> Result<()> {
     if at.is_multiple_of(block_bytes) && (len as u64).is_multiple_of(block_bytes) {
         return Ok(());
@@ -582,8 +590,8 @@ pub fn check_aligned(len: usize, at: u64, block_bytes: u64, path: &str) -> Resul
     )))
 }
 
-/// Refuses to make a file longer than this process may: the kernel would send SIGXFSZ, which ends a program that does not
-/// expect it, and the program is not ours to end.
+/// Refuses to make a file longer than this process may: the kernel would send SIGXFSZ, which ends a
+/// program that does not expect it, and it is not for us to end the program.
 pub fn check_length(end: u64, what: impl FnOnce() -> String) -> Result<()> {
     match getrlimit(Resource::Fsize).current {
         Some(limit) if end > limit && !off(Switch::FileLimit) => {
@@ -595,10 +603,11 @@ pub fn check_length(end: u64, what: impl FnOnce() -> String) -> Result<()> {
     }
 }
 
-/// What direct I/O on this file needs: (offsets and lengths, memory), in bytes.
+/// The alignment that direct I/O on this file requires: (offsets and lengths, memory), in bytes.
 fn direct_alignment(handle: &OwnedFd) -> (u32, u32) {
     let usable = |bytes: u32| bytes.is_power_of_two() && bytes <= BOUNCE_BYTES as u32;
-    // statx is there from kernel 4.11, its alignment fields from 6.1; an older kernel leaves the bit unset.
+    // statx exists from kernel 4.11, its alignment fields from 6.1; an older kernel leaves the bit
+    // unset.
     match fs::statx(handle, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) {
         Ok(stat)
             if stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0

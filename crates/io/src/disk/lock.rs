@@ -1,4 +1,5 @@
-//! Locks on files: open-file-description locks, which belong to a description and not to a process.
+//! Locks files with open-file-description locks, which belong to a description and not to a
+//! process.
 //!
 //! How: plain POSIX locks vanish when any descriptor of the file is closed in the same process. An
 //! open-file-description lock stays until its description is closed everywhere, or unlocked.
@@ -11,8 +12,8 @@ use orcheck_format::sabotage::{Switch, off};
 use rustix::fs::{Mode, OFlags};
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// A file's lock: a second open file description of it that carries the lock, or the connection to the server that does.
-/// It opens when this is dropped.
+/// A file's lock: a second open file description of it that carries the lock, or the connection to
+/// the server that does. Dropping this releases it.
 pub struct Lock(Option<Living>);
 
 impl Lock {
@@ -22,7 +23,7 @@ impl Lock {
         self.0.take().map(Living::give)
     }
 
-    /// Holds on to a lock that another process gave away.
+    /// Holds a lock that another process gave away.
     #[must_use]
     pub fn attach(holder: OwnedFd) -> Lock {
         Lock(Some(Living::new(holder)))
@@ -31,7 +32,7 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Closing alone would not do: a child that was forked meanwhile shares the description.
+        // Closing is not enough: a child that was forked meanwhile shares the description.
         if let Some(holder) = &self.0 {
             let _ = ofd_unlock_all(holder);
             // The lock of a file on a server is a connection.
@@ -95,7 +96,8 @@ fn ofd_set(
     wanted.l_start = start;
     wanted.l_len = len;
     loop {
-        // SAFETY: the descriptor is open for the duration of the call and `wanted` is a live `flock`.
+        // SAFETY: the descriptor is open for the duration of the call and `wanted` is a live
+        // `flock`.
         let done = unsafe { libc::fcntl(handle.as_raw_fd(), libc::F_OFD_SETLK, &raw mut wanted) };
         if done == 0 || off(Switch::LockExcludes) {
             return Ok(true);

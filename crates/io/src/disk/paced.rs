@@ -1,17 +1,21 @@
-//! Directories that are read in the background: no faster than a stated rate, and slower while others are at work.
+//! Reads directories in the background, no faster than a stated rate, and more slowly while others
+//! are at work.
 //!
-//! How: a [`Pace`] is shared by everything that reads for one purpose; [`paced`] puts it before a directory. Reads are cut
-//! into pieces, and each piece waits until it is due. They go past the page cache, where the file system can do that: the
-//! disk is what is to be read, and others keep what they have in the cache.
+//! How: everything that reads for one purpose shares a [`Pace`]; [`paced`] applies it to a
+//! directory. Reads are cut into pieces, and each piece waits until it is due. They bypass the page
+//! cache if the file system supports that, because the disk itself is to be read, and others keep
+//! their cached data.
 //!
 //! Invariants
-//! 1. Of one pace, at most `rate × time` bytes and one piece are read in any span of time.
+//! 1. With one pace, at most `rate × time` bytes and one piece are read in any span of time.
 //! 2. While others are at work, at most one piece is read in each second.
-//! 3. A wait ends within 200 ms when the pace is stopped, and every later read is an error.
-//! 4. A file whose name is gone is not read on (NotFound), so that its space is free within a piece.
+//! 3. When the pace is stopped, a wait ends within 200 ms, and every later read is an error.
+//! 4. A file whose name is gone is not read any further (NotFound), so that its space is free
+//!    within one piece.
 //! 5. Nothing is written or changed.
 //!
-//! Faults survived: files that vanish while they are read. Not here: what is read, and why (`orcheck_engine::upkeep::scrub`).
+//! Faults survived: files that vanish while they are read. Not here: what is read, and why
+//! (`orcheck_engine::upkeep::scrub`).
 
 use crate::clock::Clock;
 use crate::disk::dir::{Create, Dir, Entry};
@@ -23,16 +27,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Most bytes read at once.
+/// Maximum number of bytes read at once.
 pub const PIECE_BYTES: usize = 1 << 20;
-/// Longest time for which a piece lets others go first.
+/// Longest time for which a piece yields to others.
 const YIELD_MAX: Duration = Duration::from_secs(1);
-/// Longest sleep before it is looked whether to stop.
+/// Longest sleep between two looks at the stop flag.
 const LOOK: Duration = Duration::from_millis(200);
 /// The same while others are at work.
 const LOOK_SOON: Duration = Duration::from_millis(50);
 
-/// How fast something is read; see the module.
+/// The rate of reading; see the module.
 pub struct Pace {
     rate_bytes_per_s: u64,
     clock: Arc<dyn Clock>,
@@ -44,8 +48,8 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// At most this many bytes per second (at least one); `others` is told how many have been read, or are about to be, and says
-    /// whether somebody else is at work now.
+    /// At most this many bytes per second (at least one). `others` receives how many have been
+    /// read, or are about to be, and returns whether somebody else is at work now.
     pub fn new(
         rate_bytes_per_s: u64,
         clock: Arc<dyn Clock>,
@@ -61,12 +65,12 @@ impl Pace {
         })
     }
 
-    /// Nothing more is read.
+    /// Stops reading.
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
     }
 
-    /// Whether nothing more is read.
+    /// Whether reading was stopped.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Acquire)
@@ -78,7 +82,7 @@ impl Pace {
         self.read_bytes.load(Ordering::Relaxed)
     }
 
-    /// Sleeps for so long, or until it is stopped; tells whether it was not.
+    /// Sleeps this long, or until it is stopped; returns whether it was not stopped.
     pub fn pause(&self, time: Duration) -> bool {
         let end = self.clock.now().saturating_add(time);
         while !self.is_stopped() {
@@ -108,7 +112,7 @@ impl Pace {
             *due = from.saturating_add(time);
             from.saturating_sub(now)
         };
-        // Breaks if: it does not wait; the disk would be busy with this and nothing else.
+        // Breaks if: it does not wait; the disk would be busy with nothing but this.
         if !off(Switch::ScrubRate) {
             self.pause(wait);
         }
@@ -122,7 +126,7 @@ impl Pace {
     }
 }
 
-/// The same directory, to be read at this pace.
+/// The same directory, read at this pace.
 #[must_use]
 pub fn paced(dir: Arc<dyn Dir>, pace: &Arc<Pace>) -> Arc<dyn Dir> {
     let pace = Arc::clone(pace);
@@ -155,7 +159,8 @@ impl Dir for PacedDir {
 
     fn open(&self, name: &str) -> Result<Box<dyn File>> {
         let mut file = self.dir.open(name)?;
-        // What the page cache has does not tell how the disk is; where there is no way past it, that must do.
+        // Cached data says nothing about the disk; if there is no way to bypass the cache, it has
+        // to do.
         file.bypass_cache();
         Ok(Box::new(PacedFile {
             file,

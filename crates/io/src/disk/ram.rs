@@ -1,13 +1,13 @@
-//! Files in this process's memory: anonymous, gone with it.
+//! Keeps files in this process's memory; they are anonymous and end with it.
 //!
-//! How: each is a memfd, so that everything that is done with a file is done as on a disk, by the same code. Names are
-//! kept here only.
+//! How: each is a memfd, so that the same code handles them like files on a disk. Only the names
+//! are kept here.
 //!
 //! Invariants:
 //! 1. A name has one file; creating it again is refused.
 //! 2. A removed file's memory is free once the last descriptor of it is closed.
 //!
-//! Survives nothing: when the process ends, the files are gone. Not here: how much may lie here.
+//! Survives nothing: when the process ends, the files are gone. Not here: how much may be kept.
 
 use crate::descriptor;
 use crate::disk::dir::{Entry, check_name};
@@ -29,7 +29,7 @@ pub struct Ram {
 }
 
 impl Ram {
-    /// None yet.
+    /// Without files.
     #[must_use]
     pub fn new(failpoints: Failpoints) -> Self {
         Self {
@@ -55,7 +55,7 @@ impl Ram {
     /// Creates a file that must not exist yet.
     ///
     /// # Errors
-    /// Invalid for a name that is taken or no plain one; NoSpace or Unavailable when the kernel gives none.
+    /// Invalid for a name that is taken or not plain; NoSpace or Unavailable if the kernel refuses.
     pub fn create(&self, name: &str) -> Result<Box<dyn File>> {
         check_name(name)?;
         let what = |errno| rustix_error(errno, format_args!("create {}", shown(name)));
@@ -96,7 +96,7 @@ impl Ram {
         }
     }
 
-    /// Removes a file; whether there was one.
+    /// Removes a file; returns whether it existed.
     pub fn remove(&self, name: &str) -> bool {
         self.files().remove(name).is_some()
     }
@@ -104,7 +104,7 @@ impl Ram {
     /// All files, sorted by name.
     ///
     /// # Errors
-    /// What the kernel says of one of them.
+    /// The kernel's error about one of them.
     pub fn list(&self) -> Result<Vec<Entry>> {
         let entry = |(name, handle): (&String, &OwnedFd)| {
             let stat = fs::fstat(handle)
@@ -149,7 +149,8 @@ mod tests {
         file.close().unwrap();
         assert_eq!(ram.used_bytes().unwrap(), 5000);
         let file = ram.open("a").unwrap();
-        // Breaks if: a descriptor with a position of its own were needed; two readers would disturb each other.
+        // Breaks if: a descriptor with a position of its own were needed; two readers would disturb
+        // each other.
         let other = ram.open("a").unwrap();
         let (mut bytes, mut ends) = ([0; 5000], [0; 2]);
         file.read_at(&mut bytes, 0).unwrap();
@@ -162,7 +163,7 @@ mod tests {
         ram.rename("b", "a");
         assert!(ram.remove("a") && !ram.remove("a"));
         assert_eq!(ram.open("a").err().unwrap().kind(), ErrorKind::NotFound);
-        // What is open stays readable.
+        // An open file stays readable.
         other.read_at(&mut ends, 0).unwrap();
         assert_eq!(ram.list().unwrap(), []);
     }

@@ -9,14 +9,15 @@ use crate::memory::zeroed;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, ErrorKind, Result};
 
-/// Writes a whole small file under `name`: temporary name, sync, rename, sync of the directory. The temporary
-/// file (`<name>.tmp`) of an earlier attempt is removed first, and removed again when this attempt fails. When
-/// the last directory sync fails, the new file may be visible without being durable: the error says so.
+/// Writes a whole small file under `name`: temporary name, sync, rename, sync of the directory. The
+/// temporary file (`<name>.tmp`) of an earlier attempt is removed first, and removed again if this
+/// attempt fails. If the last directory sync fails, the new file may be visible without being
+/// durable, as the error says.
 pub fn write_small(dir: &dyn Dir, name: &str, bytes: &[u8]) -> Result<()> {
     write_as(dir, name, bytes, Create::Buffered)
 }
 
-/// The same for a file that its owner alone may read.
+/// The same for a file that only its owner may read.
 pub fn write_private(dir: &dyn Dir, name: &str, bytes: &[u8]) -> Result<()> {
     write_as(dir, name, bytes, Create::Private)
 }
@@ -44,7 +45,8 @@ fn write_as(dir: &dyn Dir, name: &str, bytes: &[u8], how: Create) -> Result<()> 
         .and_then(fill)
         .and_then(|()| dir.rename(first, name));
     if let Err(error) = renamed {
-        // Best effort: the error that counts is the one above, and a leftover is removed by the next attempt.
+        // Best effort: the error that counts is the one above, and the next attempt removes a
+        // leftover.
         let _ = dir.remove(&temporary);
         return Err(error);
     }

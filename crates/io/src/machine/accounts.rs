@@ -1,15 +1,18 @@
-//! Names of users and groups, as the system's databases have them: files, LDAP, or whatever `/etc/nsswitch.conf` names.
+//! Looks up names of users and groups in the system's databases: files, LDAP, or whatever
+//! `/etc/nsswitch.conf` names.
 //!
-//! How: the C library asks (`getgrnam_r`, `getpwuid_r`, `getgrgid_r`). Names that only make a message clearer are asked for by
-//! a thread of their own, which is waited for [`PATIENCE`] at most.
+//! How: the C library makes the query (`getgrnam_r`, `getpwuid_r`, `getgrgid_r`). Names that only
+//! make a message clearer are queried by a separate thread, for which a message waits at most
+//! [`PATIENCE`].
 //!
 //! Invariants
-//! 1. A message never waits longer than that: a directory service that is down costs its name, once.
-//! 2. While one such question has no answer, no other one is asked.
+//! 1. A message never waits longer: an unavailable directory service costs it the name, once.
+//! 2. While one such query has no answer, no other one is made.
 //!
-//! Faults survived: names that nobody has, entries of thousands of members, a service that does not answer.
+//! Faults survived: unknown names, entries with thousands of members, a service that does not
+//! answer.
 //!
-//! Not here: what follows from a group or user ([`crate::disk`], `orcheck-net`).
+//! Not here: the consequences of a group or user ([`crate::disk`], `orcheck-net`).
 
 use crate::errno::os_error;
 use crate::machine::thread;
@@ -20,12 +23,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// Longest entry of a database, in bytes: thousands of members.
+/// Length of the longest entry of a database, in bytes: thousands of members.
 const ENTRY_LIMIT_BYTES: usize = 4 << 20;
 /// How long a message waits for a name.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// An entry of a database, by name or by number.
+/// Queries an entry of a database, by name or by number.
 #[allow(unsafe_code)]
 fn ask<E, T>(
     ask: impl Fn(*mut E, &mut [c_char], *mut *mut E) -> i32,
@@ -38,22 +41,23 @@ fn ask<E, T>(
         let mut texts = vec![0; len];
         match ask(entry.as_mut_ptr(), &mut texts, &raw mut found) {
             0 if found.is_null() => return Ok(None),
-            // SAFETY: not NULL, so it points to `entry`, which was filled; its texts are in `texts`.
+            // SAFETY: not NULL, so it points to `entry`, which was filled; its texts are in
+            // `texts`.
             0 => return Ok(Some(take(unsafe { &*found }))),
             libc::ERANGE if len < ENTRY_LIMIT_BYTES => len *= 4,
             libc::EINTR => {}
-            // What systems say of a name that there is not.
+            // What systems return for a name that does not exist.
             libc::ENOENT | libc::ESRCH | libc::EBADF | libc::EPERM => return Ok(None),
             errno => return Err(errno),
         }
     }
 }
 
-/// The number of a group that was named, by its name or its number. It waits for as long as the database does: for calls that
-/// begin something.
+/// The number of a group, given by name or number. Waits as long as the database takes: for calls
+/// that begin something.
 ///
 /// # Errors
-/// Invalid where there is no such group; what the database of groups says.
+/// Invalid if there is no such group; otherwise the error of the database.
 #[allow(unsafe_code)]
 pub fn group_id(name: &str) -> Result<u32> {
     let text = CString::new(name)
@@ -72,7 +76,7 @@ pub fn group_id(name: &str) -> Result<u32> {
     })
 }
 
-/// What messages call a group.
+/// The name of a group in messages.
 pub fn shown_group(group: u32) -> String {
     match in_time(move || group_name(group)) {
         Some(name) => format!("group {name} (gid {group})"),
@@ -80,7 +84,7 @@ pub fn shown_group(group: u32) -> String {
     }
 }
 
-/// What messages call a user.
+/// The name of a user in messages.
 pub fn shown_user(user: u32) -> String {
     match in_time(move || user_name(user)) {
         Some(name) => format!("user {name} (uid {user})"),
@@ -123,7 +127,7 @@ unsafe fn text(name: *const c_char) -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// What this answers, if it does so in time.
+/// The answer of this query, if it comes in time.
 fn in_time<T: Send + 'static>(ask: impl FnOnce() -> Option<T> + Send + 'static) -> Option<T> {
     static WAITING: AtomicBool = AtomicBool::new(false);
     if WAITING.swap(true, Ordering::AcqRel) {
@@ -139,7 +143,8 @@ fn in_time<T: Send + 'static>(ask: impl FnOnce() -> Option<T> + Send + 'static) 
         WAITING.store(false, Ordering::Release);
         return None;
     }
-    // Breaks if: it is waited for without end; a directory service that is down would stop whoever reports an error.
+    // Breaks if: the wait has no end; a directory service that is down would stop whoever reports
+    // an error.
     told.recv_timeout(PATIENCE).ok().flatten()
 }
 

@@ -1,15 +1,15 @@
-//! Facts about the machine: memory and its limits, processors, file systems, the kernel.
+//! Reads facts about the machine: memory and its limits, processors, file systems, the kernel.
 //!
-//! How: /proc, /sys and the system calls behind them, read when asked for.
+//! How: from /proc, /sys and the system calls behind them, at the time of the query.
 //!
 //! Invariants
-//! 1. Memory limits are those of every ancestor control group, of both versions: the tightest one counts, and it
-//!    is not always the nearest.
-//! 2. A fact that the machine does not tell is left out or has a stated default, never an error that stops work;
-//!    only [`memory`] fails, because budgets rest on it.
+//! 1. Memory limits are those of every ancestor control group, of both versions: the tightest one
+//!    counts, which is not always the nearest.
+//! 2. A fact that the machine does not report is left out or has a stated default, and is never an
+//!    error that stops work. Only [`memory`] fails, because budgets depend on it.
 //!
 //! Faults survived: containers that hide parts of /proc and /sys, groups that vanish meanwhile.
-//! Not here: what to make of the facts (budgets, pinning: the engine).
+//! Not here: how the facts are used (budgets, pinning: the engine).
 
 use crate::errno::{last_errno, os_error, retry, rustix_error};
 use orcheck_format::sabotage::{Switch, off};
@@ -18,23 +18,25 @@ use rustix::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What is known about memory, in bytes.
+/// Facts about memory, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryFacts {
     /// All memory of the machine.
     pub total_bytes: u64,
-    /// What the kernel thinks can be had without swapping.
+    /// What the kernel considers available without swapping.
     pub available_bytes: u64,
-    /// Every ancestor control group with a limit: (its directory, limit, used). Used is without file pages that
-    /// the kernel can drop at once.
+    /// Every ancestor control group with a limit: (its directory, limit, used). `used` excludes
+    /// file pages that the kernel can drop at once.
     pub cgroup_limits: Vec<(String, u64, u64)>,
-    /// Free space of /dev/shm; `u64::MAX` where there is none. Informative: the pool is a memfd, which lives in
-    /// the kernel's own mount and does not count against /dev/shm, however small a container makes that.
+    /// Free space of /dev/shm; `u64::MAX` if it does not exist. Informative: the pool is a memfd,
+    /// which lives in the kernel's own mount and does not count against /dev/shm, however small a
+    /// container makes that.
     pub shm_free_bytes: u64,
 }
 
 impl MemoryFacts {
-    /// What this process can still use: the least of what is available and what every control group leaves.
+    /// What this process can still use: the minimum of the available memory and of what every
+    /// control group leaves.
     #[must_use]
     pub fn usable_bytes(&self) -> u64 {
         if off(Switch::GroupLimits) {
@@ -71,7 +73,7 @@ pub fn memory() -> Result<MemoryFacts> {
     })
 }
 
-/// Small files of the kernel, or nothing.
+/// Small files of the kernel; `None` if unreadable.
 fn read_proc(path: &Path) -> Option<String> {
     std::fs::read_to_string(path).ok()
 }
@@ -79,7 +81,8 @@ fn read_proc(path: &Path) -> Option<String> {
 /// A limit above this is no limit (version 1 writes the largest multiple of a page for "none").
 const NO_LIMIT_BYTES: u64 = 1 << 60;
 
-/// All limits from the process's own group up to the mount, from the texts of /proc/self/cgroup and mountinfo.
+/// All limits from the process's own group up to the mount, from the texts of /proc/self/cgroup and
+/// mountinfo.
 fn cgroup_limits(groups: &str, mounts: &str) -> Vec<(String, u64, u64)> {
     let mut found = Vec::new();
     for line in groups.lines() {
@@ -95,7 +98,7 @@ fn cgroup_limits(groups: &str, mounts: &str) -> Vec<(String, u64, u64)> {
             continue;
         }
         for (root, mount) in mounts.lines().filter_map(|line| memory_mount(line, second)) {
-            // In a container the mount shows only what is beneath its root.
+            // In a container, the mount shows only what is beneath its root.
             let beneath = if root == "/" {
                 path
             } else {
@@ -180,7 +183,7 @@ fn group_limit(group: &Path, second: bool) -> Option<(String, u64, u64)> {
     ))
 }
 
-/// Bytes of the processor mask asked for: 65,536 processors.
+/// Length of the requested processor mask, in words: 65,536 processors.
 const MASK_WORDS: usize = 1024;
 
 /// How many processors the machine has, at least as many as this thread may run on.
@@ -192,13 +195,14 @@ pub fn online_processors() -> usize {
         .max(cpuset().len())
 }
 
-/// The processors that this thread may run on, ascending; processor 0 alone if the kernel does not say.
+/// The processors that this thread may run on, ascending; processor 0 alone if the kernel does not
+/// report them.
 #[must_use]
 #[allow(unsafe_code)]
 pub fn cpuset() -> Vec<u32> {
     let mut mask = [0u64; MASK_WORDS];
-    // SAFETY: the kernel fills at most the size given of a live array. The raw call, because the C library's
-    // fixed set ends at 1024 processors.
+    // SAFETY: the kernel fills at most the size given of a live array. The raw call, because the C
+    // library's fixed set ends at 1024 processors.
     let filled = unsafe {
         libc::syscall(
             libc::SYS_sched_getaffinity,
@@ -210,7 +214,7 @@ pub fn cpuset() -> Vec<u32> {
     if filled <= 0 {
         return vec![0];
     }
-    // The kernel says how much of the mask it filled; the rest stays zero.
+    // The kernel reports how much of the mask it filled; the rest stays zero.
     let filled_bits = 8 * size_of_val(&mask).min(filled as usize) as u32;
     let bits = (0..filled_bits).filter(|cpu| mask[(cpu / 64) as usize] & (1 << (cpu % 64)) != 0);
     bits.collect()
@@ -222,7 +226,7 @@ fn topology(cpu: u32, name: &str) -> Option<String> {
     )))
 }
 
-/// The socket that a processor sits in; 0 if the kernel does not say.
+/// The socket of a processor; 0 if the kernel does not report it.
 #[must_use]
 pub fn cpu_socket(cpu: u32) -> u32 {
     topology(cpu, "physical_package_id")
@@ -252,7 +256,7 @@ pub fn parse_list(text: &str) -> Vec<u32> {
     list
 }
 
-/// Lets the calling thread run on these processors only.
+/// Restricts the calling thread to these processors.
 #[allow(unsafe_code)]
 pub fn pin_current_thread(cpus: &[u32]) -> Result<()> {
     let mut mask = [0u64; MASK_WORDS];
@@ -291,8 +295,8 @@ pub fn thread_cpu_time() -> Duration {
     )
 }
 
-/// The kind of the file system that a path lies on: "ext4", "xfs", "tmpfs", "lustre", "nfs" …; "unknown (0x…)"
-/// for one that is not in the list.
+/// The kind of the file system of a path: "ext4", "xfs", "tmpfs", "lustre", "nfs" …; "unknown
+/// (0x…)" for one that is not in the list.
 pub fn file_system_kind(path: &Path) -> Result<String> {
     let stat = retry(|| fs::statfs(path)).map_err(|errno| {
         rustix_error(
@@ -331,8 +335,8 @@ pub fn file_system_kind(path: &Path) -> Result<String> {
     Ok(name.to_owned())
 }
 
-/// The mount that holds a path: what is mounted ("/dev/vda1", "10.0.0.1@tcp:/scratch") and its type as the kernel knows
-/// it ("ext4", "fuse.sshfs"). None where /proc does not tell.
+/// The mount that holds a path: its source ("/dev/vda1", "10.0.0.1@tcp:/scratch") and its type as
+/// the kernel knows it ("ext4", "fuse.sshfs"). `None` if /proc does not report it.
 #[must_use]
 pub fn mount_of(path: &Path) -> Option<(String, String)> {
     let stat = retry(|| fs::stat(path)).ok()?;
@@ -352,7 +356,7 @@ fn mount_in(text: &str, device: &str) -> Option<(String, String)> {
     mounts.next_back()
 }
 
-/// Without the kernel's escapes: three octal digits after a backslash stand for a byte.
+/// Decodes the kernel's escapes: a backslash and three octal digits stand for a byte.
 fn unescaped(text: &str) -> String {
     let mut parts = text.split('\\');
     let mut plain = parts.next().unwrap_or_default().to_owned();
@@ -383,8 +387,8 @@ pub fn kernel_version() -> String {
         .into_owned()
 }
 
-/// Whether the kernel calls itself at least this version; features are probed where they are used, this is for
-/// reports.
+/// Whether the kernel reports at least this version; features are probed where they are used, this
+/// is for reports.
 #[must_use]
 pub fn kernel_at_least(major: u32, minor: u32) -> bool {
     let release = kernel_version();
@@ -504,9 +508,9 @@ mod tests {
             cgroup_limits: limits,
             shm_free_bytes: 0,
         };
-        // Breaks if: only the nearest group, or only one version, is looked at.
+        // Breaks if: only the nearest group, or only one version, is considered.
         assert_eq!(facts.usable_bytes(), 10_000);
-        // In a container the mount's root is the group itself.
+        // In a container, the mount's root is the group itself.
         let mounts = format!("30 1 0:1 /job {base}/v2/job rw - cgroup2 cgroup2 rw\n");
         assert_eq!(cgroup_limits("0::/job/step\n", &mounts).len(), 1);
         assert_eq!(cgroup_limits("nonsense\n::\n0::/../..\n", &mounts).len(), 1);

@@ -1,13 +1,15 @@
-//! Which process this is: a forked child has its parent's memory, but not its threads, pool or promises.
+//! Identifies this process: a forked child has its parent's memory, but not its threads, pool or
+//! promises.
 //!
-//! How: a page that the kernel wipes in a child (`MADV_WIPEONFORK`) holds a number; a child reads zero there and draws
-//! another one when it needs one. The process id is compared too: for kernels before 4.14, and for children that share
-//! the parent's memory (`vfork`, `clone` with `CLONE_VM`), in which nothing is wiped.
+//! How: a page that the kernel wipes in a child (`MADV_WIPEONFORK`) holds a number. A child reads
+//! zero there and draws another number when it needs one. The process id is compared too, for
+//! kernels before 4.14 and for children that share the parent's memory (`vfork`, `clone` with
+//! `CLONE_VM`), where nothing is wiped.
 //!
 //! Invariants:
-//! 1. [`Owner::is_this_process`] takes no lock and allocates nothing: it may be asked in a signal handler and in the
-//!    child of a program with threads.
-//! 2. An owner made before a fork is never that of the child, even where a process id comes back.
+//! 1. [`Owner::is_this_process`] takes no lock and allocates nothing: it may be called in a signal
+//!    handler and in the child of a program with threads.
+//! 2. An owner made before a fork is never that of the child, even if a process id is reused.
 //!
 //! Not here: what a child is refused.
 
@@ -24,7 +26,7 @@ pub struct Owner {
     mark: u64,
 }
 
-/// Where an [`Owner`] is kept for readers that may not lock.
+/// Keeps an [`Owner`] for readers that may not lock.
 #[derive(Debug)]
 pub struct OwnerCell {
     pid: AtomicU32,
@@ -41,13 +43,13 @@ impl OwnerCell {
         }
     }
 
-    /// Keeps `owner`. Whoever publishes what is owned does so afterwards.
+    /// Stores `owner`. Publish what is owned only afterwards.
     pub fn set(&self, owner: Owner) {
         self.pid.store(owner.pid, Ordering::SeqCst);
         self.mark.store(owner.mark, Ordering::SeqCst);
     }
 
-    /// What was kept last.
+    /// The value stored last.
     #[must_use]
     pub fn get(&self) -> Owner {
         Owner {
@@ -63,7 +65,7 @@ impl Default for OwnerCell {
     }
 }
 
-/// The page that a child finds wiped; NULL before the first use and where the kernel cannot wipe.
+/// The page that a child finds wiped; NULL before the first use, and if the kernel cannot wipe.
 static PAGE: AtomicPtr<AtomicU64> = AtomicPtr::new(null_mut());
 /// The last mark drawn. A child has a copy of it and draws larger ones.
 static MARKS: AtomicU64 = AtomicU64::new(0);
@@ -85,13 +87,13 @@ impl Owner {
         }
     }
 
-    /// The number of the process that made it.
+    /// The process id of the process that made it.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Whether this process made it, and not one that this was forked from.
+    /// Whether this process made it, and not one from which this was forked.
     #[must_use]
     pub fn is_this_process(&self) -> bool {
         if off(Switch::ForkedChild) {
@@ -145,7 +147,8 @@ fn page() -> Option<&'static AtomicU64> {
 mod tests {
     use super::*;
 
-    // Breaks if: only process ids are compared; they come back, and are all 1 at the beginning of a PID namespace.
+    // Breaks if: only process ids are compared; they are reused, and are all 1 at the beginning of
+    // a PID namespace.
     #[test]
     fn a_child_is_not_the_owner_even_with_the_same_process_id() {
         let owner = Owner::this_process();
@@ -159,7 +162,7 @@ mod tests {
                 mark: owner.mark,
             };
             let wrong = i32::from(owner.is_this_process() || same_id.is_this_process());
-            // A session of the child's own is its own.
+            // A session of the child's own belongs to the child.
             let own = Owner::this_process();
             let wrong = wrong + 2 * i32::from(!own.is_this_process() || own.mark == owner.mark);
             // SAFETY: ends the child.

@@ -1,11 +1,12 @@
-//! Where and who this process is: the machine's name and addresses, its user, its number.
+//! Tells where and who this process is: the machine's name and addresses, its user, its process id.
 //!
 //! Not here: who is at the other end (`handshake.rs`).
 
 use orcheck_format::Result;
 use std::net::IpAddr;
 
-/// The addresses of this machine's interfaces that are up, without loopback ones unless there are no others.
+/// The addresses of this machine's active interfaces, without loopback ones unless there are no
+/// others.
 #[allow(unsafe_code)]
 pub fn local_addresses() -> Result<Vec<IpAddr>> {
     let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
@@ -50,7 +51,7 @@ pub fn local_addresses() -> Result<Vec<IpAddr>> {
     Ok(found)
 }
 
-/// The machine's name as it calls itself.
+/// The machine's own name.
 #[must_use]
 pub fn host_name() -> String {
     rustix::system::uname()
@@ -59,13 +60,13 @@ pub fn host_name() -> String {
         .into_owned()
 }
 
-/// The user under which this process acts.
+/// The effective user of this process.
 #[must_use]
 pub fn effective_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// This process's number.
+/// The process id of this process.
 #[must_use]
 pub fn process_id() -> u32 {
     std::process::id()

@@ -1,7 +1,7 @@
-//! Asks the kernel what it can do, by trying each feature once on memory and descriptors of its own.
+//! Probes what the kernel can do, by trying each feature once on memory and descriptors of its own.
 //!
-//! How: version numbers lie (vendors port features back, containers and security modules take them away), so
-//! each feature is used for one page or one descriptor and undone.
+//! How: version numbers are unreliable (vendors port features back, containers and security modules
+//! remove them), so each feature is used for one page or one descriptor, and undone.
 //!
 //! Invariants
 //! 1. A probe leaves nothing behind: no mapping, no descriptor, no file.
@@ -10,7 +10,8 @@
 //!
 //! Faults survived: kernels without the call (ENOSYS), filters that refuse it (EPERM, EACCES).
 //!
-//! Not here: which fallback is taken without a feature, and advice; files and directories (see [`crate::disk`]).
+//! Not here: which fallback is used without a feature, and advice; files and directories (see
+//! [`crate::disk`]).
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -26,7 +27,7 @@ pub struct Probe {
     pub name: &'static str,
     /// Whether this process can use it.
     pub available: bool,
-    /// What the kernel answered where it refused; empty otherwise.
+    /// The kernel's answer if it refused; otherwise empty.
     pub refusal: String,
 }
 
@@ -70,7 +71,8 @@ fn last_errno() -> Errno {
 /// Takes over the descriptor that a system call returned.
 fn descriptor(returned: libc::c_long) -> Result<OwnedFd, Errno> {
     match i32::try_from(returned) {
-        // SAFETY: the call has just returned this descriptor, so it is open and nobody else owns it.
+        // SAFETY: the call has just returned this descriptor, so it is open and nobody else owns
+        // it.
         Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
         _ => Err(last_errno()),
     }
@@ -88,7 +90,8 @@ struct Page {
 impl Page {
     fn map() -> Result<Page, Errno> {
         let len = PAGES_BYTES;
-        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nothing that exists.
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nothing that
+        // exists.
         let start = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -141,8 +144,8 @@ fn pagemap_scan() -> Result<(), Errno> {
         .map_err(|error| Errno::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EACCES)))?;
     let start = page.start as u64;
     let mut regions = [0u64; 3];
-    // struct pm_scan_arg: size, flags, start, end, walk_end, vec, vec_len, max_pages, category_inverted,
-    // category_mask, category_anyof_mask, return_mask.
+    // struct pm_scan_arg: size, flags, start, end, walk_end, vec, vec_len, max_pages,
+    // category_inverted, category_mask, category_anyof_mask, return_mask.
     let mut arguments: [u64; 12] = [
         96,
         0,
@@ -157,8 +160,8 @@ fn pagemap_scan() -> Result<(), Errno> {
         0,
         IS_PRESENT,
     ];
-    // SAFETY: the call reads and writes the twelve words of `arguments` and at most one region of three words,
-    // which `regions` has; both outlive it.
+    // SAFETY: the call reads and writes the twelve words of `arguments` and at most one region of
+    // three words, which `regions` has; both outlive it.
     if unsafe { libc::ioctl(pagemap.as_raw_fd(), REQUEST as _, arguments.as_mut_ptr()) } < 0 {
         return Err(last_errno());
     }
@@ -234,8 +237,8 @@ mod tests {
         };
         let before = open();
         let probes = kernel_features();
-        // Other tests of this process open and close files meanwhile, so only a large growth would be a leak of
-        // ours: a hundred rounds leave a hundred descriptors if each round left one.
+        // Other tests of this process open and close files meanwhile, so only a large growth would
+        // be a leak: a hundred rounds leave a hundred descriptors if each round left one.
         for _ in 0..100 {
             assert_eq!(kernel_features().len(), probes.len());
         }

@@ -1,8 +1,8 @@
-//! Other processes: a program that is started to stay, and how it becomes independent of its starter.
+//! Starts programs that stay, and makes a process independent of its starter.
 //!
 //! Invariants:
-//! 1. It is no child of ours when this returns, so nobody has to wait for its end: what is started goes to the
-//!    background by itself, and its starter ends.
+//! 1. A started program is not a child of ours when this returns, so nobody has to wait for its
+//!    end: it goes to the background by itself, and its starter ends.
 //! 2. It gets none of our standard streams.
 //!
 //! Not here: which program, and when it is ready.
@@ -24,15 +24,16 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// What an agent's process is called in the list of processes.
+/// The name of an agent's process in the list of processes.
 pub const AGENT_NAME: &CStr = c"orcheck-agent";
-/// Most of what a program says before it fails.
+/// How much of a failing program's output is kept.
 const SAID_BYTES: u64 = 4096;
 
-/// Runs a program that goes to the background, and waits until it did, at most `timeout`.
+/// Runs a program that goes to the background, and waits, at most `timeout`, until it has.
 ///
 /// # Errors
-/// NotFound for the program; Unavailable when it fails, with what it said, or does not return.
+/// NotFound if the program does not exist; Unavailable if it fails, with its output, or does not
+/// return.
 pub fn start_detached(program: &Path, arguments: &[&str], timeout: Duration) -> Result<()> {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null());
@@ -69,7 +70,7 @@ pub fn start_detached(program: &Path, arguments: &[&str], timeout: Duration) -> 
     }
     let mut said = Vec::new();
     if let Some(stderr) = child.stderr.take() {
-        // What can be read of it is enough.
+        // Whatever can be read of it is enough.
         let _ = stderr.take(SAID_BYTES).read_to_end(&mut said);
     }
     Err(Error::unavailable(format!(
@@ -79,17 +80,18 @@ pub fn start_detached(program: &Path, arguments: &[&str], timeout: Duration) -> 
     )))
 }
 
-/// Lets this process have as many descriptors as its user may give it. For a program that is ours: a library must not, a
-/// program that waits with `select` would break.
+/// Raises this process's limit of descriptors as far as its user may. For a program of ours: a
+/// library must not do this, because a program that waits with `select` would break.
 pub fn raise_open_files() {
     let mut limits = getrlimit(Resource::Nofile);
     limits.current = limits.maximum;
-    // Where it is refused, whoever needs one more says so.
+    // If this is refused, whoever needs one more descriptor reports it.
     let _ = setrlimit(Resource::Nofile, limits);
 }
 
-/// Closes every descriptor but the standard streams. For the beginning of a program, before it opens anything: what its
-/// starter forgot to keep to itself would otherwise stay open as long as the program runs.
+/// Closes every descriptor except the standard streams. For the beginning of a program, before it
+/// opens anything: descriptors that its starter leaked would otherwise stay open as long as the
+/// program runs.
 pub fn close_inherited() {
     // SAFETY: closes descriptors that nothing in this process knows, see above.
     let closed = unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, 0) };
@@ -111,17 +113,18 @@ pub fn close_inherited() {
     }
 }
 
-/// Leaves the starter's terminal, process group and processors: signals and bindings meant for it are not for us.
+/// Leaves the starter's terminal, process group and processors: signals and bindings meant for the
+/// starter are not for this process.
 pub fn leave_starter() {
-    // One that leads its group already stays in it.
+    // A process that leads its group stays in it.
     let _ = rustix::process::setsid();
     let all: Vec<u32> = (0..1024).collect();
     let _ = rustix::thread::set_name(AGENT_NAME);
-    // The kernel keeps what the cgroup allows of them.
+    // The kernel keeps those that the cgroup allows.
     let _ = pin_current_thread(&all);
 }
 
-/// Sends all further output nowhere.
+/// Discards all further output.
 pub fn silence() {
     let mut both = std::fs::OpenOptions::new();
     both.read(true).write(true);
@@ -134,11 +137,12 @@ pub fn silence() {
     }
 }
 
-/// Starts this program again with these arguments and waits until it says a line that begins with `ready`, at most
-/// `timeout`. Gives that line.
+/// Starts this program again with these arguments and waits, at most `timeout`, until it prints a
+/// line that begins with `ready`. Returns that line.
 ///
 /// # Errors
-/// Unavailable, with what it said, when it ends before; Unavailable when it says nothing in time, and is ended then.
+/// Unavailable, with its output, if it ends before; Unavailable if it prints nothing in time, and
+/// it is then ended.
 pub fn start_self(arguments: &[String], ready: &str, timeout: Duration) -> Result<String> {
     let failed =
         |error: std::io::Error| Error::unavailable(format!("starting in the background: {error}"));
@@ -152,7 +156,8 @@ pub fn start_self(arguments: &[String], ready: &str, timeout: Duration) -> Resul
     if let Some(mut stdout) = child.stdout.take() {
         let mut piece = [0; 256];
         while !line.contains(&b'\n') && line.len() < SAID_BYTES as usize {
-            // Breaks if: it is read without looking; a child that hangs before it listens would be waited for for ever.
+            // Breaks if: it is read without polling; a child that hangs before it listens would be
+            // waited for forever.
             if !poll_one(stdout.as_fd(), PollFlags::IN, deadline)
                 .map_err(|errno| rustix_error(errno, "wait for a program in the background"))?
             {

@@ -1,15 +1,17 @@
-//! Noticing a signal without taking it away from the program.
+//! Notices a signal without taking it away from the program.
 //!
-//! How: our handler sets a flag and then calls the handler that was there before, if the program had one.
+//! How: our handler sets a flag and then calls the previous handler, if the program had one.
 //!
 //! Invariants
-//! 1. The handler does nothing but atomic stores and loads and the call of the earlier handler: it is
+//! 1. The handler only does atomic stores and loads and calls the earlier handler: it is
 //!    async-signal-safe if that one is.
-//! 2. The earlier handler is remembered before ours is installed, so that no signal in between is lost.
-//! 3. Nothing is installed unless asked for; signals that report a fault of the program itself are refused.
+//! 2. The earlier handler is remembered before ours is installed, so that no signal in between is
+//!    lost.
+//! 3. Nothing is installed unless requested; signals that report a fault of the program itself are
+//!    refused.
 //!
-//! Not here: what a set flag leads to. A default action of the signal (such as ending the process) no longer
-//! happens once it is watched; that is why one asks for it.
+//! Not here: the effect of a set flag. A default action of the signal (such as ending the process)
+//! no longer happens once it is watched, which is the purpose of watching it.
 #![allow(unsafe_code)]
 
 use crate::errno::{last_errno, os_error};
@@ -28,8 +30,9 @@ static EARLIER: [AtomicUsize; SIGNALS] = [const { AtomicUsize::new(libc::SIG_DFL
 static EARLIER_TAKES_INFO: [AtomicBool; SIGNALS] = [const { AtomicBool::new(false) }; SIGNALS];
 static INSTALL: Mutex<()> = Mutex::new(());
 
-/// Sets `flag` whenever the process receives `signal`, then lets the handler run that was installed before.
-/// Asking again with the same flag changes nothing; another flag for the same signal is refused.
+/// Sets `flag` whenever the process receives `signal`, then runs the handler that was installed
+/// before. A repeated call with the same flag changes nothing; another flag for the same signal is
+/// refused.
 pub fn install_signal(signal: i32, flag: &'static AtomicBool) -> Result<()> {
     let index = usize::try_from(signal)
         .ok()
@@ -71,8 +74,8 @@ pub fn install_signal(signal: i32, flag: &'static AtomicBool) -> Result<()> {
     EARLIER[index].store(earlier.sa_sigaction, Ordering::SeqCst);
     EARLIER_TAKES_INFO[index].store(earlier.sa_flags & libc::SA_SIGINFO != 0, Ordering::SeqCst);
     FLAGS[index].store(pointer, Ordering::SeqCst);
-    // SAFETY: an all-zero `sigaction` is a valid start; the handler has the signature that SA_SIGINFO announces.
-    // The earlier mask is kept because the earlier handler relies on it.
+    // SAFETY: an all-zero `sigaction` is a valid start; the handler has the signature that
+    // SA_SIGINFO announces. The earlier mask is kept because the earlier handler relies on it.
     let installed = unsafe {
         let mut ours: libc::sigaction = std::mem::zeroed();
         ours.sa_sigaction =
@@ -102,8 +105,8 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
     if earlier == libc::SIG_DFL || earlier == libc::SIG_IGN {
         return;
     }
-    // SAFETY: the address is the handler that the kernel held for this signal, called with the arguments that
-    // its flags announced.
+    // SAFETY: the address is the handler that the kernel held for this signal, called with the
+    // arguments that its flags announced.
     unsafe {
         if EARLIER_TAKES_INFO[index].load(Ordering::SeqCst) {
             let call: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) =

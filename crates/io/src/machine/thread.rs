@@ -1,4 +1,4 @@
-//! Threads of our own inside the program's process.
+//! Runs threads of our own inside the program's process.
 //!
 //! Invariants:
 //! 1. They run with every signal blocked: the program's handlers run on the program's threads.
@@ -20,30 +20,33 @@ unsafe extern "C" {
     fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
 }
 
-/// What glibc and musl call `PTHREAD_CANCEL_DISABLE`.
+/// The value of `PTHREAD_CANCEL_DISABLE` in glibc and musl.
 const CANCEL_DISABLE: c_int = 1;
 
-/// While it lives, `pthread_cancel` does not end the calling thread: it would leave locks held and files half
-/// written. The request stays, and takes effect at the program's own next cancellation point.
+/// While this exists, `pthread_cancel` does not end the calling thread, which would leave locks
+/// held and files half written. The request stays, and takes effect at the program's own next
+/// cancellation point.
 #[derive(Debug)]
 pub struct Uncancelled {
     before: c_int,
-    /// The state is the thread's own.
+    /// The state belongs to the thread.
     _here: PhantomData<*const ()>,
 }
 
 impl Uncancelled {
-    /// From now on.
+    /// Takes effect immediately.
     #[must_use]
     pub fn now() -> Uncancelled {
         let mut before = 0;
-        // Breaks if: it is not done; a thread that is cancelled ends inside a call, with its locks held, or ends the program.
+        // Breaks if: this is not done; a cancelled thread would end inside a call, with its locks
+        // held, or end the program.
         let state = if off(Switch::Uncancelled) {
             0
         } else {
             CANCEL_DISABLE
         };
-        // SAFETY: the old state can be written during the call; an unchanged 0 restores what threads begin with.
+        // SAFETY: the old state can be written during the call; an unchanged 0 restores what
+        // threads begin with.
         unsafe { pthread_setcancelstate(state, &raw mut before) };
         Uncancelled {
             before,
@@ -60,12 +63,13 @@ impl Drop for Uncancelled {
     }
 }
 
-/// The addresses of the calling thread's stack, without its guard; `None` where the system does not know. On the first
-/// thread of a process it grows down to there as far as `ulimit -s` said at the first call.
+/// The addresses of the calling thread's stack, without its guard; `None` if the system does not
+/// report them. For the first thread of a process, they extend to the limit that `ulimit -s` gave
+/// at the first call.
 #[must_use]
 pub fn stack_of_thread() -> Option<Range<usize>> {
     thread_local! {
-        // Asked once: for the first thread of a process it means reading /proc/self/maps.
+        // Queried once: for the first thread of a process this reads /proc/self/maps.
         static STACK: Cell<Option<(usize, usize)>> = const { Cell::new(None) };
     }
     let known = STACK.try_with(Cell::get).ok()?;
@@ -77,7 +81,7 @@ pub fn stack_of_thread() -> Option<Range<usize>> {
     (low < high).then_some(low..high)
 }
 
-/// Bytes of its stack that the calling thread has left; `None` where that is not known, such as on a stack that the
+/// Bytes of stack that the calling thread has left; `None` if unknown, such as on a stack that the
 /// program switched to by itself (fibers, signal stacks).
 #[must_use]
 #[inline(never)]
@@ -91,7 +95,8 @@ pub fn stack_left() -> Option<usize> {
 fn ask_for_stack() -> Option<(usize, usize)> {
     let mut low: *mut libc::c_void = std::ptr::null_mut();
     let (mut len_bytes, mut guard_bytes) = (0, 0);
-    // SAFETY: the attributes are filled by the first call before the others read them, and destroyed once.
+    // SAFETY: the attributes are filled by the first call before the others read them, and
+    // destroyed once.
     unsafe {
         let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
         if libc::pthread_getattr_np(libc::pthread_self(), &raw mut attributes) != 0 {
@@ -107,15 +112,16 @@ fn ask_for_stack() -> Option<(usize, usize)> {
             return None;
         }
     }
-    // Before glibc 2.27 the guard counts as stack.
+    // Before glibc 2.27, the guard counts as stack.
     Some((low.addr() + guard_bytes, low.addr() + len_bytes))
 }
 
-/// Lets the calling thread take no processor away from another thread just because it was woken: it waits for
-/// a free one, or for its fair share. For work in bulk that nobody waits for. Where the system refuses, nothing
-/// changes.
+/// Keeps the calling thread from preempting another thread just because it was woken: it waits for
+/// a free processor, or for its fair share. For bulk work that nobody waits for. If the system
+/// refuses, nothing changes.
 pub fn never_preempt() {
-    // SAFETY: the structure is plain data, valid for the duration of the call; 0 is the calling thread.
+    // SAFETY: the structure is plain data, valid for the duration of the call; 0 is the calling
+    // thread.
     unsafe {
         let parameter: libc::sched_param = std::mem::zeroed();
         libc::sched_setscheduler(0, libc::SCHED_BATCH, &parameter);
@@ -125,7 +131,7 @@ pub fn never_preempt() {
 /// Starts a named thread with all signals blocked.
 ///
 /// # Errors
-/// Unavailable when the system grants no thread.
+/// Unavailable if the system grants no thread.
 pub fn spawn<T: Send + 'static>(
     name: &str,
     work: impl FnOnce() -> T + Send + 'static,
@@ -138,10 +144,11 @@ pub fn spawn<T: Send + 'static>(
     .map_err(|error| refused(name, &error))
 }
 
-/// The same for a thread that ends before the scope does. The standard library's own way panics without a thread.
+/// The same for a thread that ends before the scope does. The standard library's own function
+/// panics if there is no thread.
 ///
 /// # Errors
-/// Unavailable when the system grants no thread.
+/// Unavailable if the system grants no thread.
 pub fn spawn_scoped<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     name: &str,
@@ -160,7 +167,7 @@ fn refused(name: &str, error: &std::io::Error) -> Error {
         .next("raise the limit of processes (ulimit -u) or of memory (ulimit -v)")
 }
 
-/// A thread inherits what is blocked when it is started.
+/// A thread inherits the signal mask with which it is started.
 fn with_signals_blocked<T>(start: impl FnOnce() -> T) -> T {
     let old = block_signals();
     let started = start();

@@ -1,8 +1,9 @@
-//! Waiting on a 32-bit word of memory that several processes share.
+//! Waits on a 32-bit word of memory that several processes share.
 //!
 //! Invariants
-//! 1. Never the private variant: the waiters may be in different processes.
-//! 2. Every wait ends by its timeout; callers treat a return as "look again", never as "it happened".
+//! 1. It never uses the private variant, because the waiters may be in different processes.
+//! 2. Every wait ends by its timeout; callers treat a return as "look again", never as "it
+//!    happened".
 //!
 //! Faults survived: a waker that dies before waking (the timeout), spurious wake-ups.
 //! Not here: what the words mean.

@@ -1,16 +1,19 @@
-//! The synchronisation of [`crate::sync`] on top of the scheduler of `shuttle`. For tests only.
+//! Implements the synchronisation of [`crate::sync`] on top of the scheduler of `shuttle`. For
+//! tests only.
 //!
-//! How: the atomics are the machine's, with a decision of the scheduler before every access; all threads of an
-//! execution share one thread of the machine, so nothing else happens in between. The sleep on a word parks the
-//! thread until it is woken. Time stands still: it moves only by sleeps that reach their timeout, and those are
-//! drawn by the scheduler, and only after [`allow_timeouts`]. Without it a wake-up that is lost shows as a
-//! deadlock, which the scheduler reports with the schedule that leads to it.
+//! How: the atomics are the machine's, with a decision of the scheduler before every access; all
+//! threads of an execution share one thread of the machine, so nothing else happens in between.
+//! Sleeping on a word parks the thread until it is woken. Time stands still: only sleeps that reach
+//! their timeout advance it; the scheduler draws these, and only after [`allow_timeouts`]. Without
+//! that, a lost wake-up shows as a deadlock, which the scheduler reports with the schedule that
+//! leads to it.
 //!
-//! A thread can die as a killed process does ([`mortal`]): from one access on nothing that it does has an effect,
-//! except that the kernel closes its descriptors.
+//! A thread can die like a killed process ([`mortal`]): from one access on, nothing that it does
+//! has an effect, except that the kernel closes its descriptors.
 //!
 //! Invariants
-//! 1. The order of all accesses, every timeout and every death follow from the seed of the schedule alone.
+//! 1. The order of all accesses, every timeout and every death depend only on the seed of the
+//!    schedule.
 //!
 //! Not here: weak memory (see `tests/orderings`), spurious wake-ups without [`allow_timeouts`].
 
@@ -22,7 +25,8 @@ use std::sync::atomic::{self, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// What one execution knows: sleepers by the address of their word, the time, and whether sleeps may time out.
+/// The state of one execution: sleepers by the address of their word, the time, and whether sleeps
+/// may time out.
 #[derive(Default)]
 struct World {
     sleepers: RefCell<BTreeMap<usize, Vec<Sleeper>>>,
@@ -36,7 +40,8 @@ struct Sleeper {
     thread: shuttle::thread::Thread,
 }
 
-/// All threads of an execution are continuations on one thread of the machine; no borrow lives across a switch.
+/// All threads of an execution are continuations on one thread of the machine; no borrow lives
+/// across a switch.
 struct OneThread(World);
 // SAFETY: see above: there is never a second thread of the machine in an execution.
 #[allow(unsafe_code)]
@@ -50,7 +55,7 @@ shuttle::lazy_static! {
 }
 
 shuttle::thread_local! {
-    /// Accesses that are left to this thread; `None` for a thread that does not die.
+    /// Accesses left to this thread; `None` for a thread that does not die.
     static LEFT: Cell<Option<u32>> = Cell::new(None);
     static DEAD: Cell<bool> = Cell::new(false);
 }
@@ -63,19 +68,19 @@ fn dead() -> bool {
     DEAD.with(Cell::get)
 }
 
-/// Lets sleeps reach their timeouts in this execution, at moments that the scheduler draws.
+/// Lets sleeps reach their timeouts in this execution, at moments drawn by the scheduler.
 pub fn allow_timeouts() {
     world().timeouts.set(true);
 }
 
-/// The time that sleeps which reached their timeouts have taken in this execution, all threads together.
+/// The total time of sleeps that reached their timeouts in this execution.
 #[must_use]
 pub fn slept() -> Duration {
     world().time.get()
 }
 
-/// Runs `work` on this thread and lets it die before its access number `accesses` (from 0), as by SIGKILL.
-/// `None`: it died.
+/// Runs `work` on this thread and lets it die before its access number `accesses` (from 0), as by
+/// SIGKILL. `None`: it died.
 pub fn mortal<T>(accesses: u32, work: impl FnOnce() -> T) -> Option<T> {
     LEFT.with(|left| left.set(Some(accesses)));
     let ended = catch_unwind(AssertUnwindSafe(work));
@@ -103,7 +108,7 @@ pub fn point() {
         Some(left) => LEFT.with(|cell| cell.set(Some(left - 1))),
         None => {}
     }
-    // Its accesses are what the scheduler decides at; the value is nobody's.
+    // The scheduler decides at its accesses; the value means nothing.
     let _ = shuttle::sync::atomic::AtomicBool::new(false).load(Ordering::SeqCst);
 }
 
@@ -176,7 +181,8 @@ pub fn wake(word: &AtomicU32, count: u32) {
 
 macro_rules! atomic {
     ($name:ident, $inner:ident, $value:ty) => {
-        /// The machine's atomic of the same name, with a decision of the scheduler before every access.
+        /// The machine's atomic of the same name, with a decision of the scheduler before every
+        /// access.
         #[derive(Debug)]
         #[repr(transparent)]
         pub struct $name(atomic::$inner);

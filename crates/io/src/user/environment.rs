@@ -1,11 +1,14 @@
-//! What the user hands in from outside, and gets back: environment variables, configuration files, and files that were asked for by name.
+//! Reads what the user supplies from outside, and writes what the user requests: environment
+//! variables, configuration files, and files given by name.
 //!
 //! Invariants
 //! 1. No variable is ever set.
-//! 2. What is written is there whole or not at all, and readable for whom the user's umask says.
-//! 3. A file is read up to the caller's limit and no further; it must be a regular file of UTF-8 text.
+//! 2. A written file is there whole or not at all, and readable according to the user's umask.
+//! 3. A file is read up to the caller's limit and no further; it must be a regular file of UTF-8
+//!    text.
 //!
-//! Faults survived: a socket, FIFO or device where a file was named, a file of any size. Not here: what the text means.
+//! Faults survived: a socket, FIFO or device in place of a file, a file of any size. Not here: the
+//! meaning of the text.
 
 use crate::descriptor;
 use crate::disk::kind_name;
@@ -17,16 +20,16 @@ use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-/// The value of an environment variable; `None` when it is not set or not UTF-8.
+/// The value of an environment variable; `None` if it is not set or not UTF-8.
 #[must_use]
 pub fn env_var(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-/// The value of an environment variable; `None` when it is not set.
+/// The value of an environment variable; `None` if it is not set.
 ///
 /// # Errors
-/// Invalid when it is not UTF-8.
+/// Invalid if it is not UTF-8.
 pub fn env_text(name: &str) -> Result<Option<String>> {
     match std::env::var(name) {
         Ok(value) => Ok(Some(value)),
@@ -42,7 +45,7 @@ pub fn env_text(name: &str) -> Result<Option<String>> {
     }
 }
 
-/// Names of the variables that begin like this and are not empty, in order.
+/// The names of the non-empty variables with this prefix, in order.
 #[must_use]
 pub fn env_names(prefix: &str) -> Vec<String> {
     let all = std::env::vars_os().filter(|(_, value)| !value.is_empty());
@@ -52,7 +55,7 @@ pub fn env_names(prefix: &str) -> Vec<String> {
     names
 }
 
-/// Where relative paths begin; the root where that is not known any more.
+/// The directory that relative paths start from; the root if it is no longer known.
 #[must_use]
 pub fn working_dir() -> PathBuf {
     std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"))
@@ -64,13 +67,13 @@ pub fn temp_dir() -> PathBuf {
     std::env::temp_dir()
 }
 
-/// Where files lie in memory: the kernel clears it at a reboot.
+/// The directory for files in memory, which a reboot clears.
 #[must_use]
 pub fn memory_dir() -> PathBuf {
     PathBuf::from("/dev/shm")
 }
 
-/// Opens a regular file that the user named, without waiting for whatever else it may be.
+/// Opens a regular file that the user named, without blocking on anything else that may be there.
 pub fn open_regular(path: &Path) -> Result<(OwnedFd, Stat)> {
     let shown = path.display();
     let what = |errno| rustix_error(errno, format_args!("read {shown}"));
@@ -84,7 +87,7 @@ pub fn open_regular(path: &Path) -> Result<(OwnedFd, Stat)> {
     };
     let handle = match retry(|| descriptor::open(path, flags, Mode::empty())) {
         Ok(handle) => handle,
-        // A socket cannot be opened, and a device may have nobody behind it.
+        // A socket cannot be opened, and a device may have no driver.
         Err(errno) => {
             fs::stat(path).map_or(Ok(()), |stat| is_regular(&stat))?;
             return Err(what(errno));
@@ -125,7 +128,7 @@ pub fn read_text(path: &Path, limit_bytes: u64) -> Result<String> {
 /// Writes a file that the user named, or replaces it, by way of `PATH.tmp`.
 ///
 /// # Errors
-/// What the file system says, with the path.
+/// The error of the file system, with the path.
 pub fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".tmp");

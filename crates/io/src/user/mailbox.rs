@@ -1,14 +1,15 @@
-//! A small file in which processes leave notes for the one that started them.
+//! Implements a small file in which processes leave notes for the process that started them.
 //!
-//! How: the one that waits creates the file and hands its path down in the environment; the others append to it.
+//! How: the reader creates the file and passes its path down in the environment; the others append
+//! to it.
 //!
 //! Invariants
-//! 1. A note is added to a file that is there already, is a regular file and belongs to this user; none is ever created.
+//! 1. A note is added only to an existing regular file of this user; none is ever created.
 //! 2. One note is one write, so that notes of several processes do not mix.
-//! 3. What is read has a bound. The file goes with the mailbox.
+//! 3. Reading is bounded. The file is removed with the mailbox.
 //!
-//! Faults survived: a path of another machine, a link or a file of somebody else in its place (the note is lost, nothing is
-//! written). Not here: what notes say.
+//! Faults survived: a path of another machine, a link or another user's file in its place (the note
+//! is lost, and nothing is written). Not here: the contents of notes.
 
 use crate::descriptor;
 use crate::errno::{os_error, retry, rustix_error};
@@ -19,10 +20,10 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
-/// Most bytes of notes that are read at once.
+/// Maximum number of bytes of notes that are read at once.
 const LIMIT_BYTES: u64 = 64 << 20;
 
-/// The end that reads.
+/// The reading end.
 pub struct Mailbox {
     path: PathBuf,
     file: File,
@@ -32,7 +33,7 @@ impl Mailbox {
     /// Creates an empty one among the temporary files, readable for this user only.
     ///
     /// # Errors
-    /// What the file system says.
+    /// The error of the file system.
     pub fn create(name: &str) -> Result<Self> {
         let unique = u64::from_le_bytes(random_bytes());
         let path = std::env::temp_dir().join(format!("{name}-{unique:016x}"));
@@ -45,16 +46,16 @@ impl Mailbox {
         })
     }
 
-    /// Where the others find it.
+    /// Its path, for the writers.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What was added since the last look.
+    /// The notes that were added since the last call.
     ///
     /// # Errors
-    /// What the file system says.
+    /// The error of the file system.
     pub fn take(&mut self) -> Result<String> {
         let mut bytes = Vec::new();
         let read = (&mut self.file).take(LIMIT_BYTES).read_to_end(&mut bytes);
@@ -62,14 +63,14 @@ impl Mailbox {
             let errno = error.raw_os_error().unwrap_or(0);
             os_error(errno, format_args!("read {}", self.path.display()))
         })?;
-        // A character cut off belongs to a note that is not whole.
+        // A truncated character belongs to an incomplete note.
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 }
 
 impl Drop for Mailbox {
     fn drop(&mut self) {
-        // Best effort: what stays is a small file among the temporary ones.
+        // Best effort: at worst a small temporary file stays.
         let _ = std::fs::remove_file(&self.path);
     }
 }
@@ -77,7 +78,7 @@ impl Drop for Mailbox {
 /// Adds a note to the mailbox at `path`.
 ///
 /// # Errors
-/// What the file system says; Invalid where there is something else.
+/// The error of the file system; Invalid if something else is there.
 pub fn drop_note(path: &Path, note: &str) -> Result<()> {
     let what = |errno| rustix_error(errno, format_args!("write {}", path.display()));
     let flags =
@@ -120,7 +121,8 @@ mod tests {
 
     #[test]
     fn nothing_is_written_through_a_link() {
-        // Breaks if: links are followed; whoever may write where the notes lie could redirect them.
+        // Breaks if: links are followed; anybody who may write where the notes are could redirect
+        // them.
         let mut mailbox = Mailbox::create("orcheck-mailbox-link").unwrap();
         let link = mailbox.path().with_extension("link");
         std::os::unix::fs::symlink(mailbox.path(), &link).unwrap();

@@ -1,16 +1,18 @@
-//! The user's key for checkpoints at rest: where it comes from, and how it stays in this process.
+//! Reads the user's key for checkpoints at rest, and protects it in this process.
 //!
-//! How: `file:PATH` is read from a file that belongs to the user and that nobody else may read, `env:NAME` from an
-//! environment variable, `keyring:NAME` from a key of type "user" in the kernel's keyring of the user or of the
-//! session. The key is 32 bytes: as they are, or as 64 hexadecimal digits, or in base64.
+//! How: `file:PATH` is read from a file that belongs to the user and that nobody else may read,
+//! `env:NAME` from an environment variable, and `keyring:NAME` from a key of type "user" in the
+//! kernel's keyring of the user or of the session. The key is 32 bytes: raw, as 64 hexadecimal
+//! digits, or in base64.
 //!
 //! Invariants
-//! 1. Key bytes are in no message, no `Debug` output and no copy beyond [`Secret`] and what its one reader makes.
+//! 1. Key bytes are in no message, in no `Debug` output and in no copy except [`Secret`] and what
+//!    its one reader makes.
 //! 2. They are overwritten when they are no longer needed, also in buffers on the way.
 //! 3. A key that others can read is refused.
 //!
-//! Faults survived: a missing, too open, too long or malformed key; a kernel or sandbox without keyrings. Not here:
-//! what is encrypted with it (the engine); swapped-out memory (see SECURITY).
+//! Faults survived: a missing, too open, too long or malformed key; a kernel or sandbox without
+//! keyrings. Not here: what is encrypted with it (the engine); swapped-out memory (see SECURITY).
 #![allow(unsafe_code)]
 
 use crate::errno::{last_errno, os_error, retry, rustix_error};
@@ -26,14 +28,14 @@ use zeroize::{Zeroize, Zeroizing};
 
 /// Length of the key.
 pub const SECRET_BYTES: usize = 32;
-/// Longest text of a key: base64 or hexadecimal, with room for white space.
+/// Length of the longest text of a key: base64 or hexadecimal, with room for white space.
 const LIMIT_BYTES: usize = 256;
 
-/// A key of the user. It is never shown, and overwritten when it is dropped.
+/// A key of the user. It is never shown, and is overwritten when it is dropped.
 pub struct Secret([u8; SECRET_BYTES]);
 
 impl Secret {
-    /// A key whose bytes are known already.
+    /// A key whose bytes are already known.
     #[must_use]
     pub fn new(bytes: [u8; SECRET_BYTES]) -> Self {
         Secret(bytes)
@@ -63,7 +65,8 @@ impl Drop for Secret {
     }
 }
 
-/// A value whose memory is overwritten when it goes: for keys of libraries that do not do that themselves.
+/// A value whose memory is overwritten when it is dropped: for keys of libraries that do not do
+/// that themselves.
 pub struct Wiped<T>(ManuallyDrop<Box<MaybeUninit<T>>>);
 
 impl<T> Wiped<T> {
@@ -83,8 +86,8 @@ impl<T> Wiped<T> {
 
 impl<T> Drop for Wiped<T> {
     fn drop(&mut self) {
-        // SAFETY: initialised, and nobody looks at it any more; afterwards the bytes belong to no value. The box
-        // itself is taken out once.
+        // SAFETY: initialised, and nobody looks at it any more; afterwards the bytes belong to no
+        // value. The box itself is taken out once.
         unsafe {
             self.0.assume_init_drop();
             let bytes = self.0.as_mut_ptr().cast::<u8>();
@@ -96,7 +99,8 @@ impl<T> Drop for Wiped<T> {
     }
 }
 
-/// Whether two proofs, or marks of keys, are the same bytes, in a time that does not depend on where they differ.
+/// Whether two proofs, or marks of keys, are equal, in a time that does not depend on where they
+/// differ.
 #[must_use]
 pub fn equal(expected: &[u8], found: &[u8]) -> bool {
     let differences = expected.iter().zip(found);
@@ -104,7 +108,7 @@ pub fn equal(expected: &[u8], found: &[u8]) -> bool {
     expected.len() == found.len() && std::hint::black_box(differences) == 0
 }
 
-/// Where a key comes from. Its text, as the user wrote it, is no secret.
+/// Where a key comes from. Its text, as the user wrote it, is not secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SecretSource {
     /// `file:PATH`.
@@ -116,8 +120,8 @@ pub enum SecretSource {
 }
 
 impl SecretSource {
-    /// Takes the user's text apart. `Invalid`, without repeating it, when it is none: it may be the key itself,
-    /// given by mistake.
+    /// Parses the user's text. `Invalid`, without repeating the text, if it is not a source: it may
+    /// be the key itself, given by mistake.
     pub fn parse(text: &str) -> Result<Self> {
         match text.split_once(':') {
             Some(("file", path)) if !path.is_empty() => Ok(Self::File(path.into())),
@@ -131,8 +135,8 @@ impl SecretSource {
         }
     }
 
-    /// Fetches the key. `Invalid` when there is none, when it is open to others or not 32 bytes; `Unsupported`
-    /// where the kernel gives no keyrings.
+    /// Reads the key. `Invalid` if there is none, if others can read it, or if it is not 32 bytes;
+    /// `Unsupported` if the kernel has no keyrings.
     pub fn read(&self) -> Result<Secret> {
         let text = match self {
             Self::File(path) => read_file(path),
@@ -173,7 +177,7 @@ impl fmt::Display for SecretSource {
     }
 }
 
-/// 32 bytes as they are, in hexadecimal or in base64.
+/// 32 bytes: raw, in hexadecimal or in base64.
 fn decode(text: &[u8]) -> Result<Secret> {
     let exact = |bytes: &[u8]| <[u8; SECRET_BYTES]>::try_from(bytes).ok().map(Secret);
     if let Some(secret) = exact(text) {
@@ -202,7 +206,7 @@ fn read_file(path: &std::path::Path) -> Result<Zeroizing<Vec<u8>>> {
     let (handle, stat) = open_regular(path)?;
     let mode = stat.st_mode & 0o7777;
     let user = crate::machine::effective_uid();
-    // Breaks if: the mode is not looked at; a key that the whole site can read would pass for a secret.
+    // Breaks if: the mode is ignored; a key that the whole site can read would pass for a secret.
     if (mode & 0o177 != 0 || stat.st_uid != user) && !off(Switch::KeyOwner) {
         return Err(Error::invalid(format!(
             "expected a file of user {user} that only this user may read (mode 0600 or 0400), found user {} and \
@@ -242,8 +246,9 @@ fn read_keyring(name: &str) -> Result<Zeroizing<Vec<u8>>> {
             _ => error,
         }
     };
-    // Only its possessor may read a key, and the user's keyring is not always part of the session's: the key is linked
-    // to this thread while it is read. Breaks if: it is not; what @u holds is then refused in many a batch job.
+    // Only its possessor may read a key, and the user's keyring is not always part of the
+    // session's, so the key is linked to this thread while it is read. Breaks if: it is not linked;
+    // keys in @u would be refused in many batch jobs.
     const HELD: i32 = libc::KEY_SPEC_THREAD_KEYRING;
     let mut found = Err(libc::ENOKEY);
     for keyring in [libc::KEY_SPEC_USER_KEYRING, libc::KEY_SPEC_SESSION_KEYRING] {
@@ -279,7 +284,7 @@ fn read_keyring(name: &str) -> Result<Zeroizing<Vec<u8>>> {
     // SAFETY: takes numbers only.
     unsafe { libc::syscall(libc::SYS_keyctl, libc::KEYCTL_UNLINK, id, HELD) };
     let len = len?;
-    // The kernel says how long the key is, even when it was cut.
+    // The kernel returns the full length of the key even if it was truncated.
     if len > LIMIT_BYTES {
         return Err(Error::invalid(format!(
             "expected a key, found more than {LIMIT_BYTES} bytes"
@@ -334,11 +339,12 @@ mod tests {
         }
     }
 
-    // Breaks if: `Secret` is dropped as it is; the key would stay in memory that others get.
+    // Breaks if: `Secret` is dropped unchanged; the key would stay in memory that others get.
     #[test]
     fn a_key_is_overwritten_when_it_goes() {
         let mut kept = MaybeUninit::new(Secret(KEY));
-        // SAFETY: initialised, and taken down once; the bytes stay readable, they only belong to no value any more.
+        // SAFETY: initialised, and taken down once; the bytes stay readable, they only belong to no
+        // value any more.
         let left: [u8; SECRET_BYTES] = unsafe {
             kept.assume_init_drop();
             kept.as_ptr().cast::<[u8; SECRET_BYTES]>().read_volatile()

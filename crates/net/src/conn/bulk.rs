@@ -1,11 +1,13 @@
-//! Bytes of files on a connection: sent from where they lie, received where they are wanted.
+//! Transfers bytes of files over a connection, straight from and into memory.
 //!
-//! How: such a frame has its bytes raw behind their offset in the file, so that nothing need be encoded. Whoever receives
-//! is told their number first and then says where they go; the proof is computed while they come. Encrypted ones, and
-//! those on Unix sockets, pass through memory of the connection, like messages.
+//! How: such a frame holds its raw bytes after their offset in the file, so that nothing need be
+//! encoded. The receiver first learns their number and then says where they go; the proof is
+//! computed as they arrive. Encrypted bytes, and those on Unix sockets, pass through memory of the
+//! connection, like messages.
 //!
 //! Invariants
-//! 1. The bytes count only after the proof held: `receive_bulk` returns an error otherwise, and the connection is dead.
+//! 1. The bytes count only if the proof is right: otherwise `receive_bulk` returns an error, and
+//!    the connection is dead.
 //! 2. Between the announcement of bytes and their receipt nothing else is received.
 //!
 //! Faults survived: as for messages. Not here: what the bytes are.
@@ -25,20 +27,22 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 const HEAD_BYTES: usize = HEADER_BYTES + wire::BULK_HEAD_BYTES;
-/// Bytes that are sent, received and proven at a time, while they are in the processor's cache.
+/// Number of bytes that are sent, received and verified at a time, while they are in the
+/// processor's cache.
 const STEP_BYTES: usize = 256 << 10;
 
-/// What came.
+/// What arrived.
 #[derive(Debug)]
 pub enum Received {
     /// A message.
     Message(Message),
-    /// This many bytes of a file are coming, as an unproven header says: take them with [`Conn::receive_bulk`].
+    /// The number of bytes of a file that will follow, according to a header that is not verified
+    /// yet: take them with [`Conn::receive_bulk`].
     Bytes(usize),
 }
 
 impl Conn {
-    /// Sends bytes that lie at an offset in a file: the parts, one after the other.
+    /// Sends bytes at an offset of a file: the parts, one after the other.
     ///
     /// # Errors
     /// As [`Conn::send`].
@@ -71,7 +75,8 @@ impl Conn {
         self.send_all(wire::BULK, &mac.proof(), last, deadline)
     }
 
-    /// The next message or announcement of bytes if it is there, without waiting. As [`Conn::try_receive`].
+    /// The next message or announcement of bytes, if it has arrived; does not wait. As
+    /// [`Conn::try_receive`].
     ///
     /// # Errors
     /// As [`Conn::try_receive`].
@@ -79,10 +84,11 @@ impl Conn {
         while self.inbox.len() < HEAD_BYTES {
             self.check_alive()?;
             match self.receive_some() {
-                // The end is told by who looks for a frame.
+                // The search for a frame reports the end.
                 Ok(0) => break,
                 Ok(_) | Err(Errno::INTR) => {}
-                // Breaks if: a frame is looked for now; the rest of a head that comes meanwhile would pass for a message.
+                // Breaks if: a frame is searched for now; the rest of a header that arrives
+                // meanwhile would pass for a message.
                 Err(Errno::AGAIN) => return Ok(None),
                 Err(errno) => return Err(self.die(rustix_error(errno, "receive"))),
             }
@@ -93,7 +99,7 @@ impl Conn {
         }
     }
 
-    /// Waits for the next of either; as [`Conn::receive`].
+    /// Waits for the next message or announcement, as [`Conn::receive`].
     ///
     /// # Errors
     /// As [`Conn::receive`].
@@ -107,11 +113,12 @@ impl Conn {
         }
     }
 
-    /// Takes bytes that were announced, all of them; returns their offset.
+    /// Takes all announced bytes; returns their offset.
     ///
     /// # Errors
-    /// Unavailable when they do not come within `timeout` or the peer is gone, Corrupt when they are not what it sent, or
-    /// not as many as were announced: the connection is dead then. Invalid when none were announced.
+    /// Unavailable if they do not arrive within `timeout` or the peer is gone; Corrupt if they are
+    /// not what it sent, or not as many as announced. The connection is then dead. Invalid if none
+    /// were announced.
     pub fn receive_bulk(&mut self, into: &mut [u8], timeout: Duration) -> Result<u64> {
         let deadline = Deadline::after(timeout);
         match self.announced()? {
@@ -134,7 +141,7 @@ impl Conn {
         Ok(at)
     }
 
-    /// The number of bytes that the frame at the start of the inbox is about to bring, if it brings any.
+    /// The number of bytes that the frame at the start of the inbox announces, if any.
     fn announced(&mut self) -> Result<Option<usize>> {
         let Some(head) = self.inbox.get(..HEADER_BYTES) else {
             return Ok(None);
@@ -227,7 +234,7 @@ impl Conn {
         )))
     }
 
-    /// Half a frame cannot be taken back: who stops in it loses the connection.
+    /// An incomplete frame cannot be taken back: stopping inside it ends the connection.
     fn wait_in_frame(&mut self, deadline: Deadline, timeout: Duration) -> Result<()> {
         match poll_one(self.socket.as_fd(), PollFlags::IN, deadline) {
             Ok(true) => Ok(()),

@@ -1,8 +1,10 @@
-//! The listener's side of the handshake, of one caller who has not proven anything yet.
+//! Implements the listener's side of the handshake, for one caller that has not proven anything
+//! yet.
 //!
-//! Invariants: those of `handshake.rs`. No more is read than the next fixed-size message, or a credential of bounded length.
+//! Invariants: those of `handshake.rs`. It reads no more than the next fixed-size message, or a
+//! credential of bounded length.
 //!
-//! Not here: how many of these there may be, and for how long (`handshake.rs`).
+//! Not here: how many such callers there may be, and for how long (`listener.rs`).
 
 use super::{
     ANSWER_BYTES, HELLO, HELLO_BYTES, OPENING, OPENING_BYTES, PROOF_BYTES, REFUSED, Refusals, array,
@@ -27,11 +29,11 @@ pub(super) struct Pending {
     pub(super) heard: Vec<u8>,
     /// What was answered, and with which of the listener's keys.
     pub(super) answered: Option<(Challenges, usize)>,
-    /// What the caller's MUNGE credential told, or why it was refused.
+    /// The contents of the caller's MUNGE credential, or why it was refused.
     pub(super) credential: Option<std::result::Result<(usize, Key), u8>>,
 }
 
-/// By what a listener knows who calls.
+/// How a listener identifies callers.
 pub(super) struct Known<'a> {
     pub(super) keys: &'a [Key],
     pub(super) users: Option<&'a Users>,
@@ -44,7 +46,7 @@ pub(super) enum Progress {
 }
 
 impl Pending {
-    /// The key that counts for this caller.
+    /// The key that applies to this caller.
     pub(super) fn key<'a>(&'a self, known: &'a Known<'_>, which: usize) -> &'a Key {
         match &self.credential {
             Some(Ok((_, own))) => own,
@@ -52,7 +54,7 @@ impl Pending {
         }
     }
 
-    /// How many bytes come next, as far as it is known.
+    /// The number of bytes that come next, as far as it is known.
     fn wanted(&self) -> usize {
         if self.answered.is_some() {
             return PROOF_BYTES;
@@ -69,9 +71,10 @@ impl Pending {
         }
     }
 
-    /// Continues with whatever the peer has sent, without blocking; `refusals` learns who is refused.
+    /// Continues with whatever the peer has sent, without blocking; records refused callers in
+    /// `refusals`.
     pub(super) fn advance(&mut self, known: &Known<'_>, refusals: &mut Refusals) -> Progress {
-        // Until it is known which of the two beginnings it is, no more than the first of both is read.
+        // Until it is known which of the two beginnings this is, read no more than the shorter one.
         let wanted = match self.heard.len() {
             0..8 if self.answered.is_none() && self.credential.is_none() => OPENING.len(),
             _ => self.wanted(),
@@ -115,7 +118,8 @@ impl Pending {
             answer[..REFUSED.len()].copy_from_slice(&REFUSED);
             answer[REFUSED.len()] = *why;
             answer[REFUSED.len() + 1..][..4].copy_from_slice(&uid.to_le_bytes());
-            // All that it sent was read, so it hears this before it hears that the connection ended.
+            // Everything that it sent was read, so it receives this before the end of the
+            // connection.
             self.say(&answer);
             return Progress::Dropped;
         }
@@ -133,14 +137,16 @@ impl Pending {
             caller,
             listener: random_bytes(),
         };
-        // A caller with another key is answered all the same: it will say that this is not the listener it meant.
+        // A caller with another key is answered all the same: it will find that this is not the
+        // listener it meant.
         let mut keys = known.keys.iter();
         let which = match &self.credential {
             Some(Ok((which, _))) => *which,
             _ => match keys.position(|key| key.made(&challenges.caller)) {
                 Some(which) => which,
                 None => {
-                    // Breaks if: nobody learns of it; a key that was changed at one end only would look like silence.
+                    // Breaks if: nobody learns of it; a key that was changed at only one end would
+                    // look like silence.
                     refusals.add(&self.peer, "it knows none of the keys here");
                     0
                 }
@@ -160,7 +166,8 @@ impl Pending {
         }
     }
 
-    /// An empty socket buffer takes 64 bytes at once; whoever arranges otherwise is a stranger.
+    /// An empty socket buffer takes 64 bytes at once; a caller that arranges otherwise is a
+    /// stranger.
     fn say(&self, answer: &[u8; ANSWER_BYTES]) -> bool {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         matches!(

@@ -127,8 +127,9 @@ fn messages_go_both_ways_in_order() {
     }
 }
 
-// Breaks if: the port is not reused; the kernel keeps it for a minute after the listener's side closed a connection, and a server
-// that is started again would not be reached at its address until then.
+// Breaks if: the port is not reused; the kernel keeps it for a minute after the listener's side
+// closed a connection, and a server that is started again would not be reached at its address until
+// then.
 #[test]
 fn a_port_whose_listener_closed_connections_is_listened_at_again_at_once() {
     let listener = Listener::bind(&tcp()).unwrap();
@@ -356,8 +357,9 @@ fn a_recorded_handshake_opens_nothing() {
     );
 }
 
-/// Sends messages through a proxy that changes what the caller sent after the handshake. Returns how many
-/// messages arrived before the error that ends every such connection, and all that the caller had sent.
+/// Sends messages through a proxy that changes what the caller sent after the handshake. Returns
+/// how many messages arrived before the error that ends every such connection, and all that the
+/// caller had sent.
 fn record(
     key: &Key,
     messages: Vec<Message>,
@@ -514,7 +516,8 @@ fn truncated_repeated_lost_and_moved_frames_are_noticed() {
     }
 }
 
-// Breaks if: `net_encrypt` changes nothing on the wire, or hides so little that what is sent can be found there.
+// Breaks if: `net_encrypt` changes nothing on the wire, or hides so little that what is sent can be
+// found there.
 #[test]
 fn nobody_on_the_way_reads_what_is_encrypted() {
     let secret = b"only for the two of them";
@@ -532,7 +535,8 @@ fn nobody_on_the_way_reads_what_is_encrypted() {
     assert!(!seen(&hiding()));
 }
 
-// Breaks if: the form is not part of the proofs, or a caller follows the listener into the other one.
+// Breaks if: the form is not part of the proofs, or a caller follows the listener into the other
+// one.
 #[test]
 fn both_sides_encrypt_or_there_is_no_connection() {
     let cases = [
@@ -601,7 +605,8 @@ fn every_wait_ends_by_its_deadline() {
         assert!(!two.is_closed());
         one.send(&hello(4), LIMIT).unwrap();
         assert_eq!(two.receive(LIMIT).unwrap(), hello(4));
-        // A peer that does not read: the kernel's buffers fill, the send gives up, and says so ever after.
+        // A peer that does not read: the kernel's buffers fill, the send gives up, and says so ever
+        // after.
         let before = Instant::now();
         let error = one
             .send(&large(60 << 20), Duration::from_millis(100))
@@ -709,7 +714,8 @@ fn a_poller_sees_peers_and_wakers() {
         [1]
     );
     assert_eq!(two.try_receive().unwrap(), Some(hello(1)));
-    // A half-open connection that speaks makes the listener readable again: nobody has to wait in `accept`.
+    // A half-open connection that speaks makes the listener readable again: nobody has to wait in
+    // `accept`.
     let at = listener.address();
     std::thread::scope(|scope| {
         let caller =

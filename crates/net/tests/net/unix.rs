@@ -1,4 +1,5 @@
-//! What Unix sockets alone can do: descriptors travel, and the kernel says which user is at the other end.
+//! What Unix sockets alone can do: descriptors travel, and the kernel says which user is at the
+//! other end.
 
 use super::*;
 

@@ -1,15 +1,18 @@
-//! The page cache of a server: takes requests in at once while there is room, and writes longer runs than it was given.
+//! Models the page cache of a server, which accepts requests at once while there is room, and
+//! writes longer runs than it was given.
 //!
-//! How: as Linux does it (mm/page-writeback.c, fs/fs-writeback.c). Bytes of a file that came one after the other are one dirty run.
-//! Those who write continue unhindered up to halfway between `cache_background_bytes` and `cache_bytes` (the freerun ceiling); from there
-//! on all of them continue in turn, a step each, as fast as the disk writes. Writing back begins beyond `cache_background_bytes`
-//! that are not on their way, and then goes once round all the files that are dirty, up to `write_back_bytes` of each, as far as the
-//! kernel's queue takes them; once everything has arrived (the fsync) each file is written to its end before the next.
+//! How: it works like Linux (mm/page-writeback.c, fs/fs-writeback.c). Bytes of a file that arrived
+//! one after the other are one dirty run. Writers continue unhindered up to halfway between
+//! `cache_background_bytes` and `cache_bytes` (the freerun ceiling). Beyond that, all of them
+//! continue in turn, one step each, as fast as the disk writes. Writeback begins when more than
+//! `cache_background_bytes` are not in flight. It then goes once round all dirty files, up to
+//! `write_back_bytes` of each, as far as the kernel's queue accepts them. Once everything has
+//! arrived (the fsync), each file is written to its end before the next.
 //!
 //! Invariants
-//! 1. No more than `cache_bytes` are dirty, those on their way to the disk included.
-//! 2. While somebody waits for room, writing continues.
-//! 3. Requests of one stream are taken in one after the other.
+//! 1. At most `cache_bytes` are dirty, including those in flight to the disk.
+//! 2. While a writer waits for room, writing continues.
+//! 3. Requests of one stream are accepted one after the other.
 //!
 //! Not here: the disk (`disk.rs`); a journal, which costs the baseline nothing here.
 
@@ -18,24 +21,24 @@ use std::collections::VecDeque;
 use super::disk::Request;
 use crate::contention::parameters::Server;
 
-/// Runs that are on their way to the disk at the same time, at most. (What waited at the model disks of `bench-contention`: 44 to 53
-/// requests in the mean with 64 files or more.)
+/// Maximum number of runs in flight to the disk at the same time. (At the model disks of
+/// `bench/contention`, 44 to 53 requests waited on average with 64 files or more.)
 pub(super) const RUNS_AT_ONCE: usize = 64;
-/// Bytes that one who is slowed may write before it is slowed again: 32 pages.
+/// Number of bytes that a throttled writer may write before it is throttled again: 32 pages.
 pub(super) const LEAST_BYTES: u64 = 128 << 10;
-/// Of a long request so much becomes dirty at a time: a large folio.
+/// Number of bytes of a long request that become dirty at a time: a large folio.
 pub(super) const STEP_BYTES: u64 = 512 << 10;
 
-/// The dirty run of one file, and what is to come into it.
+/// The dirty run of one file, and the requests that extend it.
 #[derive(Debug, Default)]
 struct File {
     at_bytes: u64,
     len_bytes: u64,
     /// Requests that wait for room.
     waiting: VecDeque<Request>,
-    /// What there is already of the first of them.
+    /// How much of the first of them is already in the cache.
     entered_bytes: u64,
-    /// What may follow before it is looked again whether there is room.
+    /// How much may follow before the room is checked again.
     free_bytes: u64,
 }
 
@@ -46,15 +49,15 @@ pub(super) struct Cache {
     room_bytes: u64,
     background_bytes: u64,
     write_back_bytes: u64,
-    /// Those on their way to the disk included.
+    /// Including those in flight to the disk.
     dirty_bytes: u64,
     on_way_bytes: u64,
-    /// Of the streams from `first` on; each writes one file.
+    /// Files of the streams from `first` on; each stream writes one file.
     files: Vec<File>,
     first: u32,
     /// Streams whose files have a run, in the order of their turns.
     round: VecDeque<u32>,
-    /// Files that this round still comes to.
+    /// Number of files left in this round.
     round_left: usize,
     /// Streams that wait for room, in the order of their turns.
     blocked: VecDeque<u32>,
@@ -79,7 +82,8 @@ impl Cache {
         }
     }
 
-    /// A request comes; it is added to `taken` once all of it is in the cache, here or in [`Cache::written`].
+    /// A request arrives; it is added to `taken` once all of it is in the cache, here or in
+    /// [`Cache::written`].
     pub(super) fn take(&mut self, request: Request, taken: &mut Vec<Request>) {
         let file = &mut self.files[(request.stream - self.first) as usize];
         if file.waiting.is_empty()
@@ -98,7 +102,7 @@ impl Cache {
         self.take_in(taken);
     }
 
-    /// Lets those who wait continue, a little each in turn, as long as there is room.
+    /// Lets waiting writers continue, a little each in turn, as long as there is room.
     fn take_in(&mut self, taken: &mut Vec<Request>) {
         while self.dirty_bytes < self.room_bytes
             && let Some(stream) = self.blocked.pop_front()
@@ -138,7 +142,7 @@ impl Cache {
         self.dirty_bytes += len_bytes;
     }
 
-    /// The run that the disk is to write next. `complete`: everything that will come has come.
+    /// The run that the disk is to write next. `complete`: everything has arrived.
     pub(super) fn next(&mut self, complete: bool) -> Option<Request> {
         let idle_bytes = self.dirty_bytes - self.on_way_bytes;
         let needed = !self.blocked.is_empty() && self.on_way_bytes == 0;
@@ -171,7 +175,8 @@ impl Cache {
         Some(request)
     }
 
-    /// A run is on the disk: those who wait continue; whose requests are in the cache now are added to `taken`.
+    /// A run is on the disk: waiting writers continue, and requests that are now in the cache are
+    /// added to `taken`.
     pub(super) fn written(&mut self, run: Request, taken: &mut Vec<Request>) {
         self.dirty_bytes -= run.len_bytes;
         self.on_way_bytes -= run.len_bytes;
@@ -201,7 +206,7 @@ mod tests {
         Cache::new(&server, 7, streams)
     }
 
-    // Breaks if: runs are not merged, the round does not continue, or writing back begins too early.
+    // Breaks if: runs are not merged, the round does not continue, or writeback begins too early.
     #[test]
     fn runs_are_merged_and_files_have_turns() {
         let (mut cache, mut taken) = (cache(2), Vec::new());
@@ -212,16 +217,17 @@ mod tests {
         assert_eq!((taken.len(), cache.next(false)), (6, None));
         cache.take(request(7, 3 * STEP_BYTES, STEP_BYTES), &mut taken);
         assert_eq!(cache.next(false), Some(request(7, 0, 3 * STEP_BYTES)));
-        // Once round all files, and no further: what is on its way counts no longer.
+        // Once round all files, and no further: bytes in flight no longer count.
         let other = Some(request(8, 90 * STEP_BYTES, 3 * STEP_BYTES));
         assert_eq!((cache.next(false), cache.next(false)), (other, None));
-        // All has come: each file to its end.
+        // Everything has arrived: each file to its end.
         let rest = Some(request(7, 3 * STEP_BYTES, STEP_BYTES));
         assert_eq!(cache.next(true), rest);
         assert_eq!(cache.next(true), None);
     }
 
-    // Breaks if: one who was slowed is slowed again for each small request, or continues without end.
+    // Breaks if: a throttled writer is throttled again for each small request, or continues without
+    // end.
     #[test]
     fn small_requests_go_on_for_a_while() {
         let (mut cache, mut taken) = (cache(2), Vec::new());
@@ -236,7 +242,8 @@ mod tests {
         assert!(cache.dirty_bytes > 8 * STEP_BYTES && cache.dirty_bytes <= 10 * STEP_BYTES);
     }
 
-    // Breaks if: one who waits is taken in whole before the others, the limit does not hold, or writing stops while they wait.
+    // Breaks if: one waiting writer is accepted whole before the others, the limit does not hold,
+    // or writing stops while they wait.
     #[test]
     fn those_who_wait_go_on_together() {
         let (mut cache, mut taken) = (cache(2), Vec::new());
@@ -260,7 +267,7 @@ mod tests {
                 request(7, 0, 20 * STEP_BYTES)
             ]
         );
-        // What is not beyond the background limit stays.
+        // Bytes up to the background limit stay.
         assert!(cache.dirty_bytes <= 6 * STEP_BYTES);
         assert_eq!(written_bytes + cache.dirty_bytes, 22 * STEP_BYTES);
     }

@@ -1,13 +1,16 @@
-//! What can be said of a burst without simulating it.
+//! Computes what can be said about a burst without simulating it.
 //!
-//! How: in the middle of a burst the slowest of node links, server links and disks is always at work: the time is the bytes that
-//! the fullest of each has to pass, divided by its rate. The disk's share is counted in requests: each costs its transfer, and a
-//! positioning wherever streams take turns. Added is what comes before the slowest part has something to do and after it
-//! is done: the copy of the first image, one request on each other part, the latency there and back.
+//! How: in the middle of a burst, the slowest of node links, server links and disks is always at
+//! work. The time is the number of bytes that the fullest of each has to pass, divided by its rate.
+//! The disk's share is counted in requests: each costs its transfer, plus a positioning wherever
+//! streams alternate. The time before the slowest part has work, and after it is done, is added:
+//! the copy of the first image, one request on each other part, and the latency both ways.
 //!
-//! Not here: what depends on the order of requests: a command queue that finds something near, seeks that depend on the
-//! distance, commands shorter than requests, ranks that begin late, a page cache, too few requests in flight to keep everything busy, nodes that lose their turn because they stage
-//! slower than they could flush, turns that not all nodes have equally many of at a time. There is no formula then.
+//! Not here: whatever depends on the order of requests: a command queue that finds something near,
+//! seeks that depend on the distance, commands shorter than requests, ranks that begin late, a page
+//! cache, too few requests in flight to keep everything busy, nodes that lose their turn because
+//! they stage more slowly than they could flush, turns that are not divided evenly among nodes.
+//! There is no formula for these.
 
 use orcheck_format::Result;
 
@@ -15,10 +18,11 @@ use super::layout::plan;
 use super::{Burst, Mode};
 use crate::contention::parameters::Parameters;
 
-/// Fewest requests in flight at a server for which wire and disk can be taken to be busy at the same time.
+/// Minimum number of requests in flight at a server for which wire and disk can be assumed busy at
+/// the same time.
 const IN_FLIGHT_MIN: u64 = 4;
 
-/// Seconds that a burst takes, where a formula says so.
+/// The time of a burst in seconds, if there is a formula.
 ///
 /// # Errors
 /// Invalid: as for [`super::simulate`].
@@ -117,15 +121,15 @@ pub fn closed_form(parameters: &Parameters, burst: &Burst) -> Result<Option<f64>
     Ok(Some(time_s))
 }
 
-/// Seconds that staging adds: the first image's; those of all, as far as a node copies slower than it flushes, if it has a turn
-/// all the while.
+/// The seconds that staging adds: for the first image, or for all if a node copies more slowly than
+/// it flushes and has a turn all the time.
 fn copy_s(parameters: &Parameters, burst: &Burst, flush: &Slowest) -> Option<f64> {
     let image_s = burst.bytes_per_rank as f64 / parameters.client.copy_rate_bytes_per_s;
     let images = f64::from(burst.ranks_per_node);
     if flush.groups > 1 && image_s * images > flush.time_s / f64::from(flush.groups) {
         return None;
     }
-    // The last image is flushed after it was copied.
+    // The last image is flushed after it is copied.
     Some(image_s.max(image_s * images + flush.time_s / images - flush.time_s))
 }
 
@@ -133,8 +137,8 @@ fn copy_s(parameters: &Parameters, burst: &Burst, flush: &Slowest) -> Option<f64
 #[derive(Default)]
 struct Slowest {
     time_s: f64,
-    /// A link, not a disk.
+    /// Whether it is a link, not a disk.
     on_wire: bool,
-    /// How many have a turn one after the other.
+    /// How many groups have a turn one after the other.
     groups: u32,
 }

@@ -1,12 +1,14 @@
-//! The disk of a server: what a request costs, and which one is next.
+//! Models the disk of a server: the cost of a request, and which one is next.
 //!
-//! How: requests wait in line and become commands of at most `command_bytes`, one of each request in turn, as the kernel's queue is
-//! shared by those who write. A command that begins where the last one ended costs its transfer; every other one costs a
-//! positioning as well: a seek that grows with the square root of the distance, and half a turn. Of the `queue_depth` commands
-//! that the drive knows, the nearest is next.
+//! How: requests queue up and become commands of at most `command_bytes`, one of each request in
+//! turn, because the kernel's queue is shared by the writers. A command that begins where the last
+//! one ended costs its transfer. Any other also costs a positioning: a seek that grows with the
+//! square root of the distance, and half a rotation. Of the `queue_depth` commands that the drive
+//! knows, the nearest is next.
 //!
 //! Invariants:
-//! 1. The oldest command is passed over at most [`PASSED_OVER_MAX`] × `queue_depth` times: a drive lets nobody starve.
+//! 1. The oldest command is passed over at most [`PASSED_OVER_MAX`] × `queue_depth` times: a drive
+//!    lets no command starve.
 //! 2. Equal distances are served in the order of arrival.
 //! 3. A request ends with the last of its commands.
 //!
@@ -16,10 +18,10 @@ use std::collections::VecDeque;
 
 use crate::contention::parameters::Disk;
 
-/// See invariant 1. Large enough that it does not stand in the way of a good order.
+/// See invariant 1. Large enough not to prevent a good order.
 const PASSED_OVER_MAX: u64 = 4;
 
-/// Bytes to be written.
+/// A request to write bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Request {
     /// First byte on the disk.
@@ -29,12 +31,12 @@ pub(super) struct Request {
     pub stream: u32,
 }
 
-/// A part of a request, as the drive is told.
+/// A part of a request, as the drive sees it.
 #[derive(Debug, Clone, Copy)]
 struct Command {
     at_bytes: u64,
     len_bytes: u64,
-    /// Place of its request in [`Drive::open`].
+    /// Index of its request in [`Drive::open`].
     of: usize,
 }
 
@@ -42,21 +44,21 @@ struct Command {
 #[derive(Debug)]
 pub(super) struct Drive {
     disk: Disk,
-    /// Where the head is: behind the last byte that was written.
+    /// Position of the head: behind the last byte that was written.
     head_bytes: u64,
-    /// Requests, and how many bytes of each are not written yet; free places have none.
+    /// Requests, and how many bytes of each are not written yet; free entries have none.
     open: Vec<(Request, u64)>,
     free: Vec<usize>,
-    /// What of them is no command yet.
+    /// Parts of requests that are not commands yet.
     line: VecDeque<Command>,
     waiting: VecDeque<Command>,
-    /// How often the oldest that waits was passed over.
+    /// How often the oldest waiting command was passed over.
     passed_over: u64,
-    /// The one that is being written.
+    /// The command being written.
     at_work: Option<Command>,
     /// How often the head had to be moved.
     pub positionings: u64,
-    /// Commands that were begun.
+    /// Number of commands that were begun.
     pub requests: u64,
     /// Seconds of work that was begun.
     pub busy_s: f64,
@@ -92,12 +94,12 @@ impl Drive {
         });
     }
 
-    /// Requests that are not written yet.
+    /// Number of requests that are not written yet.
     pub(super) fn open_requests(&self) -> usize {
         self.open.len() - self.free.len()
     }
 
-    /// Makes commands of what stands in line.
+    /// Turns queued parts into commands.
     fn fill(&mut self) {
         while self.waiting.len() < self.disk.queue_depth as usize
             && let Some(mut left) = self.line.pop_front()
@@ -112,7 +114,8 @@ impl Drive {
         }
     }
 
-    /// Begins the next command, if one waits and none is at work; seconds that it takes.
+    /// Begins the next command, if one waits and none is at work; returns the seconds that it
+    /// takes.
     pub(super) fn begin(&mut self) -> Option<f64> {
         if self.at_work.is_some() {
             return None;
@@ -123,7 +126,7 @@ impl Drive {
         } else {
             let distance = |command: &Command| command.at_bytes.abs_diff(self.head_bytes);
             let all = self.waiting.iter().enumerate();
-            // Of equals the first is the least.
+            // Of equals, the first is the minimum.
             let nearest = all.min_by_key(|(_, command)| distance(command));
             nearest.map_or(0, |(place, _)| place)
         };
@@ -142,7 +145,7 @@ impl Drive {
         Some(takes_s)
     }
 
-    /// Ends the command at work; the request that is written with it.
+    /// Ends the command at work; returns the request that it completes, if any.
     pub(super) fn end(&mut self) -> Option<Request> {
         let command = self.at_work.take()?;
         let (request, left_bytes) = &mut self.open[command.of];
@@ -199,15 +202,17 @@ mod tests {
         served
     }
 
-    // Breaks if: a positioning is charged to a request that continues where the last one ended, or not to another one.
+    // Breaks if: a positioning is charged to a request that continues where the last one ended, or
+    // not to another one.
     #[test]
     fn what_goes_on_costs_its_transfer_and_what_does_not_a_positioning() {
-        // From 0 to 0: shortest seek and half a turn. From 200 to 2700: a quarter of the span, half of the way to the longest.
+        // From 0 to 0: shortest seek and half a rotation. From 200 to 2700: a quarter of the span,
+        // half of the way to the longest seek.
         let took = serve(&mut drive(1), &[0, 100, 2700]);
         assert_eq!(took, [(0, 1.5 + 2.0), (1, 1.5), (2, 1.5 + 2.0 + 1.0)]);
     }
 
-    // Breaks if: the choice is among all that wait, or always the oldest.
+    // Breaks if: the choice is among all waiting commands, or always the oldest.
     #[test]
     fn the_nearest_of_the_first_few_is_next() {
         let order = |depth, at| -> Vec<u32> {

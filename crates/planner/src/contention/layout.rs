@@ -1,32 +1,32 @@
-//! Which streams a burst has, and where their files lie.
+//! Lays out the streams of a burst and their files.
 //!
 //! Invariants:
-//! 1. Streams are sorted by their server; the bytes of all of them are the bytes of the burst.
-//! 2. The files of a server lie one behind the other, each in one piece: nobody's file system is worse than that.
+//! 1. Streams are sorted by their server; together their bytes are the bytes of the burst.
+//! 2. The files of a server lie one behind the other, each contiguous: no file system does better.
 //!
 //! Not here: what happens to them.
 
 use super::{Burst, Mode};
 use crate::contention::parameters::Parameters;
 
-/// What goes, one after the other, from one node into one file of one server.
+/// The sequence of bytes from one node into one file of one server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct StreamPlan {
     pub node: usize,
-    /// The first rank whose images it has; the others follow.
+    /// The first rank whose images it holds; the others follow.
     pub rank: usize,
     pub server: usize,
-    /// Where its file begins on the disk.
+    /// The offset of its file on the disk.
     pub at_bytes: u64,
     pub total_bytes: u64,
-    /// Bytes of the images that it is made of; all of them, where it is one.
+    /// Bytes of each image in it; all bytes if it is one image.
     pub image_bytes: u64,
     pub request_bytes: u64,
-    /// Requests in flight at most.
+    /// Maximum number of requests in flight.
     pub window: u32,
 }
 
-/// The streams of a burst that was checked. Streams without a byte are left out.
+/// The streams of a checked burst. Streams without bytes are left out.
 pub(super) fn plan(parameters: &Parameters, burst: &Burst) -> Vec<StreamPlan> {
     let servers = burst.servers as usize;
     let ranks = burst.ranks_per_node as usize;
@@ -50,7 +50,7 @@ pub(super) fn plan(parameters: &Parameters, burst: &Burst) -> Vec<StreamPlan> {
             end_bytes += total_bytes;
         };
         for node in 0..burst.nodes as usize {
-            // Nodes are dealt out in turn, as `Placement::balanced` does.
+            // Nodes are assigned in turn, as in `Placement::balanced`.
             let own = node % servers == server;
             let bytes = burst.bytes_per_rank;
             match burst.mode {
@@ -96,7 +96,7 @@ pub(super) fn plan(parameters: &Parameters, burst: &Burst) -> Vec<StreamPlan> {
     plans
 }
 
-/// Bytes of a file that is dealt out to servers in stripes, at the server in this place of the round.
+/// The bytes of a striped file on the server at this position of the round.
 fn stripes(bytes: u64, stripe_bytes: u64, servers: usize, place: usize) -> u64 {
     let (servers, place) = (servers as u64, place as u64);
     let whole = bytes / stripe_bytes;
@@ -115,7 +115,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        // Breaks if: the rest of a file goes to another server than the one whose turn it is.
+        // Breaks if: the rest of a file goes to another server than the next one in turn.
         #[test]
         fn stripes_are_those_of_dealing_them_out_one_by_one(bytes in 0u64..5000, stripe in 1u64..600, servers in 1usize..7) {
             let mut dealt = vec![0; servers];

@@ -1,23 +1,27 @@
-//! The network: one link for each node and each server, shared fairly by what is on the wire.
+//! Models the network: one link for each node and each server, shared fairly by the transfers on
+//! the wire.
 //!
-//! How: transfers between the same two ends are alike and form a *pair*. The rate of a transfer is max-min fair (the fullest link
-//! is shared evenly by those that pass it, then the next), computed again only when the number of transfers of a pair has
-//! changed. Within a pair all get the same rate, so one count of the bytes that each has got and a heap of the counts at which
-//! they end are enough: a transfer costs the logarithm of their number.
+//! How: transfers between the same two ends are alike and form a *pair*. The rate of a transfer is
+//! max-min fair (the fullest link is shared evenly by its transfers, then the next), and is
+//! computed again only when the number of transfers of a pair has changed. Within a pair all get
+//! the same rate, so one count of the bytes that each has received and a heap of the counts at
+//! which they end are enough: a transfer costs the logarithm of their number.
 //!
 //! Invariants:
-//! 1. The rates through a link add up to no more than its rate, and every transfer passes at least one link that is full.
-//! 2. Time does not go back; a transfer ends when all its bytes have passed, to a thousandth of a byte.
+//! 1. The rates through a link add up to no more than its capacity, and every transfer passes at
+//!    least one full link.
+//! 2. Time does not go back; a transfer ends when all its bytes have passed, to a thousandth of a
+//!    byte.
 //!
 //! Not here: latency (`simulation.rs` adds it), what is sent when.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Bytes that count as nothing: what is left over when fractions are added up.
+/// Number of bytes that counts as zero: rounding errors of sums.
 const NOTHING_BYTES: f64 = 1e-3;
 
-/// A transfer: where in its pair's count it ends, then a number that keeps equal ones in order.
+/// A transfer: where in its pair's count it ends, and a number that keeps equal ones in order.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct End {
     at_bytes: f64,
@@ -45,10 +49,10 @@ impl PartialOrd for End {
 struct Pair {
     node: usize,
     server: usize,
-    /// Bytes that each of them has got since there were none.
+    /// Bytes that each of them has received since there were none.
     passed_bytes: f64,
     rate_bytes_per_s: f64,
-    /// For how many transfers the rates were computed.
+    /// The number of transfers for which the rates were computed.
     shared_by: usize,
     ends: BinaryHeap<Reverse<End>>,
 }
@@ -62,14 +66,14 @@ impl Pair {
     }
 }
 
-/// What a link has left to give, while rates are computed.
+/// The capacity left on a link while rates are computed.
 #[derive(Debug, Clone, Copy, Default)]
 struct Link {
     left_bytes_per_s: f64,
     transfers: usize,
 }
 
-/// The links and what is on the wire.
+/// The links and the transfers on the wire.
 #[derive(Debug)]
 pub(super) struct Wire {
     node_rate_bytes_per_s: f64,
@@ -80,10 +84,10 @@ pub(super) struct Wire {
     servers: usize,
     /// Pairs with transfers, or that had some when the rates were computed.
     busy: Vec<u32>,
-    /// Pairs whose number of transfers is not what the rates were computed for.
+    /// Number of pairs whose number of transfers has changed since the rates were computed.
     changed: usize,
     now_s: f64,
-    /// Seconds from now to the end of the next transfer, as last computed.
+    /// Seconds until the end of the next transfer, as last computed.
     soonest_s: f64,
     started: u64,
     /// Nodes, then servers.
@@ -93,7 +97,7 @@ pub(super) struct Wire {
 const NO_PAIR: u32 = u32::MAX;
 
 impl Wire {
-    /// Links of these rates, and nothing on them.
+    /// Links of these rates, without transfers.
     pub(super) fn new(nodes: usize, servers: usize, node_rate: f64, server_rate: f64) -> Self {
         Self {
             node_rate_bytes_per_s: node_rate,
@@ -140,7 +144,7 @@ impl Wire {
         self.changed = self.changed + usize::from(equal) - usize::from(equal_now);
     }
 
-    /// When the next transfer ends, in seconds from the start; never, where nothing is on the wire.
+    /// When the next transfer ends, in seconds from the start; infinity if nothing is on the wire.
     pub(super) fn next_s(&mut self) -> f64 {
         if self.changed > 0 {
             self.share();
@@ -150,10 +154,12 @@ impl Wire {
         self.now_s + self.soonest_s
     }
 
-    /// Continues to a time that is not after [`Wire::next_s`], and tells whose transfers have ended by then.
+    /// Advances to a time not after [`Wire::next_s`]; returns the streams whose transfers have
+    /// ended by then.
     pub(super) fn advance(&mut self, to_s: f64, ended: &mut Vec<u32>) {
         let passed_s = to_s - self.now_s;
-        // What ends now would, by the rounding of times, be left with a little, and time would stand still.
+        // Because of rounding, a transfer that ends now could be left with a few bytes, and time
+        // would stand still.
         let due_s = match to_s >= self.now_s + self.soonest_s {
             true => self.soonest_s * (1.0 + 1e-9),
             false => -1.0,
@@ -249,7 +255,7 @@ mod tests {
         transfers.iter().map(pair).collect()
     }
 
-    // Breaks if: `left_bytes_per_s` is not lessened by what was given.
+    // Breaks if: `left_bytes_per_s` is not reduced by what was assigned.
     #[test]
     fn the_fullest_link_is_shared_first_and_others_get_the_rest() {
         assert_eq!(rates(1, 1, &[(0, 0)]), [100.0]);
@@ -264,7 +270,7 @@ mod tests {
         assert_eq!(shared, [40.0, 40.0, 40.0]);
     }
 
-    // Breaks if: a transfer that joins gets credit for bytes that passed before.
+    // Breaks if: a new transfer gets credit for bytes that passed before.
     #[test]
     fn who_joins_later_shares_from_then_on() {
         let mut wire = Wire::new(1, 1, 100.0, 100.0);
@@ -274,7 +280,7 @@ mod tests {
         wire.advance(0.5, &mut ended);
         wire.send(0, 0, 25, 2);
         assert!(ended.is_empty());
-        // 50 are left of the first and 25 of the second, at 50 a second each.
+        // 50 are left of the first and 25 of the second, at 50 per second each.
         assert_eq!(wire.next_s(), 1.0);
         wire.advance(1.0, &mut ended);
         assert_eq!(ended, [2]);

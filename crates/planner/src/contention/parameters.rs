@@ -1,10 +1,11 @@
-//! What the contention model is told: machine, servers and disks; and a result file with bursts that were measured.
+//! Defines the parameters of the contention model (machine, servers and disks), and result files
+//! with measured bursts.
 //!
 //! Invariants:
-//! 1. A field that is missing, unknown or out of its range is an error that names it: nothing is filled in quietly, but that what
-//!    is fixed is 0 where nobody says more.
-//! 2. The default is one set, from the documents where they say something; each field says where it is from. No field is
-//!    fitted to a figure.
+//! 1. A field that is missing, unknown or out of range is an error that names it: nothing is filled
+//!    in silently, except that what is fixed is 0 by default.
+//! 2. There is one set of defaults, taken from the papers where they give a value; each field
+//!    states its source. No field is fitted to a figure.
 //!
 //! Not here: what the parameters do (`simulation.rs` and below); reading files.
 
@@ -13,33 +14,36 @@ use serde::{Deserialize, Serialize};
 
 use super::{Burst, Mode, simulate};
 
-/// Largest rate, size or time that is taken for meant: keeps arithmetic away from infinities.
+/// Largest rate, size or time that is accepted: keeps arithmetic away from infinities.
 const NUMBER_MAX: f64 = 1e18;
-/// Requests of one stream in flight, streams at once and commands in a disk's queue: at most.
+/// Maximum number of requests of one stream in flight, of streams at once and of commands in a
+/// disk's queue.
 const COUNT_MAX: u32 = 1 << 16;
-/// Least rate, in bytes per second: with less, times are no longer numbers.
+/// Minimum rate, in bytes per second: below it, times overflow.
 const RATE_MIN: f64 = 1.0;
-/// Least size of a request and of what a page cache writes at a time: a sector.
+/// Minimum size of a request and of what a page cache writes at a time: a sector.
 const REQUEST_MIN_BYTES: u64 = 512;
 
-/// The parameters of the model. Their names are those of the tables and fields in TOML and JSON; `docs/contention.md` has them.
+/// The parameters of the model. Their names are those of the tables and fields in TOML and JSON;
+/// `docs/contention.md` describes them.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Parameters {
     /// Links.
     pub network: Network,
-    /// What a compute node does.
+    /// The compute nodes.
     pub client: Client,
-    /// What a target does.
+    /// The targets.
     pub server: Server,
     /// The disk of each server.
     pub disk: Disk,
-    /// What a burst takes apart from its bytes.
+    /// The time of a burst apart from its bytes.
     #[serde(default)]
     pub fixed: Fixed,
 }
 
-/// Seconds that a burst takes apart from its bytes: making, naming and syncing files, and the commit.
+/// The time of a burst in seconds, apart from its bytes: creating, naming and syncing files, and
+/// the commit.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fixed {
@@ -52,7 +56,7 @@ pub struct Fixed {
 }
 
 impl Fixed {
-    /// In this mode.
+    /// For this mode.
     pub fn of(&self, mode: Mode) -> f64 {
         match mode {
             Mode::Traditional => self.traditional_s,
@@ -71,7 +75,7 @@ impl Fixed {
     }
 }
 
-/// One link for each node and each server, and nothing between them that could be full.
+/// One link for each node and each server; nothing between them can be full.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Network {
@@ -87,18 +91,19 @@ pub struct Network {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Client {
-    /// Traditional: bytes of a request, which is the stripe too.
+    /// Traditional: bytes of a request, which is also the stripe.
     pub request_bytes: u64,
     /// Vertical: bytes of a request.
     pub vertical_request_bytes: u64,
     /// Traditional and vertical: requests of one rank in flight at each server.
     pub in_flight: u32,
-    /// Orchestrated: bytes per second at which a node copies images to staging memory, one after the other; 0 where that is
-    /// not part of the time.
+    /// Orchestrated: bytes per second at which a node copies images to staging memory, one after
+    /// the other; 0 if that is not part of the time.
     pub copy_rate_bytes_per_s: f64,
-    /// Orchestrated: images that staging memory holds.
+    /// Orchestrated: number of images that staging memory holds.
     pub stage_slots: u32,
-    /// Seconds over which the ranks begin, evenly; 0: all at the same time. Not where images are copied one after the other.
+    /// Seconds over which the ranks begin, evenly; 0: all at the same time. Not if images are
+    /// copied one after the other.
     pub begin_s: f64,
 }
 
@@ -108,23 +113,23 @@ pub struct Client {
 pub struct Server {
     /// Orchestrated: bytes of a request.
     pub request_bytes: u64,
-    /// Orchestrated: streams that it takes in at the same time.
+    /// Orchestrated: number of streams that it takes in at the same time.
     pub at_once: u32,
     /// Orchestrated: requests of one stream in flight.
     pub window: u32,
-    /// Cached: dirty bytes that it holds at most.
+    /// Cached: maximum number of dirty bytes.
     pub cache_bytes: u64,
-    /// Cached: writing back begins beyond this many dirty bytes, or at the fsync.
+    /// Cached: writeback begins beyond this many dirty bytes, or at the fsync.
     pub cache_background_bytes: u64,
     /// Cached: bytes of one file that are written before the next one has its turn.
     pub write_back_bytes: u64,
 }
 
-/// The disk of a server. A device without heads has no seek and no rotation.
+/// The disk of a server. A device without heads has no seek and no rotation time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Disk {
-    /// Bytes per second in one piece.
+    /// Sequential rate, bytes per second.
     pub rate_bytes_per_s: f64,
     /// Seconds that every request takes, apart from its bytes.
     pub request_s: f64,
@@ -134,16 +139,17 @@ pub struct Disk {
     pub seek_max_s: f64,
     /// Bytes of the whole span: a seek over d bytes takes min + (max − min)·√(d/span).
     pub span_bytes: u64,
-    /// Seconds of a turn; a positioning waits for half of one.
+    /// Seconds of a rotation; a positioning waits for half of one.
     pub rotation_s: f64,
-    /// Commands among which the disk chooses the nearest; 1: as they come.
+    /// Number of commands among which the disk chooses the nearest; 1: in order.
     pub queue_depth: u32,
-    /// Bytes of a command at most: longer requests are several.
+    /// Maximum number of bytes of a command; longer requests are several commands.
     pub command_bytes: u64,
 }
 
 impl Default for Network {
-    /// 1 Gbit/s (Jin et al., IV-A); 117 MB/s of it are left for data in frames of 1,500 bytes; the latency is assumed.
+    /// 1 Gbit/s (Jin et al., IV-A); 117 MB/s of it remain for data in frames of 1,500 bytes; the
+    /// latency is assumed.
     fn default() -> Self {
         Self {
             node_rate_bytes_per_s: 117e6,
@@ -154,8 +160,9 @@ impl Default for Network {
 }
 
 impl Default for Client {
-    /// 64 KiB stripes (Jin et al., IV-A) and two images in staging memory (III-B). Assumed: the same requests in vertical mode,
-    /// two in flight (one on the wire, one at the disk), 1 GB/s for a copy by one process of that time.
+    /// 64 KiB stripes (Jin et al., IV-A) and two images in staging memory (III-B). Assumed: the
+    /// same requests in vertical mode, two in flight (one on the wire, one at the disk), 1 GB/s for
+    /// a copy by one process of that time.
     fn default() -> Self {
         Self {
             request_bytes: 64 << 10,
@@ -169,9 +176,9 @@ impl Default for Client {
 }
 
 impl Default for Server {
-    /// Chunks of 4 MiB (Ouyang et al.), 8 streams at a server (Jin et al., IV-B). Assumed: two requests of each; the kernel of
-    /// that time, which keeps up to a fifth of the servers' 8 GB (IV-A) dirty, begins to write at a tenth, and writes 1,024
-    /// pages of a file before the next.
+    /// Chunks of 4 MiB (Ouyang et al.), 8 streams at a server (Jin et al., IV-B). Assumed: two
+    /// requests of each; the kernel of that time, which keeps up to a fifth of the servers' 8 GB
+    /// (IV-A) dirty, begins to write at a tenth, and writes 1,024 pages of a file before the next.
     fn default() -> Self {
         Self {
             request_bytes: 4 << 20,
@@ -185,9 +192,10 @@ impl Default for Server {
 }
 
 impl Default for Disk {
-    /// 55 MB/s (Ouyang et al., the disk of a storage node), 250 GB (Jin et al., IV-A). Assumed, as usual for SATA disks of that
-    /// size: 7,200 turns a minute, seeks of 0.8 ms to the next track and 8.5 ms on average, which makes 15.2 ms over all of it,
-    /// command queueing of depth 32, 0.1 ms a command; and that the kernel does not split requests.
+    /// 55 MB/s (Ouyang et al., the disk of a storage node), 250 GB (Jin et al., IV-A). Assumed, as
+    /// usual for SATA disks of that size: 7,200 rotations per minute, seeks of 0.8 ms to the next
+    /// track and 8.5 ms on average, which makes 15.2 ms over the whole span, command queueing of
+    /// depth 32, 0.1 ms per command; and that the kernel does not split requests.
     fn default() -> Self {
         Self {
             rate_bytes_per_s: 55e6,
@@ -203,7 +211,7 @@ impl Default for Disk {
 }
 
 impl Parameters {
-    /// Whether every field is in its range.
+    /// Checks that every field is in its range.
     ///
     /// # Errors
     /// Invalid, with the name of the field, what was expected and what was found.
@@ -307,12 +315,12 @@ fn refused(name: &str, expected: &str, found: impl std::fmt::Display) -> Error {
     Error::invalid(format!("{name}: expected {expected}, found {found}"))
 }
 
-/// Parameters of one set-up, and the bursts that were measured on it: the key `model` of a result file of `bench-contention`
-/// is one of these or a list of them.
+/// Parameters of one set-up, and the bursts that were measured on it: the key `model` of a result
+/// file of `bench-contention` holds one of these or a list of them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Calibration {
-    /// What set-up it is, for the reader.
+    /// A description of the set-up, for the reader.
     #[serde(default)]
     pub name: String,
     /// Links.
@@ -323,7 +331,7 @@ pub struct Calibration {
     pub server: Server,
     /// Disks.
     pub disk: Disk,
-    /// What a burst takes apart from its bytes, where its case has no small one.
+    /// The time of a burst apart from its bytes, if its case has no small burst.
     #[serde(default)]
     pub fixed: Fixed,
     /// What was measured.
@@ -343,7 +351,7 @@ impl Calibration {
     }
 }
 
-/// A burst and how long it took. Further fields are for others and are not looked at.
+/// A burst and its measured time. Other fields are for others and are ignored.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Case {
     /// How the burst was written.
@@ -356,19 +364,20 @@ pub struct Case {
     pub servers: u32,
     /// Bytes that each rank writes.
     pub bytes_per_rank: u64,
-    /// Whether the servers had a page cache; else each request went to the disk as it came.
+    /// Whether the servers had a page cache; otherwise each request went to the disk as it came.
     pub cached: bool,
     /// Seconds from the first request to the end of the last, with the fsync.
     pub measured_s: f64,
-    /// Seconds from the first rank that began to the last, if that was measured: `client.begin_s` of this burst.
+    /// Seconds from the first rank that began to the last, if measured: `client.begin_s` of this
+    /// burst.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub begin_s: Option<f64>,
-    /// The same burst with images of next to no bytes.
+    /// The same burst with almost empty images.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub small: Option<Small>,
 }
 
-/// A burst with small images, which tells what is fixed.
+/// A burst with small images, which shows what is fixed.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Small {
@@ -394,8 +403,8 @@ impl Case {
         }
     }
 
-    /// The parameters of this burst: what it says itself in the place of what the set-up says. What is fixed are the seconds of
-    /// the small one that its bytes do not explain.
+    /// The parameters of this burst: its own values replace those of the set-up. What is fixed is
+    /// the time of the small burst that its bytes do not explain.
     ///
     /// # Errors
     /// Invalid: a small burst that is not smaller, or that cannot be simulated.
@@ -421,7 +430,7 @@ impl Case {
         Ok(parameters)
     }
 
-    /// Whether a burst can have taken what it says.
+    /// Checks that a burst can have taken the stated time.
     ///
     /// # Errors
     /// Invalid, with what was found.

@@ -1,17 +1,20 @@
-//! The simulation of one burst: streams, the network, the servers and their disks, event by event.
+//! Simulates one burst, event by event: streams, the network, the servers and their disks.
 //!
-//! How: a *stream* is what goes one after the other from one node into one file of one server. It puts a request on the wire when
-//! it has bytes ready, a turn (orchestrated), fewer requests in flight than its window, and nothing on the wire already. A request
-//! passes the wire, the latency, the page cache or the disk, and the latency back; then the next may go. Time goes from event to
-//! event; of those at the same time, the one that was made known first comes first.
+//! How: a *stream* is the sequence of bytes from one node into one file of one server. It puts a
+//! request on the wire if it has bytes ready, a turn (orchestrated), fewer requests in flight than
+//! its window, and nothing on the wire already. A request passes the wire, the latency, the page
+//! cache or the disk, and the latency back; then the next may go. Time advances from event to
+//! event; among simultaneous events, the one that was scheduled first comes first.
 //!
 //! Invariants:
-//! 1. Every byte goes over the wire once and to the disk once; the simulation ends when all are there.
-//! 2. The same burst and parameters give the same result on every machine that rounds as IEEE 754 says.
-//! 3. At most `window` requests of a stream are in flight, `at_once` streams of a server have a turn, and `stage_slots` images
-//!    of a node are staged.
+//! 1. Every byte goes over the wire once and to the disk once; the simulation ends when all have
+//!    arrived.
+//! 2. The same burst and parameters give the same result on every machine with IEEE 754 rounding.
+//! 3. At most `window` requests of a stream are in flight, `at_once` streams of a server have a
+//!    turn, and `stage_slots` images of a node are staged.
 //!
-//! Not here: the shares of the links (`network.rs`), what a disk does (`disk.rs`), the page cache (`cache.rs`).
+//! Not here: the shares of the links (`network.rs`), the disk (`disk.rs`), the page cache
+//! (`cache.rs`).
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, VecDeque};
@@ -25,11 +28,11 @@ use crate::contention::parameters::Parameters;
 
 #[derive(Debug, Clone, Copy)]
 enum Happening {
-    /// A request is at its server.
+    /// A request has arrived at its server.
     Arrived(Request),
     /// The disk of a server has written a request.
     Written(usize),
-    /// The node of a stream hears that this many bytes are in the server's cache, or on its disk.
+    /// The node of a stream learns that this many bytes are in the server's cache, or on its disk.
     Answered(u32, u64),
     /// Another image of a stream is in staging memory.
     Staged(u32),
@@ -75,7 +78,7 @@ struct Stream {
     answered_bytes: u64,
     in_flight: u32,
     on_wire: Option<Request>,
-    /// Images that are staged, or being staged.
+    /// Number of images that are staged, or being staged.
     images_begun: u32,
     staging: bool,
     turn: Turn,
@@ -92,7 +95,7 @@ enum Turn {
 struct Station {
     drive: Drive,
     cache: Option<Cache>,
-    /// Bytes that are still to come.
+    /// Bytes that have not arrived yet.
     missing_bytes: u64,
     line: VecDeque<u32>,
     turns: u32,
@@ -111,7 +114,7 @@ struct Simulation<'a> {
     taken: Vec<Request>,
 }
 
-/// Simulates a burst that was checked.
+/// Simulates a checked burst.
 pub(super) fn run(parameters: &Parameters, burst: &Burst) -> Outcome {
     let plans = plan(parameters, burst);
     let servers = burst.servers as usize;
@@ -167,7 +170,7 @@ fn stream_of(plan: StreamPlan) -> Stream {
     }
 }
 
-/// An order that has nothing to do with where files lie: ranks begin as they happen to.
+/// An order unrelated to where files are: ranks begin in random order.
 fn shuffled(streams: usize) -> Vec<u32> {
     // The finalizer of splitmix64 (Steele, Lea, Flood, OOPSLA 2014).
     let mixed = |number: u32| {
@@ -184,7 +187,7 @@ fn shuffled(streams: usize) -> Vec<u32> {
 impl Simulation<'_> {
     fn run(&mut self) {
         let ranks = self.burst.nodes as usize * self.burst.ranks_per_node as usize;
-        // The place of each rank among those that begin.
+        // The position of each rank among those that begin.
         let mut begins = vec![0; ranks];
         for (place, rank) in (0..).zip(shuffled(ranks)) {
             begins[rank as usize] = place;
@@ -263,7 +266,7 @@ impl Simulation<'_> {
         }
     }
 
-    /// Begins to stage the next image of a node, where there is one and room for it.
+    /// Begins to stage the next image of a node, if there is one and room for it.
     fn stage(&mut self, stream: u32) {
         let client = &self.parameters.client;
         let own = &mut self.streams[stream as usize];
@@ -300,7 +303,7 @@ impl Simulation<'_> {
         if own.in_flight == own.plan.window {
             return;
         }
-        // An image begins with a request of its own: it is staged and flushed as a whole.
+        // An image begins with a new request, because it is staged and flushed as a whole.
         let left_of_image = own.plan.image_bytes - own.sent_bytes % own.plan.image_bytes;
         let request = Request {
             at_bytes: own.plan.at_bytes + own.sent_bytes,
@@ -340,7 +343,7 @@ impl Simulation<'_> {
         let own = &mut self.streams[request.stream as usize];
         own.arrived_bytes += request.len_bytes;
         let server = own.plan.server;
-        // All that it had has come: the turn is over.
+        // Everything that it had has arrived: the turn is over.
         if own.turn == Turn::Has && own.arrived_bytes == own.ready_bytes {
             own.turn = Turn::None;
             self.stations[server].turns -= 1;
@@ -359,7 +362,7 @@ impl Simulation<'_> {
         self.work(server);
     }
 
-    /// Answers what is in the cache; the list is kept for the next time.
+    /// Answers the requests that are in the cache; the list is kept for the next time.
     fn answer_all(&mut self, mut taken: Vec<Request>) {
         for request in taken.drain(..) {
             self.answer(request);
@@ -375,7 +378,7 @@ impl Simulation<'_> {
         );
     }
 
-    /// Keeps the disk of a server at work.
+    /// Keeps the disk of a server busy.
     fn work(&mut self, server: usize) {
         let station = &mut self.stations[server];
         if let Some(pages) = &mut station.cache {

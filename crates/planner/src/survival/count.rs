@@ -1,21 +1,25 @@
-//! Exact counts of what may be lost: groups that may each lose some, and rings that may not lose that many in a row.
+//! Counts exactly what may be lost: groups that may each lose some, and rings that may not lose
+//! this many in a row.
 //!
-//! How: of all ways to lose f of n, those that leave everything are a coefficient of a product of polynomials. Such numbers have
-//! thousands of digits; so every loss is weighted by f/n, as if each unit failed by itself with that probability, which makes
-//! the coefficients probabilities near their largest, and the weight is taken out again at the end.
+//! How: among all ways to lose f of n, those that leave everything recoverable are a coefficient of
+//! a product of polynomials. Such numbers have thousands of digits. Every loss is therefore
+//! weighted by f/n, as if each unit failed independently with that probability, which turns the
+//! coefficients into probabilities near their maximum; the weight is removed at the end.
 //!
 //! Invariants:
-//! 1. All terms are positive, so that rounding costs a few units in the last place for each unit that is counted, and no more.
-//! 2. What is left out of a polynomial is less than [`NOTHING`] of its largest coefficient.
+//! 1. All terms are positive, so that rounding costs only a few units in the last place for each
+//!    unit counted.
+//! 2. The omitted part of a polynomial is less than [`NOTHING`] of its largest coefficient.
 //!
-//! Not here: which redundancy is counted how (`survival.rs`).
+//! Not here: how each redundancy is counted (`survival.rs`).
 
 use statrs::function::factorial::ln_binomial;
 
-/// A share of the largest coefficient that is nothing: far below what a probability of one loss in the age of the universe needs.
+/// A negligible share of the largest coefficient: far below the probability of one loss in the age
+/// of the universe.
 const NOTHING: f64 = 1e-80;
 
-/// Coefficients from a power of x on.
+/// The coefficients from some power of x on.
 #[derive(Clone)]
 struct Polynomial {
     first: usize,
@@ -62,7 +66,7 @@ impl Polynomial {
         self
     }
 
-    /// Itself this many times, up to x to the `degree`.
+    /// The polynomial to this power, up to x to the `degree`.
     fn power(&self, mut times: u32, degree: usize) -> Self {
         let (mut result, mut square) = (Self::new(vec![1.0]), self.clone());
         while times > 0 {
@@ -85,7 +89,7 @@ impl Polynomial {
     }
 }
 
-/// Logarithm of q^a (1 − q)^b for a share q of losses, where 0 times anything is nothing.
+/// Logarithm of q^a (1 − q)^b for a share q of losses, where 0 times anything is 0.
 fn ln_weight(q: f64, a: u32, b: u32) -> f64 {
     let part = |count: u32, ln: f64| {
         if count == 0 {
@@ -97,7 +101,8 @@ fn ln_weight(q: f64, a: u32, b: u32) -> f64 {
     part(a, q.ln()) + part(b, (-q).ln_1p())
 }
 
-/// Share of the ways to lose `lost` of `units` in which none of `groups` groups, as equal as possible, loses more than `most`.
+/// Share of the ways to lose `lost` of `units` in which none of `groups` groups, as equal as
+/// possible, loses more than `most`.
 pub(super) fn groups(units: u32, groups: u32, most: u32, lost: u32) -> f64 {
     if lost <= most {
         return 1.0;
@@ -117,8 +122,8 @@ pub(super) fn groups(units: u32, groups: u32, most: u32, lost: u32) -> f64 {
 
 /// Share of the ways to lose `lost` of `units` in a ring in which no `row` neighbours are lost.
 ///
-/// Between two units that are left lie 0 to `row` − 1 lost ones. Of the arrangements that begin with one that is left there
-/// are (units − lost) / units of all, whatever is asked of the gaps.
+/// Between two remaining units there are 0 to `row` − 1 lost ones. Of all arrangements, (units −
+/// lost) / units begin with a remaining unit, whatever the condition on the gaps.
 pub(super) fn ring(units: u32, row: u32, lost: u32) -> f64 {
     if lost < row {
         return 1.0;

@@ -1,14 +1,16 @@
-//! Trials: what fails and who holds what is drawn, and it is looked whether anything is gone.
+//! Runs trials: draws what fails and who holds what, and checks whether anything is gone.
 //!
-//! How: a block of trials has random numbers of its own, from the seed and its number, so that blocks can be shared among
-//! threads and give the same. What was lost in a trial is marked with the trial's number, so that nothing has to be cleared
-//! for the next one. Holders are drawn only of nodes that are lost, one after the other until one is left.
+//! How: each block of trials has its own random numbers, derived from the seed and its number, so
+//! that blocks can be divided among threads with the same result. A unit lost in a trial is marked
+//! with the trial's number, so that nothing has to be cleared for the next one. Holders are drawn
+//! only for lost nodes, one after the other until one is not lost.
 //!
 //! Invariants:
-//! 1. A trial asks nothing of the exact counts: it is a second opinion on them.
-//! 2. What fails is a uniformly random set of units; holders are drawn uniformly, again if they may not be.
+//! 1. A trial does not use the exact counts: it is an independent check of them.
+//! 2. What fails is a uniformly random set of units; holders are drawn uniformly, and again if they
+//!    are not allowed.
 //!
-//! Not here: threads (whoever runs the blocks has them).
+//! Not here: threads (which the caller provides).
 
 use super::{Redundancy, Setup};
 use orcheck_format::Result;
@@ -16,7 +18,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use statrs::distribution::{Beta, Binomial, ContinuousCDF, DiscreteCDF};
 
-/// Trials of a block, at most; the last one of a run may have fewer.
+/// Maximum number of trials of a block; the last one of a run may have fewer.
 pub const BLOCK_TRIALS: u32 = 4096;
 
 /// A set-up that loses this many units, again and again.
@@ -27,7 +29,7 @@ pub struct Trials {
     seed: u64,
 }
 
-/// What trials found.
+/// The result of trials.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Found {
     /// Trials.
@@ -38,7 +40,7 @@ pub struct Found {
 
 impl Trials {
     /// # Errors
-    /// As [`Setup::check`]; Invalid for more lost units than there are.
+    /// As [`Setup::check`]; Invalid for more lost units than exist.
     pub fn new(setup: Setup, lost: u32, seed: u64) -> Result<Self> {
         setup.check_loss(lost)?;
         Ok(Self { setup, lost, seed })
@@ -60,7 +62,7 @@ impl Trials {
 }
 
 impl Found {
-    /// Both together.
+    /// Both results together.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -75,22 +77,23 @@ impl Found {
         self.survived as f64 / self.trials.max(1) as f64
     }
 
-    /// Between which probabilities the true one lies, with this confidence (Clopper and Pearson, Biometrika 26, 1934): too
-    /// wide rather than too narrow, also where none or all survived.
+    /// The confidence interval of the true probability (Clopper and Pearson, Biometrika 26, 1934):
+    /// too wide rather than too narrow, also if none or all survived.
     #[must_use]
     pub fn interval(&self, confidence: f64) -> (f64, f64) {
         let (survived, gone) = (self.survived as f64, (self.trials - self.survived) as f64);
         let tail = (1.0 - confidence) / 2.0;
         let at = |a: f64, b: f64, p: f64| Beta::new(a, b).map(|beta| beta.inverse_cdf(p));
-        // A Beta distribution needs both numbers positive; where one is not, the bound is the end.
+        // A Beta distribution needs both numbers positive; if one is not, the bound is the end of
+        // the range.
         let low = at(survived, gone + 1.0, tail).unwrap_or(0.0);
         let high = at(survived + 1.0, gone, 1.0 - tail).unwrap_or(1.0);
         (low, high)
     }
 }
 
-/// How likely trials differ from an exact probability at least as much as these, in their direction, were it right; twice the
-/// smaller tail.
+/// The probability that trials differ from an exact probability at least as much as these, in their
+/// direction, if it is right; twice the smaller tail.
 #[must_use]
 pub fn agreement(found: Found, exact: f64) -> f64 {
     match Binomial::new(exact.clamp(0.0, 1.0), found.trials) {
@@ -106,16 +109,16 @@ pub fn agreement(found: Found, exact: f64) -> f64 {
     }
 }
 
-/// What a block works with.
+/// The state with which a block works.
 struct Bench<'a> {
     setup: &'a Setup,
     lost: u32,
     random: Random,
-    /// All units; the first ones are those that are lost.
+    /// All units; the lost ones come first.
     units: Vec<u32>,
-    /// For each unit the last trial in which it was lost.
+    /// For each unit, the last trial in which it was lost.
     lost_in: Vec<u32>,
-    /// For each group the last trial in which it lost anything, and how much.
+    /// For each group, the last trial in which it lost anything, and how much.
     of_groups: Vec<(u32, u32)>,
     holders: Vec<u32>,
 }
@@ -161,7 +164,7 @@ impl<'a> Bench<'a> {
         self.lost_in[(node / self.setup.together) as usize] == trial
     }
 
-    /// Whether nobody has the part of a lost node any more.
+    /// Whether nobody holds the part of a lost node any more.
     fn is_gone(&mut self, node: u32, trial: u32) -> bool {
         let Setup {
             nodes,
@@ -198,7 +201,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// A holder for a node's part that it may have and none of the earlier ones is.
+    /// A permitted holder for a node's part that is not one of the earlier ones.
     fn another(&mut self, node: u32) -> u32 {
         let Setup {
             nodes,
@@ -222,7 +225,8 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// The group of a node: apart, they are dealt in turn; otherwise neighbours are together, in groups as equal as possible.
+/// The group of a node: with `apart`, nodes are assigned in turn; otherwise neighbours are
+/// together, in groups as equal as possible.
 fn group_of(node: u32, nodes: u32, groups: u32, apart: bool) -> u32 {
     let (size, larger) = (nodes / groups, nodes % groups);
     if apart {
@@ -245,7 +249,8 @@ impl Random {
         Self(Xoshiro256PlusPlus::from_seed(hasher.finalize().into()))
     }
 
-    /// Uniform below `limit`, which is not 0 (Lemire, Fast Random Integer Generation in an Interval, 2019).
+    /// Uniform below `limit`, which is not 0 (Lemire, Fast Random Integer Generation in an
+    /// Interval, 2019).
     fn below(&mut self, limit: u32) -> u32 {
         let mut product = u64::from(self.0.next_u32()) * u64::from(limit);
         if (product as u32) < limit {

@@ -1,13 +1,13 @@
-//! Copy kernels that checksum what they carry: every byte is loaded once, stored past the cache to the
-//! destination, and folded into the CRC by carry-less multiplication.
+//! Implements copy kernels that compute a checksum on the way: every byte is loaded once, stored
+//! past the cache to the destination, and folded into the CRC by carry-less multiplication.
 //!
-//! How: a CRC is a remainder modulo a polynomial P. A piece of the message that lies D bits before another may
-//! be replaced by what it is worth there, namely itself times x^D modulo P, which two carry-less multiplications
-//! compute for 128 bits at a time. Each kernel keeps one stride of the message as its state and folds it into
-//! the next stride, and at the end of the state everything into its last 128 bits, which, read as a message of
-//! their own, have the remainder of the whole. The ordinary CRC of those 16 bytes then finishes the work, and no
-//! reduction constants are needed here.
-//! The method is that of Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ".
+//! How: a CRC is a remainder modulo a polynomial P. A piece of the message that precedes another by
+//! D bits can be replaced by its equivalent there, namely itself times x^D modulo P, which two
+//! carry-less multiplications compute for 128 bits at a time. Each kernel keeps one stride of the
+//! message as its state and folds it into the next stride. At the end it folds the whole state into
+//! its last 128 bits, which, read as a message of their own, have the remainder of the whole. The
+//! ordinary CRC of those 16 bytes finishes the work, so no reduction constants are needed here. The
+//! method is that of Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ".
 //!
 //! | kernel | loads and stores | folds by | stride |
 //! | --- | --- | --- | --- |
@@ -17,15 +17,16 @@
 //! | [`x86::sse`] | 16 bytes, streamed | PCLMULQDQ | 128 |
 //! | `arm::neon` | 2 × 16 bytes, stored as a non-temporal pair | PMULL | 128 |
 //!
-//! A stride is at least two lines of the cache, and each kernel has at least eight chains of multiplications
+//! A stride is at least two cache lines. Each kernel has at least eight chains of multiplications,
 //! or as many as fill its registers, so that it waits for memory and not for a multiplication.
 //!
 //! Invariants
-//! 1. The kernels read and write exactly `strides` × their stride; the destination is aligned to 64 bytes.
-//! 2. The register that goes in is the inverted CRC of everything before; what comes out stands for everything up
-//!    to there: its plain CRC is the CRC of the whole.
-//! 3. Stores are ordered by [`order_stores`] alone: whoever is told about the data by an ordinary store must be
-//!    told after it. It waits for memory, so one may follow many short copies.
+//! 1. The kernels read and write exactly `strides` × their stride; the destination is aligned to 64
+//!    bytes.
+//! 2. The input register is the inverted CRC of everything before. The output stands for everything
+//!    up to there: its plain CRC is the CRC of the whole.
+//! 3. Only [`order_stores`] orders the stores: it must precede the ordinary store that tells others
+//!    about the data. It waits for memory, so one call may follow many short copies.
 //!
 //! Not here: heads, tails and the choice of the kernel (see [`crate::copy`]).
 #![allow(unsafe_code)]
@@ -53,13 +54,13 @@ const fn power(n: u32) -> u64 {
     value
 }
 
-/// The factors that carry 128 bits forward over `bits`: (for the earlier half, for the later half). Products of
-/// reversed values come out one bit low, hence the −1.
+/// The factors that carry 128 bits forward over `bits`: (for the earlier half, for the later half).
+/// Products of reversed values come out one bit low, hence the −1.
 const fn factors(bits: u32) -> (u64, u64) {
     (power(bits + 63), power(bits - 1))
 }
 
-/// What comes out of a kernel: the bytes whose plain CRC is that of everything up to there.
+/// The output of a kernel: bytes whose plain CRC is that of everything up to there.
 pub(crate) type Folded = [u8; 16];
 
 /// Orders everything that the kernels have stored before every later store of this thread.
@@ -73,12 +74,12 @@ pub(crate) fn order_stores() {
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
 }
 
-/// A kernel: copies `strides` × its stride from the second to the first address and folds them, beginning with
-/// the register given last.
+/// A kernel: copies `strides` × its stride from the second to the first address and folds them,
+/// starting from the register, which is the last argument.
 ///
 /// # Safety
-/// The processor has what the kernel needs; both addresses are valid for that length and do not overlap; the
-/// first is a multiple of 64; `strides` ≥ 1.
+/// The processor supports the kernel; both addresses are valid for that length and do not overlap;
+/// the first is a multiple of 64; `strides` ≥ 1.
 pub(crate) type CopyFold = unsafe fn(*mut u8, *const u8, usize, u64) -> Folded;
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! The lock-free parts under every ordering of memory that the language allows, as `loom` enumerates them.
+//! The lock-free parts under every ordering of memory that the language allows, as `loom`
+//! enumerates them.
 //!
 //! The very files of the library are compiled here on top of the atomics of `loom`.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
@@ -63,9 +64,9 @@ fn model() -> loom::model::Builder {
     model
 }
 
-// Breaks if: `push` publishes with a relaxed store, or `pop` looks with a relaxed load (words of the slot's last
-// entry are read); if `pop` gives the slot back with a relaxed store, or `push` looks at `read` with a relaxed
-// load (the slot is overwritten while it is read).
+// Breaks if: `push` publishes with a relaxed store, or `pop` looks with a relaxed load (words of
+// the slot's last entry are read); if `pop` gives the slot back with a relaxed store, or `push`
+// looks at `read` with a relaxed load (the slot is overwritten while it is read).
 #[test]
 fn entries_cross_whole_and_in_order() {
     explored(model(), || {
@@ -98,7 +99,8 @@ struct Chunks {
     contents: [UnsafeCell<u32>; 2],
 }
 
-// SAFETY is the bitmap's to give: whoever holds a bit alone touches what it stands for, and loom checks that.
+// SAFETY is the bitmap's to give: whoever holds a bit alone touches what it stands for, and loom
+// checks that.
 impl Chunks {
     fn use_one(&self, near: u32) -> bool {
         let bitmap = Bitmap {
@@ -114,8 +116,8 @@ impl Chunks {
     }
 }
 
-// Breaks if: `release` clears the bit with a relaxed operation, or `set_if_clear` sets it with one: loom then sees
-// two threads write the same chunk; if what `fetch_or` found is not looked at, too.
+// Breaks if: `release` clears the bit with a relaxed operation, or `set_if_clear` sets it with one:
+// loom then sees two threads write the same chunk; if what `fetch_or` found is not looked at, too.
 #[test]
 fn a_chunk_is_written_by_its_holder_alone() {
     explored(model(), || {
@@ -143,7 +145,8 @@ fn a_chunk_is_written_by_its_holder_alone() {
     });
 }
 
-// Breaks if: `claim_exactly` keeps the bits that it got when it loses one (a run is then lost for good).
+// Breaks if: `claim_exactly` keeps the bits that it got when it loses one (a run is then lost for
+// good).
 #[test]
 fn a_run_is_taken_whole_or_not_at_all() {
     explored(model(), || {

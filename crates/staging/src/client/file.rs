@@ -1,16 +1,18 @@
-//! One file on a server.
+//! Implements one file on a server.
 //!
-//! How: what is written one piece after the other travels in pieces of [`PIECE_BYTES`], however small the writes are: each
-//! piece that comes takes a turn, memory and a write of its own at the server. What is left of a write, less than a piece, is
-//! copied, and goes in front of the next one.
+//! How: sequential writes travel in pieces of [`PIECE_BYTES`], however small the writes are,
+//! because each piece costs the server a turn, memory and a write of its own. The rest of a write,
+//! less than a piece, is copied and precedes the next one.
 //!
 //! Invariants
-//! 1. At most what the server wants is on the way, beyond the first bytes of a file.
+//! 1. No more than the server wants is in flight, except for the first bytes of a file.
 //! 2. After a failed sync, or on a lost connection, every call is an error.
-//! 3. A file that was only read gives its connection back when it is dropped; one that was written, when it is closed.
-//! 4. Nothing is asked about a file before all that was written to it is sent. Only the reservation of space may come
-//!    first: it is about what will be written.
-//! 5. Between two calls no answer is on its way: who pauses holds nothing of the server's.
+//! 3. A file that was only read returns its connection when it is dropped, one that was written
+//!    when it is closed.
+//! 4. No request about a file is sent before everything written to it is sent. Only the reservation
+//!    of space may come first, because it is about later writes.
+//! 5. Between two calls no answer is in flight: a caller that pauses occupies nothing of the
+//!    server's.
 //!
 //! Not here: directories (`served.rs`), reading ahead (the server does it).
 
@@ -23,22 +25,22 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Pieces of one read that are asked for before the first of them is answered, at most.
+/// Maximum number of pieces of one read that are requested before the first of them is answered.
 const AHEAD: usize = 2;
 
 /// The connection of an open file, and what waits to be sent on it.
 struct Held {
     line: Line,
-    /// Bytes that were written and not sent; fewer than a piece.
+    /// Bytes that were written but not sent; fewer than a piece.
     rest: Vec<u8>,
-    /// Where they begin.
+    /// Their offset.
     rest_at: u64,
-    /// Whether writes go together; otherwise each is sent as it is.
+    /// Whether writes are combined; otherwise each is sent as it is.
     gathers: bool,
 }
 
 impl Held {
-    /// Takes what is written. What the server refuses for is its answer to a sync.
+    /// Takes a write; returns a refusal by the server, which a sync would otherwise return.
     fn write(&mut self, mut buf: &[u8], at: u64) -> Result<Option<Reply>> {
         if self.rest_at + self.rest.len() as u64 != at {
             if let Some(refused) = self.send_rest()? {
@@ -61,7 +63,7 @@ impl Held {
         Ok(None)
     }
 
-    /// Sends what waits.
+    /// Sends the waiting bytes.
     fn send_rest(&mut self) -> Result<Option<Reply>> {
         if self.rest.is_empty() {
             return Ok(None);
@@ -69,14 +71,16 @@ impl Held {
         self.send(&[], 0)
     }
 
-    /// Sends what waits and `now`, together at most a piece, once the server wants it; so much more is about to follow.
+    /// Sends the waiting bytes and `now`, together at most a piece, once the server wants them;
+    /// `more` bytes are about to follow.
     fn send(&mut self, now: &[u8], more: usize) -> Result<Option<Reply>> {
         let (line, rest) = (&mut self.line, &mut self.rest);
         let len = (rest.len() + now.len()) as u64;
         if len <= line.first_bytes {
             line.first_bytes -= len;
         } else {
-            // Breaks if: it is sent without being wanted; a server that has no room would take it in all the same.
+            // Breaks if: it is sent without being wanted; a server without room would take it in
+            // all the same.
             if line.wanted == 0 && !off(Switch::StoreCredit) {
                 line.send(Ask::Offer(len + more as u64))?;
                 line.wait_wanted()?;
@@ -93,7 +97,7 @@ impl Held {
         Ok(None)
     }
 
-    /// Reads; what the server refuses is told.
+    /// Reads; returns the server's refusal, if any.
     fn read(&mut self, buf: &mut [u8], at: u64) -> Result<Option<Error>> {
         let end = at + buf.len() as u64;
         let mut to_ask = (at..end).step_by(PIECE_BYTES as usize);
@@ -107,7 +111,7 @@ impl Held {
                 self.line.send(Ask::Read(at, PIECE_BYTES.min(end - at)))?;
                 asked.push_back(at);
             }
-            // After an error: what was asked for behind it is answered too.
+            // After an error, requests that follow it are answered too.
             let Some(at) = asked.pop_front() else { break };
             if let Some(error) = self.take(part, at)? {
                 failed.get_or_insert(error);
@@ -135,7 +139,7 @@ pub(super) struct ServedFile {
     server: Arc<Server>,
     held: Mutex<Option<Held>>,
     path: String,
-    /// Whether it is past the page cache there, and its alignment; `None` for one that is read.
+    /// Whether it bypasses the page cache there, and its alignment; `None` for a file that is read.
     written: Option<(bool, u64)>,
     lost: AtomicBool,
     locked: AtomicBool,
@@ -165,7 +169,7 @@ impl ServedFile {
         }
     }
 
-    /// Does something with the connection, which is gone for good when that fails.
+    /// Uses the connection, which is permanently lost if that fails.
     fn with<T>(&self, what: &str, work: impl FnOnce(&mut Held) -> Result<T>) -> Result<T> {
         if self.lost.load(Ordering::Acquire) {
             return Err(Error::unavailable(format!(
@@ -187,13 +191,13 @@ impl ServedFile {
         })
     }
 
-    /// Asks about the open file. What the server refuses leaves the connection as it is.
+    /// Sends a request about the open file. A refusal by the server leaves the connection usable.
     fn ask(&self, what: &str, ask: Ask) -> Result<Vec<u64>> {
         let asked = self.with(what, |held| {
-            // Space is reserved for what comes: it need not wait for what was written.
+            // Space is reserved for later writes, so this need not wait for earlier ones.
             let refused = match ask {
                 Ask::Allocate(_) => None,
-                // Breaks if: it is left behind; a sync would speak of bytes that never came.
+                // Breaks if: it is left behind; a sync would cover bytes that never arrived.
                 Ask::Sync if off(Switch::StoreRest) => None,
                 _ => held.send_rest()?,
             };
@@ -234,7 +238,7 @@ impl File for ServedFile {
     }
 
     fn will_need(&self, at: u64, len: u64) {
-        // A hint: what goes wrong shows when it is read.
+        // This is a hint; errors show up when the bytes are read.
         let _ = self.with("read", |held| held.line.send(Ask::Need(at, len)));
     }
 
@@ -300,13 +304,13 @@ impl File for ServedFile {
 
 impl Drop for ServedFile {
     fn drop(&mut self) {
-        // What was written and not closed ends with its connection.
+        // A file that was written and not closed ends with its connection.
         let left = self.written.is_some() && !self.locked.load(Ordering::Acquire);
         if left || guard(&self.held).is_none() {
             return;
         }
-        // Who drops a lock may take it again at once: it has to be open by then. And a file that stays open keeps its
-        // space when it is removed.
+        // A caller that drops a lock may take it again at once, so it must be released by then.
+        // Also, a file that stays open keeps its space when it is removed.
         if self.ask("close", Ask::Close).is_ok()
             && let Some(held) = guard(&self.held).take()
         {

@@ -1,10 +1,11 @@
-//! Where a staging server is, and with which key it is asked, as users write it: `orcheck://HOST:PORT?key=SOURCE`.
+//! Parses the address of a staging server and the source of its key, as users write them:
+//! `orcheck://HOST:PORT?key=SOURCE`.
 //!
 //! Invariants
-//! 1. The key itself is in no text: the text says where it comes from.
-//! 2. What is shown in messages names the server and nothing else.
+//! 1. No text contains the key itself, only its source.
+//! 2. What messages show names the server and nothing else.
 //!
-//! Not here: what a server is asked (`served.rs`).
+//! Not here: requests to a server (`client.rs`).
 
 use orcheck_format::{Error, Result};
 use orcheck_io::descriptor::away_from_streams;
@@ -17,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const SCHEME: &str = "orcheck://";
-/// Where the key comes from when the text does not say.
+/// Where the key comes from if the text does not say.
 pub const KEY_VARIABLE: &str = "ORCHECK_SERVER_KEY";
 
 /// Whether a path names a directory on a server.
@@ -26,7 +27,7 @@ pub fn is_served(path: &Path) -> bool {
     path.to_str().is_some_and(|text| text.starts_with(SCHEME))
 }
 
-/// What messages and records call a root: that of a server without where its key comes from.
+/// The name of a root in messages and records; for a server, without the source of its key.
 #[must_use]
 pub fn shown(root: &str) -> &str {
     match root.split_once('?') {
@@ -35,7 +36,8 @@ pub fn shown(root: &str) -> &str {
     }
 }
 
-/// The same text with the source of the key in it, so that another process understands it as this one does.
+/// The same text with the source of the key added, so that another process understands it in the
+/// same way.
 #[must_use]
 pub fn with_key(path: &Path) -> PathBuf {
     let text = path.to_string_lossy();
@@ -57,7 +59,7 @@ pub(super) struct Place {
     /// Where it listens, best first.
     pub addresses: Vec<SocketAddr>,
     pub proof: Proof,
-    /// Which disk it is to stand before, where the user says so.
+    /// The expected disk, if the user gives one.
     pub identity: Option<u64>,
 }
 

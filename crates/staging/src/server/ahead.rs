@@ -1,15 +1,18 @@
-//! Reading ahead: who reads one piece after the other finds the next ones in memory.
+//! Reads ahead, so that a caller that reads one piece after the other finds the next ones in
+//! memory.
 //!
-//! How: a thread beside the session reads pieces in the order in which they were planned, past the page cache and into the
-//! server's own memory, while the session sends those that are there. Few files are read at the same time, each for a run
-//! of pieces, so that a disk which has to seek does so rarely.
+//! How: a thread beside the session reads pieces in the order in which they were planned, bypassing
+//! the page cache, into memory of the server, while the session sends those that are ready. Only a
+//! few files are read at the same time, each for a run of pieces, so that the disk rarely has to
+//! seek.
 //!
 //! Invariants:
-//! 1. Memory is bounded: a piece is taken before it is planned, and there is no plan without.
+//! 1. Memory is bounded: the memory for a piece is taken before it is planned.
 //! 2. Pieces come in the order of the plan, each with its memory, wanted or not.
 //! 3. The thread ends with the [`Ahead`] that started it.
 //!
-//! Survives: reads that fail (told to who asks for that very piece). Not here: who is likely to continue (`session/reading.rs`).
+//! Survives: reads that fail (reported to the caller that requests that very piece). Not here: who
+//! is likely to continue (`session/reading.rs`).
 
 use crate::server::locked::guard;
 use crate::server::quota::Held;
@@ -22,10 +25,10 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Pieces that are read ahead of one caller, at most.
+/// Maximum number of pieces that are read ahead for one caller.
 pub(crate) const PIECES: usize = 4;
 
-/// How many files may be read at the same time.
+/// Limits how many files are read at the same time.
 pub(crate) struct Slots {
     free: Mutex<usize>,
     given: Condvar,
@@ -56,7 +59,7 @@ impl Drop for Slot<'_> {
     }
 }
 
-/// A piece that is to be read, and the memory for it.
+/// A piece to read, and the memory for it.
 struct Plan {
     at: u64,
     len: usize,
@@ -74,7 +77,7 @@ pub(crate) struct Ahead {
 }
 
 impl Ahead {
-    /// Begins to read from a file what is planned.
+    /// Starts to read what is planned from a file.
     pub(crate) fn start(file: &Arc<Held>, slots: &Arc<Slots>) -> Result<Self> {
         let (file, slots) = (Arc::clone(file), Arc::clone(slots));
         let (plans, to_read) = mpsc::channel();
@@ -95,7 +98,7 @@ impl Ahead {
         self.planned.back().map(|(at, len)| at + *len as u64)
     }
 
-    /// Pieces that are planned.
+    /// Number of planned pieces.
     pub(crate) fn count(&self) -> usize {
         self.planned.len()
     }
@@ -105,7 +108,7 @@ impl Ahead {
         self.planned.front() == Some(&(at, len))
     }
 
-    /// Reads a piece into `memory` when all that was planned before is read.
+    /// Plans a piece: reads it into `memory` when everything planned before is read.
     pub(crate) fn plan(&mut self, at: u64, len: usize, memory: Buffer) {
         self.planned.push_back((at, len));
         if let Some(plans) = &self.plans {
@@ -114,7 +117,7 @@ impl Ahead {
         }
     }
 
-    /// The next piece, if it is there within the time.
+    /// The next piece, if it arrives within the time.
     pub(crate) fn next(&mut self, patience: Duration) -> Option<Result<Read>> {
         match self.read.recv_timeout(patience) {
             Ok(read) => {
@@ -134,7 +137,7 @@ impl Drop for Ahead {
     fn drop(&mut self) {
         self.plans = None;
         if let Some(thread) = self.thread.take() {
-            // Its file has to be closed when the session says so.
+            // Its file must be closed when the session says so.
             let _ = thread.join();
         }
     }

@@ -1,15 +1,17 @@
-//! Which disk a server has: a number that a directory gets when a server first does, and since when it has it.
+//! Manages the identity of a server's disk: a number that a directory gets from its first server,
+//! and the time when it got it.
 //!
-//! How: a small file whose name holds the number, in the server's directory and in that of each tenant, where callers
-//! look for it; in it stands the time. A disk that was replaced, emptied or not mounted does not have it.
+//! How: a small file, whose name holds the number and whose contents hold the time, lies in the
+//! server's directory and in that of each tenant, where callers look for it. A disk that was
+//! replaced, emptied or not mounted does not have it.
 //!
 //! Invariants:
 //! 1. A directory keeps its number as long as any of these files is left.
-//! 2. The time is that of the tenant's own file: of a directory that was emptied alone it is new.
+//! 2. The time is that of the tenant's own file: it is new if only that directory was emptied.
 //! 3. Nothing is written into a directory that is expected to have another number.
 //!
-//! Survives: a server that dies while it writes them (the next one continues); files without a time, as 0.1.0 made them. Not
-//! here: what callers make of it (`crate::client`, `orcheck_client`).
+//! Survives: a server that dies while it writes the files (the next one continues); files without a
+//! time, as 0.1.0 made them. Not here: how callers use it (`crate::client`, `orcheck_client`).
 
 use crate::open_dir;
 use orcheck_format::wire::{Disk, identity_file, identity_of};
@@ -20,12 +22,12 @@ use orcheck_io::rng::random_bytes;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What precedes the time, in seconds since 1970.
+/// Precedes the time, in seconds since 1970.
 const SINCE: &str = "since ";
-/// Longest file.
+/// Size of the longest file.
 const MAX_BYTES: u64 = 64;
 
-/// The disk as each tenant sees it; the number is given now if there is none.
+/// The disk as each tenant sees it; assigns a number if there is none.
 pub(crate) fn settle(
     dir: &dyn Dir,
     tenants: &[Arc<dyn Dir>],
@@ -55,7 +57,7 @@ pub(crate) fn settle(
     Ok(disks.split_off(1))
 }
 
-/// The time in a file; none where it has none.
+/// The time in a file, if it has one.
 fn since(dir: &dyn Dir, name: &str) -> Option<u64> {
     let bytes = read_small(dir, name, MAX_BYTES).ok()?;
     let text = std::str::from_utf8(&bytes).ok()?;
@@ -65,7 +67,7 @@ fn since(dir: &dyn Dir, name: &str) -> Option<u64> {
 /// Refuses a directory that does not have this number.
 ///
 /// # Errors
-/// Unavailable, with what was found; what the directory says.
+/// Unavailable, with what was found; otherwise the error of the directory.
 pub fn expect_identity(dir: &Path, expected: u64) -> Result<()> {
     let found = find(&*open_dir(dir, Failpoints::none())?)?;
     if found == Some(expected) {

@@ -1,18 +1,22 @@
-//! From memory to the disk: pieces that came wait here until they are written, each once.
+//! Writes received pieces from memory to the disk, each once.
 //!
-//! How: a few threads write; each continues with the file that was written last as long as its next piece is there, but not
-//! for ever, so that a disk that has to seek does so rarely. A file knows how many of its pieces are not written yet and
-//! what went wrong; whoever wants it durable waits for that first.
+//! How: a few threads write. Each continues with the file that was written last as long as that
+//! file's next piece is there, but only up to a limit, so that the disk rarely has to seek. A file
+//! knows how many of its pieces are not written yet and its first error; whoever wants it durable
+//! waits for the pieces first.
 //!
-//! Where others are to keep a share of the disk, the threads write one at a time while there are any, and pause (`sharing.rs`).
+//! If others are to keep a share of the disk, the threads write one at a time while there are any,
+//! and pause (`sharing.rs`).
 //!
 //! Invariants:
-//! 1. Memory is bounded: a piece is taken before its bytes come and given back when they are written.
-//! 2. [`Incoming::settle`] returns when no byte that came before it is still in memory, and tells the first error.
-//! 3. After an error nothing more of that file is written.
+//! 1. Memory is bounded: the memory for a piece is taken before its bytes arrive and returned when
+//!    they are written.
+//! 2. When [`Incoming::settle`] returns, no byte that arrived before is still in memory; it reports
+//!    the first error.
+//! 3. After an error, nothing more of that file is written.
 //!
-//! Survives: a disk that is full, slow or broken (the file's error). Not here: who may send (`pull.rs`), sockets
-//! (`session.rs`).
+//! Survives: a full, slow or broken disk (an error of the file). Not here: who may send
+//! (`pull.rs`), sockets (`session.rs`).
 
 use crate::server::locked::guard;
 use crate::server::quota::Held;
@@ -27,9 +31,9 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// What every piece of memory is aligned to: what direct I/O asks for at most.
+/// Alignment of every piece of memory, as much as direct I/O can require.
 const ALIGNMENT: usize = 4096;
-/// Bytes of one file that are written before another file has its turn.
+/// Number of bytes of one file that are written before another file has its turn.
 const RUN_BYTES: u64 = 128 << 20;
 
 /// A bounded number of pieces of memory; nobody has more than a share.
@@ -45,7 +49,7 @@ pub(crate) struct Memory {
 struct Pieces {
     free: Vec<Buffer>,
     made: usize,
-    /// How many each has.
+    /// The number of pieces that each has.
     taken: BTreeMap<u64, usize>,
 }
 
@@ -60,7 +64,7 @@ impl Memory {
         }
     }
 
-    /// A piece, or none within the time.
+    /// A piece, or `None` if there is none within the time.
     pub(crate) fn take(&self, who: u64, patience: Duration) -> Option<Buffer> {
         let state = guard(&self.state);
         let none = |state: &mut Pieces| {
@@ -83,7 +87,7 @@ impl Memory {
         Some(Buffer::zeroed(self.piece_bytes, ALIGNMENT))
     }
 
-    /// From now on nobody has more than this many at a time.
+    /// Sets the maximum number of pieces that anybody may have at a time.
     pub(crate) fn set_share(&self, share: usize) {
         self.share.store(share.max(1), Ordering::Relaxed);
     }
@@ -98,12 +102,12 @@ impl Memory {
             }
         }
         drop(state);
-        // Not only one of them: it may be one that has its share.
+        // All of them, because a single one may already have its share.
         self.given.notify_all();
     }
 }
 
-/// Memory for bytes that were not asked for: as much as they need.
+/// Memory for bytes that were not wanted, as much as they need.
 pub(crate) fn small_piece(len: usize) -> Buffer {
     Buffer::zeroed(len.next_multiple_of(ALIGNMENT), ALIGNMENT)
 }
@@ -132,9 +136,9 @@ impl Incoming {
         })
     }
 
-    /// Waits until all that came is written.
+    /// Waits until everything that arrived is written.
     pub(crate) fn settle(&self) -> Result<()> {
-        // Breaks if: it is not waited for; what is still in memory would be told to be durable.
+        // Breaks if: this does not wait; what is still in memory would be reported durable.
         let most = if off(Switch::StoreSettled) {
             usize::MAX
         } else {
@@ -143,7 +147,7 @@ impl Incoming {
         self.wait_for(most)
     }
 
-    /// Waits until at most this many pieces of it are not written yet; tells what went wrong so far.
+    /// Waits until at most this many of its pieces are not written yet; returns its first error.
     pub(crate) fn wait_for(&self, most: usize) -> Result<()> {
         let state = guard(&self.state);
         let waits = |state: &mut Pending| state.pieces > most;
@@ -154,12 +158,12 @@ impl Incoming {
         state.failed.clone().map_or(Ok(()), Err)
     }
 
-    /// Gives the file an error: nothing more of it is written.
+    /// Sets the error of the file: nothing more of it is written.
     pub(crate) fn fail(&self, error: Error) {
         guard(&self.state).failed.get_or_insert(error);
     }
 
-    /// Tells what went wrong so far.
+    /// Returns the file's first error.
     pub(crate) fn check(&self) -> Result<()> {
         guard(&self.state).failed.clone().map_or(Ok(()), Err)
     }
@@ -179,7 +183,7 @@ impl Incoming {
     }
 }
 
-/// Bytes in memory that belong at an offset of a file.
+/// Bytes in memory with their offset in a file.
 pub(crate) struct Piece {
     pub(crate) file: Arc<Incoming>,
     pub(crate) memory: Buffer,
@@ -192,7 +196,8 @@ pub(crate) struct Piece {
 #[derive(Default)]
 struct Queue {
     pieces: VecDeque<Piece>,
-    /// Number of the file that was written last, where it ended, and how many of its bytes in a row.
+    /// Number of the file that was written last, where it ended, and how many of its bytes were
+    /// written in a row.
     last: Option<(u64, u64, u64)>,
     stopping: bool,
 }
@@ -231,7 +236,8 @@ pub(crate) struct Intake {
 }
 
 impl Intake {
-    /// Starts the threads; `freed` is called when a piece of the pool is free again, with the job that had it.
+    /// Starts the threads; `freed` is called when a piece of the pool is free again, with the job
+    /// that had it.
     pub(crate) fn start(
         threads: usize,
         memory: Memory,
@@ -257,17 +263,17 @@ impl Intake {
         Ok(intake)
     }
 
-    /// A piece of the pool, or none within the time.
+    /// A piece of the pool, or `None` if there is none within the time.
     pub(crate) fn take(&self, job: u64, patience: Duration) -> Option<Buffer> {
         self.shared.memory.take(job, patience)
     }
 
-    /// Gives back a piece that holds nothing.
+    /// Returns a piece that holds nothing.
     pub(crate) fn give(&self, job: u64, piece: Buffer) {
         self.shared.give(job, piece);
     }
 
-    /// Writes a piece, soon.
+    /// Queues a piece for writing.
     pub(crate) fn write(&self, piece: Piece) {
         guard(&piece.file.state).pieces += 1;
         guard(&self.shared.queue).pieces.push_back(piece);
@@ -281,7 +287,7 @@ impl Intake {
         guard(&self.shared.queue).stopping = true;
         self.shared.came.notify_all();
         for thread in guard(&self.threads).drain(..) {
-            // A thread that panicked has said so.
+            // A thread that panicked has reported it.
             let _ = thread.join();
         }
     }

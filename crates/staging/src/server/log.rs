@@ -1,10 +1,12 @@
-//! What the operator of a server is told while it runs: single lines, to wherever its owner sends them.
+//! Reports to the operator of a running server in single lines, sent to wherever its owner wants
+//! them.
 //!
 //! Invariants:
-//! 1. What strangers can cause again and again is one line in [`RARELY`], which counts those that were left out.
-//! 2. Nothing that is secret is in a line.
+//! 1. Events that strangers can cause repeatedly appear in at most one line per [`RARELY`], which
+//!    counts those that were left out.
+//! 2. No line contains anything secret.
 //!
-//! Not here: where lines go (the command), what is counted for the end ([`crate::server::Counts`]).
+//! Not here: where lines go (the command), the final counts ([`crate::server::Counts`]).
 
 use crate::server::locked::guard;
 use orcheck_io::clock::Clock;
@@ -21,7 +23,7 @@ type Say = Box<dyn Fn(&str) + Send + Sync>;
 pub(crate) struct Log {
     clock: Arc<dyn Clock>,
     say: OnceLock<Say>,
-    /// When a line of each kind was said, and how many were left out since.
+    /// When each kind was last reported, and how many events were left out since.
     kinds: Mutex<BTreeMap<&'static str, (Duration, u64)>>,
 }
 
@@ -34,24 +36,25 @@ impl Log {
         }
     }
 
-    /// Sends lines there from now on.
+    /// Sets where lines go.
     pub(crate) fn send_to(&self, say: Say) {
         let _ = self.say.set(say);
     }
 
-    /// One line.
+    /// Reports one line.
     pub(crate) fn say(&self, line: &str) {
         if let Some(say) = self.say.get() {
             say(line);
         }
     }
 
-    /// One line about `count` events of a kind, unless another one of that kind was said a moment ago.
+    /// Reports one line about `count` events of a kind, unless another line of that kind was
+    /// reported a moment ago.
     pub(crate) fn say_rarely(&self, kind: &'static str, count: u64, line: &str) {
         let now = self.clock.now();
         let mut kinds = guard(&self.kinds);
         let left_out = match kinds.get_mut(kind) {
-            // Breaks if: each of them is a line; strangers fill the disk of the log.
+            // Breaks if: each of them is a line; strangers would fill the disk of the log.
             Some((at, left_out)) if now.saturating_sub(*at) < RARELY => {
                 *left_out += count;
                 return;

@@ -1,14 +1,16 @@
-//! Which names of a directory are durable: one sync serves all callers whose changes came before it.
+//! Tracks which names of a directory are durable, so that one sync serves all callers whose changes
+//! preceded it.
 //!
-//! Why: a file system with a journal writes that out whole for each sync of a directory, at another place of the disk. All
-//! nodes of a job make a file in one directory and sync it at the end; the first of these syncs makes all the names durable.
+//! Why: a journaling file system writes its whole journal for each sync of a directory, at another
+//! place of the disk. All nodes of a job create a file in one directory and sync it at the end; the
+//! first of these syncs makes all the names durable.
 //!
 //! Invariants:
-//! 1. A sync is left out only when one that began after the last change of a name there has succeeded.
-//! 2. What is not known counts as changed. What is known is bounded by [`KNOWN_MAX`] directories.
+//! 1. A sync is skipped only if one that began after the last change of a name there has succeeded.
+//! 2. Unknown names count as changed. The known directories are bounded by [`KNOWN_MAX`].
 //!
-//! Survives: syncs that fail: the next caller syncs again. That names may be lost is noted by what syncs, before that. Not here: changes
-//! by anybody who is not a caller of this server; they sync their own.
+//! Survives: syncs that fail: the next caller syncs again. The sync itself records first that names
+//! may be lost. Not here: changes by others than callers of this server; they sync their own.
 
 use crate::server::locked::guard;
 use orcheck_format::Result;
@@ -18,16 +20,16 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Known directories, at most.
+/// Maximum number of known directories.
 const KNOWN_MAX: usize = 4096;
 
 /// A directory of a tenant.
 type Place = (u64, StoreDir);
 
 struct Known {
-    /// Changes of names so far, and one that nobody has seen.
+    /// Number of changes of names so far, including one that nobody has seen.
     changes: AtomicU64,
-    /// How many of them are durable; held during a sync.
+    /// How many of them are durable; locked during a sync.
     durable: Mutex<u64>,
 }
 
@@ -52,15 +54,17 @@ impl Names {
         Arc::clone(known)
     }
 
-    /// A name has changed, or may have. To be called afterwards, and before the caller is answered.
+    /// Notes that a name has changed, or may have. Call this afterwards, and before the caller is
+    /// answered.
     pub(crate) fn changed(&self, place: &Place) {
-        // Breaks if: it is not counted; a sync of it would be left out.
+        // Breaks if: it is not counted; a sync of it would be skipped.
         if !off(Switch::NamesCounted) {
             self.known(place).changes.fetch_add(1, Ordering::AcqRel);
         }
     }
 
-    /// Makes durable what has changed till now, by `sync` if need be; others who want it wait until `sync` is over.
+    /// Makes everything durable that has changed so far, calling `sync` if necessary; others who
+    /// want the same wait until `sync` is over.
     pub(crate) fn sync(&self, place: &Place, sync: impl FnOnce() -> Result<()>) -> Result<()> {
         let known = self.known(place);
         let own = known.changes.load(Ordering::Acquire);
@@ -95,11 +99,11 @@ mod tests {
             names.sync(&place(tenant), count).unwrap();
             syncs.get() > before
         };
-        // Nobody knows what was before.
+        // Nobody knows what happened before.
         assert!(sync(1) && !sync(1) && sync(2));
         names.changed(&place(1));
         assert!(!sync(2) && sync(1) && !sync(1));
-        // One that fails counts for nothing.
+        // A failed one does not count.
         names.changed(&place(1));
         let failed = names.sync(&place(1), || Err(Error::unavailable("no")));
         assert!(failed.is_err() && sync(1) && !sync(1));

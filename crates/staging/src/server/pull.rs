@@ -1,54 +1,61 @@
-//! Who may send when: a server takes from a few at a time, as many pieces as it has memory for.
+//! Decides who may send when: a server takes in a few files at a time, as many pieces as it has
+//! memory for.
 //!
-//! How: a *stream* is a file that is being written. It offers bytes; when its turn comes it is granted pieces, a few at a
-//! time, until all that it offered has come. A turn also ends when the stream sends nothing for a while, and, while other
-//! jobs wait, when it has had its share of bytes or of time. Turns go round the jobs, and within a job in the order of the
-//! offers. Memory is promised to streams whose turn it is, and to no others: what was granted in a turn that is over waits,
+//! How: a *stream* is a file that is being written. It offers bytes. During its turn it is granted
+//! pieces, a few at a time, until all offered bytes have arrived. A turn also ends if the stream
+//! sends nothing for a while and, while other jobs wait, if it has had its share of bytes or time.
+//! Turns alternate between the jobs, and within a job follow the order of the offers. Memory is
+//! promised only to streams that have a turn: a piece that was granted in an earlier turn waits,
 //! unread, for the next one.
 //!
 //! Invariants:
-//! 1. No more pieces are granted than were offered, and at most `window` of one stream are on the way.
-//! 2. Pieces in memory and pieces promised to streams that have a turn are together at most `pieces`; while another job
-//!    waits, one that has half of them gets no more.
-//! 3. While fewer than `at_once` streams have a turn, and memory is free, also for what it was granted in an earlier one, nobody
-//!    who offers waits: one slow stream delays nobody else for longer than `stall`, and one that sends nothing for longer
-//!    than `idle`.
-//! 4. No job waits while another one has two turns more than it, but for turns that have not ended yet.
+//! 1. No more pieces are granted than were offered, and at most `window` of one stream are in
+//!    flight.
+//! 2. Pieces in memory and pieces promised to streams that have a turn are together at most
+//!    `pieces`; while another job waits, a job that has half of them gets no more.
+//! 3. While fewer than `at_once` streams have a turn and memory is free, also for what was granted
+//!    in an earlier turn, no stream that offers bytes waits. One slow stream delays no other for
+//!    longer than `stall`, and one that sends nothing for no longer than `idle`.
+//! 4. No job waits while another one has at least two turns more, except for turns that have not
+//!    ended yet.
 //!
-//! Survives: streams that stop, vanish, or send late what they were granted. Not here: threads, sockets and memory
-//! (`session.rs`, `intake.rs`); what a stream is granted before it offers anything (`orcheck_format::wire::staging`).
+//! Survives: streams that stop, vanish, or send late what they were granted. Not here: threads,
+//! sockets and memory (`session.rs`, `intake.rs`); what a stream is granted before it offers
+//! anything (`orcheck_format::wire::staging`).
 
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::PIECE_BYTES;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// What is bounded.
+/// The bounds.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Pieces of memory.
+    /// Number of pieces of memory.
     pub pieces: u32,
-    /// Streams that have a turn at the same time.
+    /// Number of streams that have a turn at the same time.
     pub at_once: usize,
-    /// Pieces of one stream that are on the way.
+    /// Number of pieces of one stream in flight.
     pub window: u32,
-    /// A turn ends when nothing began to come for so long, although something was offered, or granted.
+    /// A turn ends if no piece has begun to arrive for this long, although something was offered or
+    /// granted.
     pub idle: Duration,
     /// The same in the middle of a piece.
     pub stall: Duration,
-    /// A turn ends after this many bytes, counted in whole pieces, when another job waits.
+    /// A turn ends after this many bytes, counted in whole pieces, if another job waits.
     pub turn_bytes: u64,
-    /// And after so long.
+    /// And after this time.
     pub turn: Duration,
 }
 
-/// A stream and how many more pieces it may send; none where its turn begins with what it was granted before.
+/// A stream and how many more pieces it may send; 0 if its turn begins with what it was granted
+/// before.
 pub type Grant = (u64, u32);
 
-/// What becomes of a piece that is about to come.
+/// The decision about a piece that is about to arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Begins {
-    /// It may come: memory is there for it.
+    /// It may come: there is memory for it.
     Now,
     /// It was granted, and waits for the stream's next turn.
     Waits,
@@ -59,15 +66,15 @@ pub enum Begins {
 #[derive(Debug)]
 struct Stream {
     job: u64,
-    /// Bytes that were offered and not granted.
+    /// Bytes that were offered but not granted.
     offered: u64,
-    /// Pieces that were granted and have not begun to come.
+    /// Pieces that were granted and have not begun to arrive.
     granted: u32,
-    /// Whether a piece is coming.
+    /// Whether a piece is arriving.
     coming: bool,
-    /// When anything was heard of it.
+    /// When the stream last did anything.
     heard: Duration,
-    /// Bytes of whole pieces that came in this turn, and when it began.
+    /// Bytes of whole pieces that arrived in this turn, and when it began.
     came: u64,
     since: Duration,
     turn: Turn,
@@ -75,7 +82,7 @@ struct Stream {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Turn {
-    /// It offers nothing, or said nothing in its turn.
+    /// It offers nothing, or sent nothing in its turn.
     None,
     Waits,
     Has,
@@ -85,9 +92,9 @@ enum Turn {
 struct Job {
     waiting: VecDeque<u64>,
     turns: usize,
-    /// Which turn of all its last one was.
+    /// The number of its last turn among all turns.
     last: u64,
-    /// Pieces of memory that hold something of it.
+    /// Number of pieces of memory that hold something of it.
     held: u32,
 }
 
@@ -99,13 +106,13 @@ pub struct Pull {
     jobs: BTreeMap<u64, Job>,
     /// Streams that have a turn.
     active: Vec<u64>,
-    /// Pieces of memory that hold something.
+    /// Number of pieces of memory in use.
     held: u32,
     turns: u64,
 }
 
 impl Pull {
-    /// Nobody offers anything yet.
+    /// An order without offers.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
         Self {
@@ -139,7 +146,7 @@ impl Pull {
         self.go_on(now)
     }
 
-    /// A piece of a stream is about to come.
+    /// A piece of a stream is about to arrive.
     pub fn begins(&mut self, now: Duration, id: u64, job: u64) -> Begins {
         let Some(stream) = self.streams.get_mut(&id).filter(|one| one.granted > 0) else {
             return Begins::Unwanted;
@@ -153,7 +160,7 @@ impl Pull {
             .get_mut(&id)
             .filter(|one| one.turn == Turn::Has)
         else {
-            // It was granted in a turn that is over.
+            // It was granted in an earlier turn.
             return Begins::Waits;
         };
         stream.granted -= 1;
@@ -167,19 +174,19 @@ impl Pull {
         Begins::Now
     }
 
-    /// The piece has come.
+    /// The piece has arrived.
     pub fn arrived(&mut self, now: Duration, id: u64) -> Vec<Grant> {
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.coming = false;
             stream.heard = now;
             stream.came += PIECE_BYTES;
-            // One that lost its turn in the middle of it is heard of again.
+            // A stream that lost its turn in the middle of it is active again.
             self.enqueue(id);
         }
         self.go_on(now)
     }
 
-    /// A piece of memory of a job is free again: what it held is written, or did not come.
+    /// A piece of memory of a job is free again: its contents are written, or did not arrive.
     pub fn freed(&mut self, now: Duration, job: u64) -> Vec<Grant> {
         self.held = self.held.saturating_sub(1);
         if let Some(one) = self.jobs.get_mut(&job) {
@@ -189,7 +196,7 @@ impl Pull {
         self.go_on(now)
     }
 
-    /// A stream has nothing more to send for now. What it was granted it may still send, later.
+    /// A stream has nothing more to send for now. It may still send later what it was granted.
     pub fn pauses(&mut self, now: Duration, id: u64) -> Vec<Grant> {
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.offered = 0;
@@ -216,12 +223,12 @@ impl Pull {
         self.go_on(now)
     }
 
-    /// Time passed.
+    /// Time has passed.
     pub fn tick(&mut self, now: Duration) -> Vec<Grant> {
         self.go_on(now)
     }
 
-    /// Whether a stream waits for the server, not the server for it.
+    /// Whether a stream waits for the server, and not the server for it.
     #[must_use]
     pub fn waits(&self, id: u64) -> bool {
         self.streams
@@ -271,7 +278,7 @@ impl Pull {
         grants
     }
 
-    /// Panics where the state contradicts the invariants above: a defect, whatever streams do.
+    /// Panics if the state contradicts the invariants above, which is a defect whatever streams do.
     pub fn check_invariants(&self) {
         // 1.
         for (id, stream) in &self.streams {
@@ -309,7 +316,8 @@ impl Pull {
                     .get(&id)
                     .is_some_and(|one| one.granted > 0 || one.coming);
                 self.end_turn(id);
-                // One that has gone silent waits again when it is heard of; any other goes to the end of the line.
+                // A silent stream waits again once it is active; any other moves to the end of the
+                // line.
                 if !silent {
                     self.enqueue(id);
                 }
@@ -327,7 +335,8 @@ impl Pull {
             let Some(granted) = self.streams.get(&id).map(|one| one.granted) else {
                 break;
             };
-            // What it was granted before counts again with its turn: nobody gets more until there is memory for it.
+            // What it was granted before counts again with its turn: nobody gets more until there
+            // is memory for it.
             if self.held + self.promised() + granted > self.bound() {
                 return grants;
             }
@@ -354,7 +363,8 @@ impl Pull {
             return true;
         };
         let silent = now.saturating_sub(stream.heard);
-        // Breaks if: who was granted something is waited for; a node that is stopped would keep its turn for ever.
+        // Breaks if: a stream that was granted something is waited for; a stopped node would keep
+        // its turn forever.
         let stopped = |limit| silent >= limit && !off(Switch::PullStalled);
         match (stream.coming, stream.granted) {
             (true, _) => stopped(self.limits.stall),
@@ -384,7 +394,7 @@ impl Pull {
         self.others_wait(job) || self.active.iter().any(starves)
     }
 
-    /// Whether a stream has had, or is about to get, what it may have while other jobs wait, as they do.
+    /// Whether a stream has had, or is about to get, its share while other jobs wait.
     fn has_its_share(&self, stream: &Stream) -> bool {
         let on_the_way = u64::from(stream.granted + u32::from(stream.coming));
         stream.came + on_the_way * PIECE_BYTES >= self.limits.turn_bytes
@@ -395,7 +405,7 @@ impl Pull {
         now.saturating_sub(stream.since) >= self.limits.turn && self.others_wait(stream.job)
     }
 
-    /// Pieces that a job holds, or was promised.
+    /// Number of pieces that a job holds or was promised.
     fn of_job(&self, job: u64) -> u32 {
         let promised = |id: &u64| match self.streams.get(id) {
             Some(stream) if stream.job == job => stream.granted,
@@ -405,9 +415,9 @@ impl Pull {
         held + self.active.iter().map(promised).sum::<u32>()
     }
 
-    /// Pieces that may be held and promised together.
+    /// Number of pieces that may be held and promised together.
     fn bound(&self) -> u32 {
-        // Breaks if: it is not kept; a server would want more than it has memory for.
+        // Breaks if: it is not respected; a server would want more than it has memory for.
         match off(Switch::PullBound) {
             true => u32::MAX,
             false => self.limits.pieces,
@@ -419,20 +429,21 @@ impl Pull {
         self.active.iter().map(of).sum()
     }
 
-    /// One piece after the other, as long as there is memory and somebody who may have one: first those of the job that has
-    /// the fewest.
+    /// Grants one piece after the other, as long as there is memory and a stream that may have one;
+    /// first to the job that has the fewest.
     fn grant(&mut self, mut grants: Vec<Grant>) -> Vec<Grant> {
         while self.held + self.promised() < self.bound() {
             let may = |id: &u64| {
                 let stream = self.streams.get(id)?;
-                // What is coming counts: it is still on the way.
+                // A piece that is arriving counts: it is still in flight.
                 let on_the_way = stream.granted + u32::from(stream.coming);
                 let (of_job, half) = (self.of_job(stream.job), self.limits.pieces.div_ceil(2));
                 let may = stream.offered > 0
                     && on_the_way < self.limits.window
                     && !self.has_its_share(stream)
                     && !(of_job >= half && self.others_want(stream.job));
-                // Of one job the one whose turn began first: its bytes lie in a row on the disk, so it is not to run dry.
+                // Within a job, the stream whose turn began first: its bytes are contiguous on the
+                // disk, so it must not run dry.
                 may.then_some((of_job, stream.since, *id))
             };
             let Some((.., id)) = self.active.iter().filter_map(may).min() else {
@@ -451,7 +462,7 @@ impl Pull {
         grants
     }
 
-    /// When something is due although nothing happens.
+    /// When something is due even if nothing happens.
     #[must_use]
     pub fn due(&self) -> Option<Duration> {
         let due = |id: &u64| {

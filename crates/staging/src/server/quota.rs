@@ -1,27 +1,29 @@
-//! How much of the disk those who share a key have taken, and how much they may.
+//! Accounts for the disk space that the users of one key have taken, and limits it.
 //!
-//! How: one account for each directory of a key. In it each file is known by what it is, its inode, whatever its name and
-//! those who have it open, with what it takes as the disk itself says: looked at after everything that may have changed it.
-//! What is about to be taken (bytes that came, space to reserve, a name) is charged first, and refused beyond the quota.
-//! Changes of names are done one at a time, so that what a name meant before and means afterwards is known. Now and then
-//! all that lies in the directory is counted again, beside what is being done.
+//! How: there is one account for each directory of a key. It identifies each file by its inode,
+//! independent of its names and of who has it open, and records the space that the disk itself
+//! reports, which is looked at after everything that may have changed it. Space about to be taken
+//! (incoming bytes, reservations, a name) is charged first, and refused beyond the quota. Changes
+//! of names are made one at a time, so that the meaning of a name before and after is known. Now
+//! and then, everything in the directory is counted again while other work continues.
 //!
 //! What is charged:
-//! * a file: the longest of its length, the blocks that it has and what was reserved for it, in whole [`BLOCK_BYTES`];
+//! * a file: the largest of its length, its blocks and its reservation, in whole [`BLOCK_BYTES`];
 //! * a directory: its blocks;
-//! * each name of either: [`ENTRY_BYTES`].
+//! * each name of a file or directory: [`ENTRY_BYTES`].
 //!
 //! Invariants:
-//! 1. What is charged is the sum over all that is known, each once; nothing is subtracted that was not added.
-//! 2. A file without a name is charged until the last connection that has it open has closed it.
-//! 3. Where there is no limit, only open files are known: each is looked at once.
-//! 4. Counting again changes nothing about what changed meanwhile: that was looked at later.
-//! 5. Of two looks at one file, the one that began later counts, whichever is noted first: every change is followed by a look of
-//!    its own.
+//! 1. The charge is the sum over everything known, each counted once; nothing is subtracted that
+//!    was not added.
+//! 2. A file without a name is charged until the last connection that has it open closes it.
+//! 3. Without a limit, only open files are known: each is looked at once.
+//! 4. Counting again does not affect what changed meanwhile, because that was looked at later.
+//! 5. Of two looks at one file, the one that began later counts, whichever is recorded first: every
+//!    change is followed by a look of its own.
 //!
-//! Survives: calls that fail half-way (what is there is looked at afterwards), whoever changes the directory beside the
-//! server (found when it is counted again, and logged). Not here: when it is counted again (`recount.rs`), what else
-//! fills the disk (it says so itself).
+//! Survives: calls that fail halfway (the result is looked at afterwards); changes of the directory
+//! by others than the server (found when everything is counted again, and logged). Not here: when
+//! to count again (`recount.rs`), other data on the disk (the disk reports that it is full).
 
 use crate::server::locked::guard;
 use orcheck_format::sabotage::{Switch, off};
@@ -33,24 +35,24 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// What each name of a file or directory is charged, whatever it is the name of.
+/// The charge for each name of a file or directory.
 pub(crate) const ENTRY_BYTES: u64 = 4096;
-/// Lengths are charged in whole ones of these.
+/// Lengths are rounded up to multiples of this.
 const BLOCK_BYTES: u64 = 4096;
 /// No limit.
 const UNLIMITED: u64 = u64::MAX;
 
 type Id = (u64, u64);
 
-/// What is known of one file or directory.
+/// What is known about one file or directory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Known {
-    /// Its length or its blocks, whichever is more.
+    /// Its length or its blocks, whichever is larger.
     stored: u64,
     reserved: u64,
     names: u64,
     opened: u32,
-    /// When the look began that told what it stores, as [`Account::look_begins`] counts.
+    /// When the look that found `stored` began, as counted by [`Account::look_begins`].
     looked: u64,
 }
 
@@ -74,11 +76,11 @@ impl Known {
 
 #[derive(Default)]
 struct State {
-    /// Whether all that there is is known, or is about to be.
+    /// Whether everything is known, or is about to be.
     counting: bool,
     used: u64,
     known: BTreeMap<Id, Known>,
-    /// What was looked at since it was begun to count all again.
+    /// What was looked at since the current recount began.
     changed: Option<Changed>,
 }
 
@@ -105,10 +107,11 @@ impl State {
         self.used = self.used.saturating_sub(less).saturating_add(more);
     }
 
-    /// Notes what something stores, by a look that began then. That is looked at while others may change its names: of these it
-    /// says nothing.
+    /// Records what a file stores, according to a look that began then. Others may change its names
+    /// meanwhile: this does not record names.
     fn stores(&mut self, taken: &DiskUsage, began: u64) {
-        // Breaks if: an older look replaces a newer one; what was written between them is free until the next look.
+        // Breaks if: an older look replaces a newer one; what was written between them would be
+        // free until the next look.
         let is_older = |known: &Known| known.looked > began && !off(Switch::QuotaOrder);
         if self.known.get(&taken.id).is_some_and(is_older) {
             return;
@@ -119,7 +122,7 @@ impl State {
         }
     }
 
-    /// Notes how many names something has; by whoever keeps others from changing them.
+    /// Records how many names a file has; the caller keeps others from changing them.
     fn is_named(&mut self, id: Id, names: u64) {
         self.put(id, |known| known.names = names);
         if let Some(changed) = &mut self.changed {
@@ -131,16 +134,16 @@ impl State {
 /// See the module.
 pub(crate) struct Account {
     most: AtomicU64,
-    /// Held alone by whoever changes names that are counted, together by whoever changes others.
+    /// Held exclusively to change names that are counted, shared to change others.
     names: RwLock<()>,
     state: Mutex<State>,
-    /// Whether all that there is has been counted once.
+    /// Whether everything has been counted once.
     complete: AtomicBool,
     /// Whether something could not be looked at.
     doubtful: AtomicBool,
-    /// Held by whoever counts all again.
+    /// Held during a recount.
     recount: Mutex<()>,
-    /// Looks at the disk that began so far.
+    /// Number of looks at the disk so far.
     looks: AtomicU64,
 }
 
@@ -149,7 +152,7 @@ enum Turn<'a> {
     Together { _turn: RwLockReadGuard<'a, ()> },
 }
 
-/// How counting all again came out, in bytes.
+/// The result of a recount, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Recount {
     pub(crate) before: u64,
@@ -170,28 +173,28 @@ impl Account {
         })
     }
 
-    /// From now on this much may be taken; the limit holds once all that is there has been counted.
+    /// Sets the limit, which applies once everything has been counted.
     pub(crate) fn limit(&self, most: Option<u64>) {
         self.most
             .store(most.unwrap_or(UNLIMITED), Ordering::Release);
     }
 
-    /// Most bytes that may be taken, if there is a limit.
+    /// The limit in bytes, if there is one.
     pub(crate) fn most(&self) -> Option<u64> {
         Some(self.most.load(Ordering::Acquire)).filter(|&most| most != UNLIMITED)
     }
 
-    /// Whether all that there is is counted.
+    /// Whether everything is being counted.
     pub(crate) fn counts(&self) -> bool {
         guard(&self.state).counting
     }
 
-    /// Bytes that are taken.
+    /// Bytes taken.
     pub(crate) fn used(&self) -> u64 {
         guard(&self.state).used
     }
 
-    /// Bytes that may still be taken.
+    /// Bytes still available.
     pub(crate) fn left(&self) -> u64 {
         match self.most().filter(|_| self.is_complete()) {
             Some(most) => most.saturating_sub(self.used()),
@@ -199,12 +202,12 @@ impl Account {
         }
     }
 
-    /// Whether all that there is has been counted, so that a limit holds.
+    /// Whether everything has been counted, so that a limit applies.
     pub(crate) fn is_complete(&self) -> bool {
         self.complete.load(Ordering::Acquire)
     }
 
-    /// Whether something could not be looked at since this was asked last.
+    /// Whether something could not be looked at since the last call.
     pub(crate) fn take_doubt(&self) -> bool {
         self.doubtful.swap(false, Ordering::AcqRel)
     }
@@ -221,12 +224,12 @@ impl Account {
         .next("remove older checkpoints (option keep), or ask for a larger quota"))
     }
 
-    /// Call before a look whose result goes to [`State::stores`].
+    /// Call this before a look whose result goes to [`State::stores`].
     fn look_begins(&self) -> u64 {
         self.looks.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// What was looked at, if it could be; otherwise all is to be counted again.
+    /// The result of a look; if there is none, everything has to be counted again.
     fn seen<T>(&self, taken: Result<T>) -> Option<T> {
         taken
             .inspect_err(|_| self.doubtful.store(true, Ordering::Release))
@@ -245,7 +248,7 @@ impl Account {
         Turn::Alone { _turn: alone }
     }
 
-    /// Does something to these names of a directory, one of which may be new if `room` is asked for it.
+    /// Does something to these names of a directory; with `room`, one of them may be new.
     fn change<T>(
         &self,
         (dir, names): (&dyn Dir, &[&str]),
@@ -256,7 +259,8 @@ impl Account {
         if matches!(turn, Turn::Together { .. }) {
             return work();
         }
-        // Breaks if: others change names meanwhile; what a name meant before is not what is then removed or replaced.
+        // Breaks if: others change names meanwhile; a name may then mean something else than what
+        // is removed or replaced.
         let turn = Some(turn).filter(|_| !off(Switch::QuotaTurn));
         let before: Vec<Option<DiskUsage>> = names
             .iter()
@@ -268,8 +272,8 @@ impl Account {
             None
         };
         let done = work();
-        // Whether it failed or not: it may have happened all the same. Breaks if: it is not looked at; who renames a file
-        // onto itself would be given back what is still there.
+        // Even after a failure, because it may have taken effect. Breaks if: it is not looked at;
+        // renaming a file onto itself would credit what is still there.
         let look = |name: &&str| match off(Switch::QuotaLook) {
             true => Ok(None),
             false => dir.taken(name),
@@ -279,7 +283,7 @@ impl Account {
         for was in before.iter().flatten() {
             let known = |now: &Result<Option<DiskUsage>>| match now {
                 Ok(now) => now.is_some_and(|now| now.id == was.id),
-                // It stays charged until all is counted again.
+                // It stays charged until everything is counted again.
                 Err(_) => true,
             };
             if !after.iter().any(known) {
@@ -293,7 +297,7 @@ impl Account {
         for now in after.into_iter().chain([itself]) {
             if let Some(now) = self.seen(now).flatten() {
                 let mut state = guard(&self.state);
-                // The names first: what has none and is not open is forgotten.
+                // The names first: a file that has none and is not open is forgotten.
                 state.is_named(now.id, now.names);
                 state.stores(&now, began);
             }
@@ -302,7 +306,8 @@ impl Account {
         done
     }
 
-    /// Takes so much for what is about to be made, and gives it back when that is looked at.
+    /// Charges this much for what is about to be made; dropping the result refunds it, once that
+    /// has been looked at.
     fn room(&self, bytes: u64) -> Result<Reserved<'_>> {
         let mut state = guard(&self.state);
         if !off(Switch::QuotaEntries) {
@@ -312,7 +317,7 @@ impl Account {
         Ok(Reserved(self, bytes))
     }
 
-    /// Creates a file, which is held open.
+    /// Creates a file and holds it open.
     pub(crate) fn create(self: &Arc<Self>, dir: &dyn Dir, name: &str, how: Create) -> Result<Held> {
         self.change((dir, &[name]), true, || {
             let file = dir.create(name, how)?;
@@ -320,9 +325,9 @@ impl Account {
         })
     }
 
-    /// Opens a file, which is held open.
+    /// Opens a file and holds it open.
     pub(crate) fn open(self: &Arc<Self>, dir: &dyn Dir, name: &str) -> Result<Held> {
-        // No name of it may go between the opening and the holding.
+        // No name of it may be removed between opening and holding.
         let _turn = self.turn();
         let file = dir.open(name)?;
         self.hold(file, false)
@@ -373,7 +378,7 @@ impl Account {
     fn hold(self: &Arc<Self>, file: Box<dyn File>, written: bool) -> Result<Held> {
         let began = self.look_begins();
         let taken = match file.taken() {
-            // A disk that does not say it: without a limit nobody needs to know.
+            // The disk does not report it: without a limit, nobody needs to know.
             Err(error) if error.kind() == ErrorKind::Unsupported && !self.counts() => {
                 return Ok(Held { file, hold: None });
             }
@@ -395,7 +400,7 @@ impl Account {
         })
     }
 
-    /// The file is going to have this length; what was reserved before.
+    /// Charges for the length that the file is going to have; returns the previous reservation.
     fn reserve(&self, id: Id, len: u64) -> Result<u64> {
         let mut state = guard(&self.state);
         let before = state.known.get(&id).copied().unwrap_or_default();
@@ -411,7 +416,8 @@ impl Account {
 
     // ---- all again -----------------------------------------------------------------------------
 
-    /// Counts all that lies in the directory. `rest` is called between two directories, and says whether to continue.
+    /// Counts everything in the directory. `rest` is called between two directories, and returns
+    /// whether to continue.
     pub(crate) fn count(
         &self,
         root: &Arc<dyn Dir>,
@@ -426,13 +432,14 @@ impl Account {
         }
         let began = self.look_begins();
         let found = walk(root, rest);
-        // Nothing is in the middle of being done to a name now.
+        // No change of a name is in progress now.
         let _alone = self.names.write().unwrap_or_else(PoisonError::into_inner);
         let mut state = guard(&self.state);
         let changed = state.changed.take().unwrap_or_default();
         let found = found.inspect_err(|_| self.doubtful.store(true, Ordering::Release))?;
         let before = state.used;
-        // Breaks if: what is there is not compared; what was done beside the server stays charged, or free, for ever.
+        // Breaks if: the result is not compared; what others changed would stay charged, or free,
+        // forever.
         if !off(Switch::QuotaRecount) {
             let gone = state.known.iter().filter(|(id, known)| {
                 known.names > 0 && !found.contains_key(id) && !changed.names.contains(id)
@@ -466,7 +473,7 @@ impl Account {
     }
 }
 
-/// All that lies in a directory, however deep, by what it is.
+/// Everything in a directory at any depth, by inode.
 fn walk(root: &Arc<dyn Dir>, rest: &mut dyn FnMut() -> bool) -> Result<BTreeMap<Id, DiskUsage>> {
     let itself = root.taken_itself()?;
     let mut found = BTreeMap::from([(itself.id, itself)]);
@@ -484,7 +491,8 @@ fn walk(root: &Arc<dyn Dir>, rest: &mut dyn FnMut() -> bool) -> Result<BTreeMap<
                 continue;
             };
             found.insert(taken.id, taken);
-            // Breaks if: it ends where callers may not go any deeper; what lies there takes the disk all the same.
+            // Breaks if: it stops at the depth that callers cannot exceed; what lies deeper takes
+            // disk space all the same.
             if taken.is_dir && (depth < MAX_DEPTH || !off(Switch::QuotaDeep)) {
                 next.push((Arc::clone(&dir), Some(entry.name), depth + 1));
             }
@@ -518,7 +526,7 @@ struct Hold {
 }
 
 impl Held {
-    /// Charges for this length; to be called before it comes to that. Tells what was charged for before.
+    /// Charges for this length, before the file grows to it. Returns the previous charge.
     pub(crate) fn reserve(&self, len: u64) -> Result<u64> {
         match &self.hold {
             Some(hold) => hold.account.reserve(hold.id, len),
@@ -526,7 +534,7 @@ impl Held {
         }
     }
 
-    /// Looks at what it takes now.
+    /// Looks at the space that it takes now.
     pub(crate) fn look(&self) {
         let Some(hold) = self.hold.as_ref().filter(|hold| hold.account.counts()) else {
             return;
@@ -537,10 +545,11 @@ impl Held {
         }
     }
 
-    /// From now on so much is reserved; looks at what it takes.
+    /// Sets the reservation, and looks at the space that it takes.
     pub(crate) fn reserved(&self, len: u64) {
         if let Some(hold) = &self.hold {
-            // Breaks if: it is charged less before it is looked at; what it takes now would be free for a moment.
+            // Breaks if: the charge is reduced before the look; space that it takes would be free
+            // for a moment.
             self.look();
             guard(&hold.account.state).put(hold.id, |known| known.reserved = len);
         }
@@ -585,8 +594,9 @@ mod tests {
     use orcheck_io::failpoints::Failpoints;
     use orcheck_testing::Scratch;
 
-    // Breaks if: they count in the order in which they are noted. Whoever renames a file that another connection writes looks at it
-    // before a piece is written, and may note that after it.
+    // Breaks if: looks count in the order in which they are recorded. A thread that renames a file
+    // which another connection writes may look at it before a piece is written, and record that
+    // after it.
     #[test]
     fn of_two_looks_at_a_file_the_one_that_began_later_counts() {
         let account = Account::unlimited();
@@ -604,13 +614,14 @@ mod tests {
         state.stores(&look(BLOCK_BYTES), before);
         assert_eq!(state.used, 3 * BLOCK_BYTES);
         drop(state);
-        // Less is less, where it was seen later.
+        // A smaller value counts if it was seen later.
         let began = account.look_begins();
         guard(&account.state).stores(&look(BLOCK_BYTES), began);
         assert_eq!(account.used(), BLOCK_BYTES);
     }
 
-    // Breaks if: what was found when all was counted again has no time. Whoever had looked at a file before may note that afterwards.
+    // Breaks if: the results of a recount have no time. A thread that looked at a file before may
+    // record that afterwards.
     #[test]
     fn a_look_from_before_all_was_counted_again_does_not_count() {
         let scratch = Scratch::in_memory("account-counted");

@@ -1,15 +1,16 @@
-//! Counting again what lies in the directories of those who have a quota: now and then, and soon after something could not
-//! be looked at.
+//! Counts again what tenants with a quota have in their directories: now and then, and soon after
+//! something could not be looked at.
 //!
-//! How: a thread lists one directory after the other while all else continues, and rests after each for four times as long
-//! as that took.
+//! How: a thread lists one directory after the other while everything else continues. After each it
+//! rests for four times as long as the listing took.
 //!
 //! Invariants:
-//! 1. It is done for at most a twentieth of the time: a tenant with many files is counted more rarely than every [`PERIOD`].
-//! 2. What was found to be charged wrongly is corrected, and one line of the log.
+//! 1. It takes at most a twentieth of the time: a tenant with many files is counted less often than
+//!    every [`PERIOD`].
+//! 2. A wrong charge is corrected, with one line in the log.
 //!
-//! Survives: directories that cannot be listed (what was charged before stands, and it is tried again). Not here: what is
-//! charged (`quota.rs`).
+//! Survives: directories that cannot be listed (the charges stand, and it is tried again). Not
+//! here: what is charged (`quota.rs`).
 
 use crate::server::quota::Recount;
 use crate::server::tenants::Owned;
@@ -20,13 +21,13 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Time between two countings.
+/// Time between two recounts.
 const PERIOD: Duration = Duration::from_secs(3600);
 /// The same after something could not be looked at.
 const SOON: Duration = Duration::from_secs(10);
-/// How much longer than the counting is the time until the next one, at least.
+/// The time until the next recount is at least this many times that of the last one.
 const SHARE: u32 = 19;
-/// How much longer than the listing of a directory is the rest after it.
+/// The rest after listing a directory is this many times as long as the listing.
 const REST: u32 = 4;
 
 /// Starts the thread, which ends with the server.
@@ -62,7 +63,7 @@ fn run(shared: &Shared) {
                 rested = clock.now();
                 !shared.is_stopping()
             };
-            // Said in the log, and tried again.
+            // The log has reported it, and it is tried again.
             let _ = recount(shared, one, &mut rest);
         }
         last = (clock.now(), clock.now().saturating_sub(begin));
@@ -78,7 +79,7 @@ fn pause(shared: &Shared, time: Duration) {
     }
 }
 
-/// Counts again what one has, and says what was wrong.
+/// Counts again what a tenant has, and reports a wrong charge.
 pub(crate) fn recount(shared: &Shared, one: &Owned, rest: &mut dyn FnMut() -> bool) -> Result<()> {
     if one.account.most().is_none() {
         return Ok(());

@@ -1,15 +1,17 @@
-//! One connection: what it asks is done, in order; what it sends is taken in when its turn comes.
+//! Serves one connection: carries out its requests in order, and takes in its data when its turn
+//! comes.
 //!
-//! How: a thread waits for the connection and for its turn (`Port`). At most one file is open. What takes long is done
-//! beside it, while the caller is told every second that the server lives.
+//! How: a thread waits for the connection and for its turn (`Port`). At most one file is open. Long
+//! work is done by another thread, while the caller is told every second that the server is alive.
 //!
 //! Invariants:
-//! 1. Nothing is reached but what lies below the caller's own directory.
-//! 2. An answer that something is durable comes after the sync of it, and of everything that came before.
+//! 1. Nothing is reachable outside the caller's own directory.
+//! 2. An answer that something is durable follows the sync of it and of everything that came
+//!    before.
 //! 3. Bytes that were not wanted, beyond the first of a file, end the connection.
 //!
-//! Survives: callers that vanish, stall or do not keep to what was agreed: their connection ends, and with it their file
-//! and its lock. Not here: who has a turn (`pull.rs`), writing (`intake.rs`), reading
+//! Survives: callers that vanish, stall or violate the protocol: their connection ends, and with it
+//! their file and its lock. Not here: who has a turn (`pull.rs`), writing (`intake.rs`), reading
 //! (`session/reading.rs`).
 
 mod reading;
@@ -35,20 +37,21 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-/// Longest wait for a piece that has begun to come: memory is taken for it.
+/// Longest wait for a piece that has begun to arrive, because it occupies memory.
 const PIECE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest wait for room to send, and for memory.
 const FRAME_TIMEOUT: Duration = Duration::from_secs(30);
-/// A connection without a file that asks nothing ends after so long; callers do not keep theirs for so long.
+/// A connection without a file and without requests ends after this time; callers do not keep
+/// theirs that long.
 const IDLE_TIME: Duration = Duration::from_secs(20);
-/// Small pieces of a file that may wait for the disk.
+/// Number of small pieces of a file that may wait for the disk.
 const SMALL_MAX: usize = 16;
-/// Pieces that are wanted of who need not wait for a turn.
+/// Number of pieces wanted from a caller that need not wait for a turn.
 const WITHOUT_BOUND: u32 = 1 << 24;
-/// How often a caller who waits is told that the server lives.
+/// How often a waiting caller is told that the server is alive.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
 
-/// How a session is told that it may take more.
+/// How a session learns that it may take more.
 pub(crate) struct Port {
     wanted: AtomicU32,
     waker: Waker,
@@ -81,9 +84,9 @@ enum Opened {
 pub(crate) struct Whose {
     pub(crate) root: Arc<dyn Dir>,
     pub(crate) account: Arc<Account>,
-    /// Which of those it is that have a key.
+    /// The number of the tenant.
     pub(crate) tenant: u64,
-    /// The disk that all this lies on.
+    /// The disk that holds all of this.
     pub(crate) disk: Disk,
 }
 
@@ -92,14 +95,14 @@ pub(crate) struct Session {
     conn: Conn,
     shared: Arc<Shared>,
     whose: Whose,
-    /// For whom turns are given in common: the files of one job.
+    /// The files of one job share turns.
     job: u64,
     opened: Opened,
-    /// Memory for what is written as it comes.
+    /// Memory for what is written as it arrives.
     own: Option<Buffer>,
-    /// When it was last asked for something.
+    /// Time of the last request.
     asked: Duration,
-    /// The version that both sides speak, or why there is none; unknown before the first question.
+    /// The version that both sides speak, or why there is none; unknown before the first request.
     spoken: Option<Result<u32>>,
     poller: Poller,
     port: Arc<Port>,
@@ -147,7 +150,8 @@ impl Session {
             self.reply(Reply::Want(wanted))?;
         }
         let received = match self.conn.try_receive_any() {
-            // Breaks if: it ends the connection; a newer caller could not find out what this server does not know.
+            // Breaks if: it ends the connection; a newer caller could not find out what this server
+            // does not know.
             Err(error) if error.kind() == ErrorKind::Unsupported => {
                 let error = Error::unsupported(format!(
                     "{} (this server is of Orcheck {})",
@@ -176,7 +180,7 @@ impl Session {
         if !woken.is_empty() {
             return Ok(());
         }
-        // Turns that are over end here, too, while the listener is busy with others.
+        // This also ends turns that are over while the listener is busy with others.
         self.shared.pull(Pull::tick);
         self.let_go_idle();
         if self.shared.look(|pull| pull.waits(self.id)) {
@@ -232,7 +236,7 @@ impl Session {
                 None => return self.wait_for_turn(),
             },
             None => {
-                // What went wrong is told to a caller that asks.
+                // A caller that asks learns the error.
                 let _ = incoming.wait_for(SMALL_MAX);
                 small_piece(len)
             }
@@ -244,7 +248,7 @@ impl Session {
         let kept = received.map(|at| {
             let end = at.saturating_add(len as u64);
             let charged = incoming.file.reserve(end);
-            // The connection is as it was: whoever asks for the file is told.
+            // The connection stays as it was: a caller that asks about the file learns the error.
             charged
                 .map_err(|error| incoming.fail(error))
                 .ok()
@@ -270,7 +274,7 @@ impl Session {
         kept.map(drop)
     }
 
-    /// Memory for a piece that was granted; `None`: it waits for the stream's next turn.
+    /// Memory for a granted piece; `None`: it waits for the stream's next turn.
     fn pooled_memory(&mut self, job: u64, len: usize) -> Result<Option<Buffer>> {
         let begins = match len as u64 <= PIECE_BYTES {
             true => self.shared.begins(self.id, job),
@@ -294,7 +298,7 @@ impl Session {
         Ok(Some(memory))
     }
 
-    /// What comes is written by who received it, before anything else of this connection is.
+    /// The thread that received the bytes writes them, before anything else of this connection.
     fn write_at_once(&mut self, incoming: &Incoming, len: usize) -> Result<()> {
         if len == 0 || len as u64 > PIECE_BYTES {
             let error = Error::invalid(format!("a piece of {len} bytes came"));
@@ -307,7 +311,7 @@ impl Session {
         if let (Ok(at), Opened::Written { came_bytes, .. }) = (&received, &mut self.opened) {
             *came_bytes += len as u64;
             let charged = incoming.file.reserve(at.saturating_add(len as u64));
-            // The connection is as it was: whoever asks for the file is told.
+            // The connection stays as it was: a caller that asks about the file learns the error.
             let _ = charged
                 .and_then(|_| match incoming.has_failed() {
                     true => Ok(()),
@@ -325,7 +329,7 @@ impl Session {
         }
     }
 
-    /// A piece is there that was granted in a turn which is over: it stays unread until the next one.
+    /// A piece is there that was granted in an earlier turn: it stays unread until the next one.
     fn wait_for_turn(&mut self) -> Result<()> {
         let begin = self.shared.clock.now();
         self.poller.wait(&[], SIGN_OF_LIFE)?;
@@ -347,9 +351,9 @@ impl Session {
             self.speak(greeting.as_ref().unwrap_or(&Versions::unsaid()));
         }
         let reply = match (ask, self.spoken.clone()) {
-            // What is not answered need not be refused either.
+            // A request that is not answered need not be refused either.
             (Ask::Offer(_) | Ask::Need(..), Some(Err(_))) => return Ok(()),
-            // Breaks if: it is served all the same; each side would read the other's words as its own.
+            // Breaks if: it is served all the same; each side would misread the other's messages.
             (_, Some(Err(error))) if !off(Switch::StoreVersion) => return self.refuse(&error),
             (ask, _) => self.answer_to(ask)?,
         };
@@ -370,7 +374,7 @@ impl Session {
         self.spoken = Some(spoken);
     }
 
-    /// What is asked, done; nothing for what is not answered, or answered by itself.
+    /// Carries out a request; `None` for one that is not answered, or that answers by itself.
     fn answer_to(&mut self, ask: Ask) -> Result<Option<Result<Reply>>> {
         let reply = match ask {
             Ask::Greet(_) => Ok(Reply::Greeted(Versions::own(), Some(self.whose.disk))),
@@ -405,12 +409,12 @@ impl Session {
     fn offered(&mut self, bytes: u64) -> Result<()> {
         match &self.opened {
             Opened::Written { incoming, .. } if !incoming.has_failed() => self.offer(bytes),
-            // There is something to tell first.
+            // There is an error to report first.
             _ => self.reply(Reply::Want(0)),
         }
     }
 
-    /// A file is going to be so much longer.
+    /// Takes the offer of this many more bytes of a file.
     fn offer(&mut self, bytes: u64) -> Result<()> {
         if self.shared.order != Order::Pulled {
             return self.reply(Reply::Want(WITHOUT_BOUND));
@@ -421,7 +425,7 @@ impl Session {
         Ok(())
     }
 
-    /// The directory below what belongs to the caller.
+    /// The directory at a path below the caller's own.
     fn dir(&self, path: &StoreDir) -> Result<Arc<dyn Dir>> {
         let mut dir = Arc::clone(&self.whose.root);
         for name in path.names() {
@@ -436,13 +440,13 @@ impl Session {
         self.beside(move || shared.at_disk(work))
     }
 
-    /// Does what takes long beside this thread, and says meanwhile that the server lives.
+    /// Does long work in another thread, and meanwhile tells the caller that the server is alive.
     fn beside<T: Send>(&mut self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         let conn = &mut self.conn;
         std::thread::scope(|scope| {
             let (tell, told) = mpsc::channel();
             let worker = thread::spawn_scoped(scope, "orcheck-sync", move || {
-                // Nobody listens when the session is over.
+                // Nobody receives this if the session is over.
                 let _ = tell.send(work());
             })?;
             loop {
@@ -461,7 +465,7 @@ impl Session {
         })
     }
 
-    /// Files that are looked for, or opened.
+    /// Carries out requests that look for files, or open them.
     fn look_up(&mut self, ask: Ask) -> Result<Vec<u64>> {
         match ask {
             Ask::Open(dir, name) => {
@@ -504,9 +508,9 @@ impl Session {
         }
     }
 
-    /// Names that change; tells what the server calls itself.
+    /// Carries out requests that change names; returns the identity of this instance.
     fn change(&mut self, ask: Ask) -> Result<Vec<u64>> {
-        // Asked for before: this name, too, may be among those that are lost meanwhile.
+        // Read this first: the changed name, too, may be among those that are lost meanwhile.
         let instance = self.shared.instance();
         let (Ask::Rename(dir, ..)
         | Ask::RenameNew(dir, ..)
@@ -518,7 +522,7 @@ impl Session {
         let place = (self.whose.tenant, dir.clone());
         let dir = self.dir(&place.1)?;
         let changed = self.change_in(&*dir, ask);
-        // Where it failed it may have happened all the same.
+        // Even after a failure, because it may have taken effect.
         self.shared.names.changed(&place);
         changed.map(|()| vec![instance])
     }
@@ -542,16 +546,17 @@ impl Session {
                 let shared = Arc::clone(&self.shared);
                 let sync = || {
                     let synced = shared.at_disk(|| dir.sync());
-                    // Breaks if: only this caller is told, or those who wait for it sync first; the disk tells of its loss once.
+                    // Breaks if: only this caller learns of it, or waiting callers sync first; the
+                    // disk reports its loss once.
                     synced.inspect_err(|_| shared.names_lost())
                 };
-                // Others may be doing it: that is no disturbance of ours.
+                // Others may be doing it: that is not a disturbance by the server.
                 self.beside(|| {
                     shared.names.sync(&place, sync)?;
                     // A disk that was moved away or unmounted is not where the next server looks.
                     dir.check_path()
                 })?;
-                // Asked for afterwards: names that were lost meanwhile may be among those of this caller.
+                // Read this last: names that were lost meanwhile may be among those of this caller.
                 Ok(vec![self.shared.instance()])
             }
             Ask::Child(dir, create) => {
@@ -600,7 +605,8 @@ impl Session {
                 if ask == Ask::Close {
                     self.own = None;
                     incoming.file.reserved(0);
-                    // The thread that wrote it last may have it for a moment longer; its lock opens now.
+                    // The thread that wrote it last may hold it for a moment longer; its lock is
+                    // released now.
                     drop(incoming.file.give_lock());
                     return told;
                 }
@@ -614,7 +620,7 @@ impl Session {
         }
     }
 
-    /// Does what is asked about a file that is written; its space is charged before it is taken.
+    /// Carries out a request about a file that is written; its space is charged before it is taken.
     fn about_charged(
         &mut self,
         incoming: &Arc<Incoming>,
@@ -624,7 +630,7 @@ impl Session {
         let (Ask::Allocate(len) | Ask::Truncate(len)) = *ask else {
             return self.about_written(incoming, ask, came_bytes);
         };
-        // Breaks if: a length that is only set costs nothing.
+        // Breaks if: a length that is merely set costs nothing.
         let before = if matches!(ask, Ask::Truncate(_)) && off(Switch::QuotaLength) {
             0
         } else {
@@ -651,7 +657,7 @@ impl Session {
         let file = &incoming.file;
         if let Ask::Allocate(len) = *ask {
             incoming.check()?;
-            // What came before is written meanwhile: this is about what will come.
+            // Earlier bytes are written meanwhile: this concerns later ones.
             self.patiently(|| file.allocate(len))?;
             // The first pieces are wanted before they are offered.
             self.offer(len.saturating_sub(came_bytes))?;
@@ -675,13 +681,13 @@ impl Session {
             self.let_go(&mut reading);
         } else if let Opened::Written { incoming, .. } = opened {
             self.shared.pull(|pull, now| pull.pauses(now, self.id));
-            // Nobody asked whether it went well.
+            // Nobody asked for the result.
             let _ = incoming.settle();
         }
     }
 }
 
-/// What turns are given to: the files of one job of one tenant.
+/// What shares turns: the files of one job of one tenant.
 fn job_of(tenant: u64, dir: &StoreDir) -> u64 {
     let mut hasher = DefaultHasher::new();
     (tenant, dir.names().next()).hash(&mut hasher);

@@ -1,10 +1,12 @@
-//! Sharing the disk with ordinary traffic: the driver of [`Pauses`], for threads that write.
+//! Shares the disk with ordinary traffic: drives [`Pauses`] for the threads that write.
 //!
 //! Invariants:
-//! 1. Bytes of others are counted while no write of the server's own is on the way, so that none is taken for another's.
-//!    What else its syncs and changes of names move cannot be told apart: where a pause has seen any, a rate counts only
-//!    when others are known to be there, or when there is none.
-//! 2. A server that is about to end does not pause, and ends the pauses that it is in: nothing is learned from these.
+//! 1. Bytes of others are counted while none of the server's own writes is in flight, so that they
+//!    are not confused. What the server's syncs and changes of names move cannot be distinguished:
+//!    if a pause has seen any, a rate counts only if others are known to be there, or if it is
+//!    zero.
+//! 2. A server that is about to end does not pause, and cuts its current pauses short; nothing is
+//!    learned from these.
 //!
 //! Not here: how long to pause (`pauses.rs`), where the disk's counters are ([`Device`]).
 
@@ -17,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockWriteGuard};
 use std::time::Duration;
 
-/// How often a pause looks whether the server is about to end.
+/// How often a pause checks whether the server is about to end.
 const NAP: Duration = Duration::from_millis(50);
 
 /// Writes that leave room for others; see the module.
@@ -26,18 +28,18 @@ pub(crate) struct Sharing {
     clock: Arc<dyn Clock>,
     /// Bytes that the server's own writes have begun to move.
     own_bytes: AtomicU64,
-    /// Bytes that the server read for nobody.
+    /// Bytes that the server read without a request.
     beside_bytes: Arc<AtomicU64>,
-    /// What else the server does to the disk now, and how often it has done anything else.
+    /// Number of other disk operations of the server in progress, and their total so far.
     else_now: AtomicU64,
     else_done: AtomicU64,
     ending: Arc<AtomicBool>,
-    /// Writes hold it together; whoever counts or pauses holds it alone.
+    /// Shared by writes; held exclusively to count or pause.
     alone: RwLock<()>,
     room: Mutex<Pauses>,
 }
 
-/// A time, and what others had moved till then.
+/// A time, and what others had moved until then.
 #[derive(Clone, Copy)]
 struct Count {
     at: Duration,
@@ -74,7 +76,7 @@ impl Sharing {
 
     /// What others have moved; exact while nothing is being written.
     fn count(&self) -> Count {
-        // A device that is gone fails the writes, too.
+        // If the device is gone, the writes fail too.
         let moved = self.device.moved_bytes().unwrap_or(0);
         Count {
             at: self.clock.now(),
@@ -84,7 +86,7 @@ impl Sharing {
         }
     }
 
-    /// Does something else to the disk than write a piece.
+    /// Does something to the disk other than writing a piece.
     pub(crate) fn other<T>(&self, work: impl FnOnce() -> T) -> T {
         self.else_now.fetch_add(1, Ordering::AcqRel);
         let done = work();
@@ -102,8 +104,8 @@ impl Sharing {
         (to, seen)
     }
 
-    /// Writes this many bytes. What comes with it is to be waited for when the bytes are accounted for, and before others are
-    /// written: meanwhile nobody writes.
+    /// Writes this many bytes. The caller must wait for the returned pause once the bytes are
+    /// accounted for, and before it writes others: meanwhile nobody writes.
     pub(crate) fn write<T>(&self, len: usize, write: impl FnOnce() -> T) -> (T, Option<After<'_>>) {
         if !guard(&self.room).is_shared() {
             let together = self.alone.read().unwrap_or_else(PoisonError::into_inner);
@@ -121,7 +123,7 @@ impl Sharing {
         (done, self.after(Some((alone, seen))))
     }
 
-    /// The pause that is due after a write that was seen alone, or to look whether others came.
+    /// The pause that is due after a write that was observed alone, or to look for other traffic.
     fn after<'a>(&'a self, wrote: Option<(RwLockWriteGuard<'a, ()>, Seen)>) -> Option<After<'a>> {
         let (alone, seen) = match wrote {
             Some((alone, seen)) => (alone, Some(seen)),
@@ -149,7 +151,7 @@ impl Sharing {
         })
     }
 
-    /// Whether so much time has passed, or the server is about to end.
+    /// Returns after this time, or if the server is about to end.
     fn sleep(&self, time: Duration) -> bool {
         let end = self.clock.now() + time;
         while !self.ending.load(Ordering::Acquire) {

@@ -1,12 +1,15 @@
-//! Those whom a server serves: what each proves, and what belongs to it; and how that changes while it runs.
+//! Manages the tenants of a server: what each proves, what belongs to it, and how that changes at
+//! run time.
 //!
 //! Invariants:
-//! 1. Two of them are told apart by name, by key and by user.
-//! 2. Each has one number as long as the server runs: whoever is no longer served keeps it, and a key that nobody has.
-//! 3. What changes counts for connections that begin; those that are there continue.
-//! 4. What cannot be served as a whole changes nothing.
+//! 1. Any two tenants differ in name, in key and in user.
+//! 2. Each has one number as long as the server runs: a tenant that is no longer served keeps it,
+//!    with a key that nobody has.
+//! 3. Changes apply to new connections; existing ones continue.
+//! 4. A configuration that cannot be served as a whole changes nothing.
 //!
-//! Not here: what they have taken of the disk (`quota.rs`), where what is wanted comes from (the command).
+//! Not here: how much of the disk they have taken (`quota.rs`), where the configuration comes
+//! from (the command).
 
 use crate::server::locked::guard;
 use crate::server::quota::Account;
@@ -21,63 +24,63 @@ use orcheck_net::{Key, Users};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// One of those whom a server serves.
+/// A tenant of a server.
 #[derive(Debug, Clone)]
 pub struct Tenant {
     /// The name of its directory.
     pub name: String,
     /// What it proves.
     pub key: Key,
-    /// Most bytes that its directory may hold.
+    /// Maximum number of bytes in its directory.
     pub quota_bytes: Option<u64>,
 }
 
-/// One of those whom a server serves, known by MUNGE: no key is handed out.
+/// A tenant of a server that is known by MUNGE: no key is handed out.
 #[derive(Debug, Clone)]
 pub struct User {
     /// The name of the user's directory.
     pub name: String,
     /// The user's number, as in the site's realm.
     pub uid: u32,
-    /// Most bytes that the directory may hold.
+    /// Maximum number of bytes in the directory.
     pub quota_bytes: Option<u64>,
 }
 
-/// What somebody proves.
+/// What a tenant proves.
 #[derive(Clone, PartialEq, Eq)]
 enum Proof {
     Key(Key),
     User(u32),
 }
 
-/// What belongs to one of them.
+/// What belongs to a tenant.
 #[derive(Clone)]
 pub(crate) struct Owned {
     pub(crate) name: String,
     pub(crate) root: Arc<dyn Dir>,
     pub(crate) account: Arc<Account>,
-    /// Which disk it lies on, and since when.
+    /// The disk that it lies on, and since when.
     pub(crate) disk: Disk,
-    /// None for whoever is no longer served.
+    /// `None` for a tenant that is no longer served.
     proof: Option<Proof>,
 }
 
-/// By what callers are known; the number of each is that of what belongs to it.
+/// How callers are identified; the number of each is that of the tenant.
 pub(crate) struct Admitted {
     pub(crate) keys: Vec<Key>,
     pub(crate) users: Option<Users>,
 }
 
-/// What changed when it was said again who is to be served.
+/// What a new configuration of tenants changed.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Reread {
-    /// Who is served from now on.
+    /// Tenants that are served from now on.
     pub new: Vec<String>,
-    /// Who is no longer served.
+    /// Tenants that are no longer served.
     pub gone: Vec<String>,
-    /// Who proves something else than before.
+    /// Tenants that prove something else than before.
     pub other_keys: Vec<String>,
-    /// Who may take another number of bytes than before.
+    /// Tenants whose quota changed.
     pub quotas: Vec<(String, Option<u64>)>,
 }
 
@@ -86,14 +89,14 @@ pub(crate) struct Served {
     dir: Arc<dyn Dir>,
     encrypt: bool,
     state: Mutex<(Vec<Owned>, Arc<Admitted>)>,
-    /// Held by whoever changes that: the disk, which may hang, is asked before the state is taken.
+    /// Held while that changes: the disk, which may hang, is accessed before the state is locked.
     changing: Mutex<()>,
-    /// How often that changed, and up to which change the listener knows of it.
+    /// Number of changes, and up to which change the listener knows of them.
     said: AtomicU64,
     known: AtomicU64,
 }
 
-/// One whom the server is to serve.
+/// A tenant that the server is to serve.
 struct Wanted<'a> {
     name: &'a str,
     proof: Proof,
@@ -115,7 +118,8 @@ fn wanted<'a>(tenants: &'a [Tenant], users: &'a [User]) -> Vec<Wanted<'a>> {
 }
 
 impl Served {
-    /// Opens what belongs to each, below `dir`; what travels between users and the server is encrypted if `encrypt`.
+    /// Opens what belongs to each, below `dir`; traffic between users and the server is encrypted
+    /// if `encrypt` is set.
     pub(crate) fn new(
         dir: Arc<dyn Dir>,
         (tenants, users, encrypt): (&[Tenant], &[User], bool),
@@ -148,7 +152,7 @@ impl Served {
         guard(&self.state).0.clone()
     }
 
-    /// What belongs to the one with this number.
+    /// What belongs to the tenant with this number.
     pub(crate) fn own(&self, which: usize) -> Owned {
         guard(&self.state).0[which].clone()
     }
@@ -157,7 +161,7 @@ impl Served {
         guard(&self.state).0.len()
     }
 
-    /// Who is admitted now; by a caller that has begun with all who were admitted before.
+    /// Who is admitted now; for a caller that began with all who were admitted before.
     pub(crate) fn admitted(&self) -> Arc<Admitted> {
         let state = guard(&self.state);
         let said = self.said.load(Ordering::Acquire);
@@ -170,7 +174,7 @@ impl Served {
         self.known.load(Ordering::Acquire) == self.said.load(Ordering::Acquire)
     }
 
-    /// From now on these are served, and nobody else.
+    /// From now on, serves these and nobody else.
     pub(crate) fn serve(
         &self,
         tenants: &[Tenant],
@@ -194,7 +198,8 @@ impl Served {
             own.disk = disk;
             let one = wanted.iter().find(|one| one.name == own.name);
             let mut proof = one.map(|one| one.proof.clone());
-            // Breaks if: who is not named any more, or has another key, comes in with the one from before.
+            // Breaks if: a tenant that was removed, or has another key, is admitted with the old
+            // one.
             if off(Switch::Revoked) && own.proof.is_some() {
                 proof.clone_from(&own.proof);
             }
@@ -206,7 +211,8 @@ impl Served {
                 _ => {}
             }
             own.proof = proof;
-            // Breaks if: who is not named any more has no quota any more; the connections that are there still write.
+            // Breaks if: a tenant that was removed has no quota any more; its open connections
+            // still write.
             let quota_bytes = one.map_or_else(|| own.account.most(), |one| one.quota_bytes);
             if quota_bytes != own.account.most() {
                 reread.quotas.push((own.name.clone(), quota_bytes));
@@ -281,8 +287,10 @@ fn check_tenants(tenants: &[Tenant], users: &[User]) -> Result<()> {
             && !name.starts_with('.')
             && *name != LOCK_FILE;
         if !usable {
-            return Err(Error::invalid(format!("'{name}' is no name of a tenant"))
-                .next("use letters, digits, '-', '_' and '.'"));
+            return Err(
+                Error::invalid(format!("'{name}' is not a valid tenant name"))
+                    .next("use letters, digits, '-', '_' and '.'"),
+            );
         }
     }
     let key = |at: usize| tenants.get(at).map(|tenant| &tenant.key.bytes);

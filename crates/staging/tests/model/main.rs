@@ -1,8 +1,10 @@
-//! A server's operations against a reference file system: several connections, in any order, with and without a disk that
-//! fails. After each operation names, lengths and contents are what they are to be, and what is charged is exactly what the
-//! reference says: never less than the blocks that are really taken, also by files that have no name any more.
+//! A server's operations against a reference file system: several connections, in any order, with
+//! and without a disk that fails. After each operation names, lengths and contents are what they
+//! are to be, and what is charged is exactly what the reference says: never less than the blocks
+//! that are really taken, also by files that have no name any more.
 //!
-//! `ORCHECK_TRIALS` raises the number of sequences, `ORCHECK_SEED` chooses them. A failure prints the sequence.
+//! `ORCHECK_TRIALS` raises the number of sequences, `ORCHECK_SEED` chooses them. A failure prints
+//! the sequence.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)] // tests look behind the door
 #![allow(clippy::print_stdout)] // how to do it again
 
@@ -159,7 +161,8 @@ struct World {
     slots: Vec<Option<Slot>>,
     model: Reference,
     trace: Vec<(Op, String)>,
-    /// In memory a file takes as many blocks as it is long, and a directory none; elsewhere it depends on the file system.
+    /// In memory a file takes as many blocks as it is long, and a directory none; elsewhere it
+    /// depends on the file system.
     exact: bool,
 }
 
@@ -170,7 +173,8 @@ fn bytes_of(random: &mut Random, len: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Bytes of the blocks that files below a directory take, also of those that only this process, the server, has open.
+/// Bytes of the blocks that files below a directory take, also of those that only this process, the
+/// server, has open.
 fn really_taken(disk: &Path) -> u64 {
     let mut nameless = BTreeMap::new();
     for entry in std::fs::read_dir("/proc/self/fd").unwrap().flatten() {
@@ -246,7 +250,8 @@ impl World {
         self.wait_charged("cleared");
     }
 
-    /// What is charged comes to be what the reference says: connections that ended are noticed soon.
+    /// What is charged comes to be what the reference says: connections that ended are noticed
+    /// soon.
     fn wait_charged(&self, when: &str) {
         let until = Instant::now() + LIMIT / 4;
         let differs = |used: u64| match self.exact {
@@ -561,8 +566,8 @@ impl World {
         self.wait_charged(&format!("{op:?}"));
     }
 
-    /// What a connection that ended was still doing is over when another one asks about the same disk, and the server has
-    /// nothing in memory: as many descriptors as files that are open.
+    /// What a connection that ended was still doing is over when another one asks about the same
+    /// disk, and the server has nothing in memory: as many descriptors as files that are open.
     fn settle(&self) {
         let open = || {
             let all = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
@@ -629,7 +634,8 @@ fn sequences(scratch: &Scratch, quick: u64, fails: bool) {
     println!("  {count} sequences of {LENGTH} operations, seed {seed} (ORCHECK_SEED)");
 }
 
-// Breaks if: what one connection does to a file is not charged to what the file is, by whatever name.
+// Breaks if: what one connection does to a file is not charged to what the file is, by whatever
+// name.
 #[test]
 fn a_server_does_what_the_reference_does_and_charges_what_is_stored() {
     sequences(&Scratch::in_memory("model"), 25, false);
@@ -641,13 +647,15 @@ fn a_server_whose_disk_fails_charges_no_less_than_what_is_stored() {
     sequences(&Scratch::in_memory("model-fails"), 25, true);
 }
 
-// Breaks if: blocks that a file system takes beside a file's length, or for directories, are not looked at.
+// Breaks if: blocks that a file system takes beside a file's length, or for directories, are not
+// looked at.
 #[test]
 fn on_the_disk_of_these_tests_no_less_is_charged_than_what_is_stored() {
     sequences(&Scratch::new("model"), 8, true);
 }
 
-// Breaks if: two connections that do something to the same names at once are both charged, or given back, for one.
+// Breaks if: two connections that do something to the same names at once are both charged, or given
+// back, for one.
 #[test]
 fn what_connections_do_at_once_is_charged_as_what_is_left() {
     let (seed, count) = (seed(), trials(12));

@@ -1,5 +1,5 @@
-//! What a server's directory is to be like: names, lengths, contents, and what of it is charged. A file system that fits on
-//! a page, and does each operation whole or not at all.
+//! What a server's directory is to be like: names, lengths, contents, and what of it is charged. A
+//! file system that fits on a page, and does each operation whole or not at all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
@@ -76,7 +76,8 @@ impl Reference {
         whole((body.bytes.len() as u64).max(body.reserved))
     }
 
-    /// What is charged: the directory itself, the file that says which disk it is, with a line in it, and all that was made.
+    /// What is charged: the directory itself, the file that says which disk it is, with a line in
+    /// it, and all that was made.
     pub fn used(&self) -> u64 {
         let names = (self.names.len() + 3) as u64 * ENTRY;
         names + self.files.keys().map(|id| self.content(*id)).sum::<u64>()
@@ -185,7 +186,8 @@ impl Reference {
             .retain(|id, body| body.opened > 0 || named.contains(id));
     }
 
-    /// Takes over what is on the disk, after an operation failed and may have happened all the same.
+    /// Takes over what is on the disk, after an operation failed and may have happened all the
+    /// same.
     pub fn adopt(&mut self, root: &Path) {
         self.names.clear();
         self.adopt_below(root, "");

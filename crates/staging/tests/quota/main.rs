@@ -1,4 +1,5 @@
-//! Quotas: what is stored is what is charged, however it came to be stored, and whoever does what at the same time.
+//! Quotas: what is stored is what is charged, however it came to be stored, and whoever does what
+//! at the same time.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)] // tests look behind the door
 
 use orcheck_fixtures::servers::{ENTRY, MIB, QUOTA, Running, pattern, tenant, wait_until};
@@ -35,7 +36,8 @@ fn is_refused(result: orcheck_format::Result<()>) -> bool {
     })
 }
 
-// Breaks if: a rename gives back what had the new name, whatever it was: 105 MiB fitted under a quota of 10 MiB.
+// Breaks if: a rename gives back what had the new name, whatever it was: 105 MiB fitted under a
+// quota of 10 MiB.
 #[test]
 fn renaming_a_file_onto_itself_gives_nothing_back() {
     let scratch = Scratch::in_memory("quota-self");
@@ -256,7 +258,8 @@ fn what_lies_deep_below_is_charged_when_the_server_begins() {
     assert!(is_refused(file.allocate(4 * MIB)));
 }
 
-// Breaks if: what was reserved is charged once it is written only, or stays charged when it is given up.
+// Breaks if: what was reserved is charged once it is written only, or stays charged when it is
+// given up.
 #[test]
 fn reserved_space_is_charged_until_it_is_given_up() {
     let scratch = Scratch::in_memory("quota-reserved");
@@ -429,7 +432,8 @@ impl Drop for Awake<'_> {
     }
 }
 
-// Breaks if: what was stored, or was open, before there was a quota is free for ever; or the quota ends what is open.
+// Breaks if: what was stored, or was open, before there was a quota is free for ever; or the quota
+// ends what is open.
 #[test]
 fn a_quota_that_comes_while_the_server_runs_counts_what_was_stored_before() {
     let scratch = Scratch::in_memory("quota-later");

@@ -1,7 +1,8 @@
-//! Servers and libraries of other versions: what was recorded of older ones is understood, in both directions, for ever.
+//! Servers and libraries of other versions: what was recorded of older ones is understood, in both
+//! directions, for ever.
 //!
-//! `conversation-1.txt` is of version 0.1.0, which did not say its version. Nothing of it is ever changed: a later form
-//! gets a file of its own.
+//! `conversation-1.txt` is of version 0.1.0, which did not say its version. Nothing of it is ever
+//! changed: a later form gets a file of its own.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)] // tests look behind the door
 
 mod recorded;
@@ -103,7 +104,8 @@ fn listener() -> Listener {
     Listener::bind(&Address::Tcp(([127, 0, 0, 1], 0).into())).unwrap()
 }
 
-// Breaks if: a question of an older library is not understood, or its answer is one that it does not.
+// Breaks if: a question of an older library is not understood, or its answer is one that it does
+// not.
 #[test]
 fn what_processes_of_older_versions_say_is_answered_as_it_was() {
     for conversation in CONVERSATIONS {
@@ -114,7 +116,8 @@ fn what_processes_of_older_versions_say_is_answered_as_it_was() {
     }
 }
 
-// Breaks if: an older server is asked something that it does not know, or what it leaves out is needed.
+// Breaks if: an older server is asked something that it does not know, or what it leaves out is
+// needed.
 #[test]
 fn servers_that_answer_as_older_versions_did_are_used() {
     for conversation in CONVERSATIONS {
@@ -176,7 +179,8 @@ fn say(conn: &mut Conn, message: StoreMessage) {
     conn.send(&Message::Store(message), LIMIT).unwrap();
 }
 
-// Breaks if: a server or a library continues with one whose words it does not know, or does not say whose release is too old.
+// Breaks if: a server or a library continues with one whose words it does not know, or does not say
+// whose release is too old.
 #[test]
 fn what_is_too_new_or_too_old_is_refused_at_both_ends_with_both_versions() {
     let own = Versions::own().to_string();
@@ -237,7 +241,8 @@ fn what_is_too_new_or_too_old_is_refused_at_both_ends_with_both_versions() {
     }
 }
 
-// Breaks if: a question that is not known ends the connection, and with it the file that is open on it.
+// Breaks if: a question that is not known ends the connection, and with it the file that is open on
+// it.
 #[test]
 fn a_question_that_a_server_does_not_know_is_refused_by_name() {
     let scratch = Scratch::in_memory("versions");

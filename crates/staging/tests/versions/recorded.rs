@@ -1,7 +1,9 @@
-//! Conversations between a process and a server, as they go over the wire: recorded in between, written down, read again.
+//! Conversations between a process and a server, as they go over the wire: recorded in between,
+//! written down, read again.
 //!
-//! A line is the number of the connection, who speaks (`>` the process, `<` the server), what it is called, its kind, and
-//! its payload in hexadecimal digits; for bytes in bulk the offset, how many, and their CRC-64.
+//! A line is the number of the connection, who speaks (`>` the process, `<` the server), what it is
+//! called, its kind, and its payload in hexadecimal digits; for bytes in bulk the offset, how many,
+//! and their CRC-64.
 
 use orcheck_format::crc64;
 use orcheck_format::wire::{Ask, FIRST_BYTES, Message, Reply, StoreMessage};
@@ -199,8 +201,8 @@ fn pass(
     }
 }
 
-/// What varies from one conversation to the next: what a server calls itself and how much is free, which are large numbers;
-/// the release, and the words of errors.
+/// What varies from one conversation to the next: what a server calls itself and how much is free,
+/// which are large numbers; the release, and the words of errors.
 pub fn is_same(expected: &Frame, found: &Frame) -> bool {
     let (Frame::Message(expected), Frame::Message(found)) = (expected, found) else {
         return expected == found;
@@ -253,8 +255,8 @@ fn send(conn: &mut Conn, frame: &Frame, content: &[u8]) {
     }
 }
 
-/// Says to a server what a process said, and compares what it answers. When it wants bytes is its own business: they are
-/// sent when it does.
+/// Says to a server what a process said, and compares what it answers. When it wants bytes is its
+/// own business: they are sent when it does.
 pub fn repeat_caller(lines: &[Line], server: &Address, content: &[u8]) {
     let mut conns: BTreeMap<usize, (Conn, u64, u32)> = BTreeMap::new();
     for line in lines {
@@ -296,8 +298,8 @@ pub fn repeat_caller(lines: &[Line], server: &Address, content: &[u8]) {
     }
 }
 
-/// Answers a process as a server did, and compares what it is asked. One that was not greeted then takes a greeting for
-/// the question that it looks like.
+/// Answers a process as a server did, and compares what it is asked. One that was not greeted then
+/// takes a greeting for the question that it looks like.
 pub fn repeat_server(lines: &[Line], listener: &Listener, content: &[u8]) {
     let greets = |frame: &Frame| {
         matches!(

@@ -1,13 +1,17 @@
-//! Whose a directory must be that takes our files, and directories that a group of users shares.
+//! Checks who owns a directory before it receives our files, and manages directories that a group
+//! of users shares.
 //!
-//! How: without a group, a directory must be ours and writable for nobody else. With a group it must belong to that group,
-//! hand its group down (set-group-ID), be writable for it, and nothing to others: mode 2770. Files in such a directory get mode 0660 and its
-//! group, whatever the umask is. ADR 37.
+//! How: without a group, a directory must be ours and writable for nobody else. With a group, it
+//! must belong to that group, pass its group on to new entries (set-group-ID), be writable for the
+//! group, and give others no access: mode 2770. Files in such a directory get mode 0660 and its
+//! group, whatever the umask is. See ADR 37.
 //!
 //! Invariants
-//! 1. No directory takes our files that somebody may write to who was not named.
-//! 2. A directory is shared only if that was asked for when it was made; a file only in a shared directory.
-//! 3. A directory that is ours and empty is set up again: whoever made it may have died in between, or be about to do it.
+//! 1. No directory receives our files if anybody may write to it who was not named.
+//! 2. A directory is shared only if that was requested when it was made; a file only in a shared
+//!    directory.
+//! 3. A directory that is ours and empty is set up again: its maker may have died in between, or be
+//!    about to set it up.
 //!
 //! Not here: what members of the group can do to each other (SECURITY.md).
 
@@ -53,7 +57,8 @@ pub(super) fn share(handle: &OwnedFd, full: &str, group: u32, mode: Mode) -> Res
             }
         })?;
     }
-    // After the group: no other one may read it meanwhile. A change of the group may take bits of the mode away.
+    // After the group: no other group may read it meanwhile. A change of the group may remove bits
+    // of the mode.
     if before.st_gid != group || Mode::from_raw_mode(before.st_mode) != mode {
         fs::fchmod(handle, mode)
             .map_err(|errno| rustix_error(errno, format_args!("set the mode of {full}")))?;
@@ -68,8 +73,8 @@ pub(super) fn is_as_made(handle: &OwnedFd, full: &str, group: u32) -> Result<boo
     Ok(stat.st_uid == ours && (stat.st_gid != group || !is_shared(&stat)))
 }
 
-/// A directory that is to take our files must not be another user's trap: under a root that everybody may write to,
-/// somebody else could have made it first and could then replace what is in it.
+/// Checks that a directory for our files is not another user's trap: under a root that everybody
+/// may write to, somebody else could have made it first and could then replace its contents.
 pub(super) fn check_owner(
     (handle, parent): (&OwnedFd, &OwnedFd),
     full: &str,
@@ -79,8 +84,9 @@ pub(super) fn check_owner(
     let ours = rustix::process::geteuid().as_raw();
     let mode = Mode::from_raw_mode(stat.st_mode);
     let everybody = mode.contains(Mode::WOTH);
-    // Whoever made it was a member of the group, or may not have written to its parent. Breaks if: the parent does not
-    // count; in one that hands its group down, everybody makes directories of the group.
+    // Its maker was a member of the group, or could not have written to its parent. Breaks if: the
+    // parent does not count; in one that passes its group on, everybody can make directories of the
+    // group.
     let of_group = group == Some(stat.st_gid) && is_shared(&stat);
     let of_member = of_group && {
         let parent = fs::fstat(parent)

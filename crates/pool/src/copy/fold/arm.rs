@@ -1,7 +1,7 @@
-//! The kernel for Arm (AArch64 with PMULL); see [`super`].
+//! Implements the kernel for Arm (AArch64 with PMULL); see [`super`].
 //!
-//! STNP asks the processor not to keep the lines; many take it as the plain pair of stores that it also is, and
-//! recognise by themselves that whole lines are written in order.
+//! STNP asks the processor not to keep the lines. Many processors treat it as an ordinary pair of
+//! stores, and recognise by themselves that whole lines are written in order.
 #![allow(unsafe_code)]
 
 use super::{Folded, factors};
@@ -60,7 +60,7 @@ fn narrow(pieces: [uint8x16_t; 8]) -> Folded {
     for next in others {
         last = fold(last, near, next);
     }
-    // What goes out is read as a message with the usual start value, which is taken off here.
+    // The output is read as a message with the usual initial value, which is removed here.
     let last = veorq_u8(last, first(u64::MAX));
     let mut out = [0; 16];
     // SAFETY: `out` has the 16 bytes that are written.
@@ -68,7 +68,7 @@ fn narrow(pieces: [uint8x16_t; 8]) -> Folded {
     out
 }
 
-/// What `value` is worth one stride further on, added to what lies there.
+/// The equivalent of `value` one stride further on, added to what is there.
 #[target_feature(enable = "neon,aes")]
 fn fold(value: uint8x16_t, k: uint64x2_t, next: uint8x16_t) -> uint8x16_t {
     let (value, k) = (vreinterpretq_p64_u8(value), vreinterpretq_p64_u64(k));

@@ -1,4 +1,4 @@
-//! The kernels for x86-64; see [`super`].
+//! Implements the kernels for x86-64; see [`super`].
 #![allow(unsafe_code)]
 
 use super::{Folded, factors};
@@ -156,7 +156,7 @@ fn halves(value: __m256i) -> [__m128i; 2] {
     ]
 }
 
-/// What `value` is worth one stride further on, added to what lies there.
+/// The equivalent of `value` one stride further on, added to what is there.
 #[target_feature(enable = "sse2,pclmulqdq")]
 fn fold(value: __m128i, k: __m128i, next: __m128i) -> __m128i {
     let early = _mm_clmulepi64_si128::<0x00>(value, k);
@@ -164,7 +164,8 @@ fn fold(value: __m128i, k: __m128i, next: __m128i) -> __m128i {
     _mm_xor_si128(_mm_xor_si128(early, late), next)
 }
 
-/// Folds the pieces of a message, at least four, into its last one, in four chains as long as there are four.
+/// Folds the pieces of a message, at least four, into its last one, in four chains while there are
+/// four.
 #[target_feature(enable = "sse2,pclmulqdq")]
 fn narrow(pieces: &[__m128i]) -> Folded {
     const FAR: (u64, u64) = factors(8 * 64);
@@ -181,7 +182,7 @@ fn narrow(pieces: &[__m128i]) -> Folded {
     for next in others {
         last = fold(last, near, next);
     }
-    // What goes out is read as a message with the usual start value, which is taken off here.
+    // The output is read as a message with the usual initial value, which is removed here.
     let last = _mm_xor_si128(last, _mm_set_epi64x(0, u64::MAX as i64));
     // SAFETY: both are 16 bytes, and any bytes are valid.
     unsafe { transmute::<__m128i, Folded>(last) }

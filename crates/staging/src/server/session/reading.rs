@@ -1,7 +1,8 @@
-//! What a session reads for its caller: what is asked for, and what is likely to be.
+//! Reads for the caller of a session: what is requested, and what is likely to be.
 //!
-//! How: who reads pieces of one length, each where the one before ended, is likely to continue so. What was read for a caller
-//! that then asks for something else, or for nothing, is given up.
+//! How: a caller that reads pieces of one length, each beginning where the last one ended, is
+//! likely to continue. What was read ahead for a caller that then requests something else, or
+//! nothing, is dropped.
 //!
 //! Not here: the reading itself (`ahead.rs`).
 
@@ -14,19 +15,20 @@ use orcheck_io::memory::Buffer;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Nothing is read ahead of who reads less than this at a time: it would be as much work as the reading.
+/// Callers that read less than this at a time get no read-ahead: it would cost as much as the
+/// reading.
 const AHEAD_LEAST: usize = 64 << 10;
-/// What was read ahead of a caller that asks for nothing is kept for so long.
+/// How long data that was read ahead is kept for a caller that requests nothing.
 const KEPT: Duration = Duration::from_secs(3);
 
-/// A file that is read.
+/// A file that is being read.
 pub(super) struct Reading {
     pub(super) file: Arc<Held>,
     len_bytes: u64,
     /// Where the last read ended, and its length.
     end: u64,
     len: usize,
-    /// How many reads of that length began where the one before ended.
+    /// How many reads of that length began where the last one ended.
     followed: usize,
     ahead: Option<Ahead>,
 }
@@ -43,7 +45,7 @@ impl Reading {
         }
     }
 
-    /// Says that this many bytes are read soon, unless they are being read already.
+    /// Announces that this range is read soon, unless it is already being read.
     pub(super) fn will_need(&self, at: u64, len: u64) {
         if self.ahead.is_none() {
             self.file.will_need(at, len);
@@ -51,7 +53,7 @@ impl Reading {
     }
 }
 
-/// Where memory came from that was read into.
+/// The source of memory that was read into.
 enum Pool {
     Outgoing,
     Ahead,
@@ -78,7 +80,7 @@ impl Session {
         }
         self.shared.moved();
         let end = at.saturating_add(len as u64);
-        // Breaks if: lengths that differ count; what was planned would be another piece than the one that is asked for.
+        // Breaks if: different lengths count; the planned piece would not be the requested one.
         let follows = reading.end == at && reading.len == len;
         (reading.end, reading.len) = (end, len);
         reading.followed = if follows { reading.followed + 1 } else { 0 };
@@ -104,12 +106,12 @@ impl Session {
         match sent {
             Ok(None) => Ok(()),
             Ok(Some(error)) => Err(error),
-            // The connection is dead: the next step says so.
+            // The connection is dead: the next step reports it.
             Err(_) => Ok(()),
         }
     }
 
-    /// Memory to read into.
+    /// Takes memory to read into.
     fn room_to_read(&mut self) -> Result<Buffer> {
         let begin = self.shared.clock.now();
         loop {
@@ -126,7 +128,7 @@ impl Session {
         }
     }
 
-    /// The piece that is asked for, if it was read ahead.
+    /// The requested piece, if it was read ahead.
     fn read_before(
         &mut self,
         reading: &mut Reading,
@@ -148,22 +150,24 @@ impl Session {
         }
     }
 
-    /// Has the next pieces read, as far as there is memory.
+    /// Plans the next pieces, as far as there is memory.
     fn plan_ahead(&self, reading: &mut Reading, len: usize) {
         let (end, len_bytes) = (reading.end, reading.len_bytes);
         if reading.ahead.is_none() {
-            // What is read once need not push anything out of the page cache. Who refuses is read through it.
+            // What is read once should not displace anything in the page cache. If this is refused,
+            // it is read through the cache.
             if let Some(file) = Arc::get_mut(&mut reading.file) {
                 file.bypass_cache();
             }
-            // Where there is no thread for it the caller waits for each piece.
+            // If there is no thread for it, the caller waits for each piece.
             reading.ahead = Ahead::start(&reading.file, &self.shared.slots).ok();
         }
         let Some(ahead) = &mut reading.ahead else {
             return;
         };
         let mut next = ahead.end().unwrap_or(end);
-        // No further than it has come: who stops has not had more read for nothing than for good.
+        // No further than it has read: if the caller stops, at most as much was read for nothing as
+        // was of use.
         while ahead.count() < PIECES.min(reading.followed) && next < len_bytes {
             let tenant = self.whose.tenant;
             let Some(memory) = self.shared.ahead.take(tenant, Duration::ZERO) else {
@@ -183,7 +187,8 @@ impl Session {
         pool.give(self.whose.tenant, piece);
     }
 
-    /// Gives up what was read ahead of a caller that asks for nothing any more: others may need the memory.
+    /// Drops what was read ahead for a caller that requests nothing any more: others may need the
+    /// memory.
     pub(super) fn let_go_idle(&mut self) {
         let idle = self.shared.clock.now().saturating_sub(self.asked) > KEPT;
         if !idle || !matches!(&self.opened, Opened::Read(reading) if reading.ahead.is_some()) {
@@ -195,7 +200,8 @@ impl Session {
         }
     }
 
-    /// Gives up what is read ahead; the caller, who waits for something else, is told that the server lives.
+    /// Drops what is read ahead; a caller that waits for something else is told that the server is
+    /// alive.
     pub(super) fn let_go(&mut self, reading: &mut Reading) {
         let Some(ahead) = &mut reading.ahead else {
             return;
@@ -204,7 +210,7 @@ impl Session {
             match ahead.next(SIGN_OF_LIFE) {
                 Some(Ok((piece, _))) => self.give_back(&Pool::Ahead, piece),
                 Some(Err(_)) => {}
-                // Who is gone need not be told.
+                // A caller that is gone need not be told.
                 None => drop(self.reply(Reply::Busy)),
             }
         }
