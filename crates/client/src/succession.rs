@@ -16,7 +16,7 @@
 //!    superseded.
 //!
 //! Survives: an agent that is killed at any moment, also the lead's, also several. Not here: what
-//! stays in the pool (`engine::kept`), the agent's side (`engine::agent`, which sees an ordinary
+//! stays in the pool (`engine::node`), the agent's side (`engine::host`, which sees an ordinary
 //! new session), ranks that end.
 
 use crate::collective::{agree, agree_min};

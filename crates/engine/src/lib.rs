@@ -3,11 +3,12 @@
 //! The path of a byte, and the file behind each step:
 //!
 //! ```text
-//! region ─ stream.rs (where it lies) ─ stage.rs (copy + CRC into the pool)
-//!        ─ index.rs (descriptor crosses to the CP-thread) ─ flush.rs (gate, order)
-//!        ─ encoding.rs (compressed, encrypted, if configured) ─ container.rs (bytes of the file)
-//!        ─ protocol.rs (votes) ─ record.rs (visible)
-//!        ─ prune.rs (removes older ones)       restart: catalog.rs ─ reader.rs ─ restore.rs
+//! region ─ capture/stream (where it lies) ─ capture/stage (copy + CRC into the pool)
+//!        ─ node/index (descriptor crosses to the CP-thread) ─ flush/writer (gate, order)
+//!        ─ encoding/pieces (compressed, encrypted, if configured) ─ flush/container (bytes)
+//!        ─ commit/protocol (votes) ─ commit/record (visible)
+//!        ─ directory/prune (removes older ones)
+//! back:  directory/catalog ─ restart/restore ─ restart/reader
 //! ```
 //!
 //! Invariants:
@@ -15,8 +16,8 @@
 //!    durable.
 //! 2. Nothing here calls into the program: the engine completes a checkpoint on its own threads.
 //! 3. Every wait has a deadline; a failed fsync is a loss and is never retried on the same pages.
-//! 4. `protocol.rs`, `relay.rs`, `protect.rs`, `stream.rs` and `layout.rs` are pure: no I/O, no
-//!    clock.
+//! 4. `commit/protocol.rs`, `commit/relay.rs`, `replicas/protect.rs`, `capture/stream.rs` and
+//!    `node/layout.rs` are pure: no I/O, no clock.
 //!
 //! Not here: the program's view (crate `client`), where bytes physically go (crate `io`), the
 //! encoding of files and messages (crate `format`).

@@ -14,7 +14,7 @@
 //!
 //! Faults survived: tools that are missing, fail, hang, or print what no driver understands: an error that names the command.
 //!
-//! Not here: what each file system wants (`place/`), which node uses which directory (`orcheck_plan`).
+//! Not here: what each file system wants (`place/`), which node uses which directory (`orcheck_planner`).
 
 mod beegfs;
 mod choice;

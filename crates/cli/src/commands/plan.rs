@@ -1,6 +1,6 @@
 //! `orcheck plan`: what a set-up will cost, computed before it is built.
 //!
-//! Not here: the computations (`orcheck_plan`).
+//! Not here: the computations (`orcheck_planner`).
 
 mod advice;
 mod burst;

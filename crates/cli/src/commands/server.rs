@@ -3,7 +3,7 @@
 //! At SIGHUP it reads again whom it serves. Another thread reads again and again what lies in the server's directory, and
 //! reports damage on standard error.
 //!
-//! Not here: what a server does (`orcheck_server`), what is read and when it is damaged (`orcheck_engine::upkeep::scrub`).
+//! Not here: what a server does (`orcheck_staging`), what is read and when it is damaged (`orcheck_engine::upkeep::scrub`).
 
 mod scrub;
 mod tenants;

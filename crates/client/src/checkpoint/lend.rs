@@ -12,7 +12,7 @@
 //! 3. `alloc` leaves the node enough chunks for snapshots to pass through.
 //!
 //! Survives: a staging that fails (`lent_done` returns its error); the end of the engine (the
-//! memory belongs to the program again). Not here: the copy (`engine::stage`), the thread
+//! memory belongs to the program again). Not here: the copy (`engine::capture`), the thread
 //! (`stager.rs`).
 
 use crate::session::{Lent, Session};

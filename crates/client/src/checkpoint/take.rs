@@ -8,7 +8,7 @@
 //!    nothing is staged. An error that only one rank meets afterwards (a codec, the pool) costs the
 //!    step: that rank is warned at once, its CP-thread tells the others why, and nobody waits.
 //!
-//! Not here: copying (`engine::stage`), lending (`lend.rs`), what happens afterwards (`engine`).
+//! Not here: copying (`engine::capture`), lending (`lend.rs`), what happens afterwards (`engine`).
 
 use crate::checkpoint::agreement::{Agreed, Minima, Offer};
 use crate::checkpoint::backlog::Blocker;

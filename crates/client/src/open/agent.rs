@@ -9,7 +9,7 @@
 //! 4. Another user who holds names of the agent cannot keep a job from running; a note tells the
 //!    user.
 //!
-//! Not here: what the agent does (`engine::agent`).
+//! Not here: what the agent does (`engine::host`).
 
 use crate::open::connect::NodeSide;
 use crate::options::{AgentKind, Options};

@@ -8,7 +8,7 @@
 //!    other parts, and a listener that will not be answered any more is closed, which its callers
 //!    notice at once.
 //!
-//! Not here: the transport (`net::conn`), what travels afterwards (`engine::control`).
+//! Not here: the transport (`net::conn`), what travels afterwards (`engine::commit`).
 
 use crate::collective::{Collective, agree};
 use crate::open::doors;

@@ -6,7 +6,7 @@
 //!
 //! Invariant: all ranks end with the same layout, or with the same error.
 //!
-//! Not here: how ranks form nodes and writers (`engine::layout`).
+//! Not here: how ranks form nodes and writers (`engine::node`).
 
 use crate::collective::{Collective, agree, agree_min, bcast_bytes, number, rows};
 use crate::options::Options;

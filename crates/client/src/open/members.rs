@@ -12,8 +12,8 @@
 //! 3. Keys travel only through the program's collective, and are kept in files that only their
 //!    owner can read.
 //!
-//! Not here: what is read from which node (`engine::remote`), what stays behind on a node
-//! (`engine::agent`).
+//! Not here: what is read from which node (`engine::replicas`), what stays behind on a node
+//! (`engine::host`).
 
 use crate::collective::{Collective, agree, agree_min, bcast_bytes};
 use crate::open::holdings::exchange_holdings;

@@ -1,13 +1,13 @@
 //! Runs the thread that makes lost copies of the checkpoint again that a run resumed from.
 //!
-//! How: it makes one container after the other, as planned by `engine::mend`; what is left is known
+//! How: it makes one container after the other, as planned by `engine::replicas`; what is left is known
 //! at any time.
 //!
 //! Invariants:
 //! 1. A copy that could not be made is noted, and stays in the list of what is left; so does one
 //!    for which there is no node.
 //!
-//! Not here: which copies are made, and how they travel (`engine::mend`, `engine::replicas`).
+//! Not here: which copies are made, and how they travel (`engine::replicas`, `engine::replicas`).
 
 use orcheck_engine::commit::ControlShared;
 use orcheck_engine::host::join;

@@ -6,7 +6,7 @@
 //! 2. None of this is done if no replicas are configured.
 //! 3. A copy that cannot be made again is a warning that names the file; the restart stands.
 //!
-//! Not here: what replicas are (`engine::replicas`, `engine::keeper`).
+//! Not here: what replicas are (`engine::replicas`, `engine::replicas`).
 
 use crate::collective::{Collective, agree, bcast_bytes};
 use crate::open::doors;

@@ -4,7 +4,7 @@
 //! 1. A name is unique in a session; protecting it again replaces address, size and shape.
 //! 2. A record describes the region as it is at the checkpoint, not as it was at `protect`.
 //!
-//! Not here: copying (`engine::stage`), reading back (`engine::restore`).
+//! Not here: copying (`engine::capture`), reading back (`engine::restart`).
 
 use crate::regions::array::ArrayLayout;
 use orcheck_engine::capture::Source;

@@ -14,7 +14,7 @@
 //!    more listing of its own directory, and travels with a message that is sent anyway.
 //! 3. An unreadable directory is ignored: the job's own directories were read before.
 //!
-//! Not here: what the job's own directories hold (`engine::restore`), a disk that is replaced
+//! Not here: what the job's own directories hold (`engine::restart`), a disk that is replaced
 //! during a run (`Dir::check_path`).
 
 use crate::collective::agree;

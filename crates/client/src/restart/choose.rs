@@ -9,7 +9,7 @@
 //!    program begins again.
 //!
 //! Not here: which checkpoint is found (`resume.rs`), what a rejection is on disk
-//! (`engine::choose`).
+//! (`engine::directory`).
 
 use crate::collective::{agree, agree_min};
 use crate::session::{Past, Restarted, Session};

@@ -13,7 +13,7 @@
 //!    protected what the newer one stored: the program is told to ask again.
 //!
 //! Not here: errors if nothing can be restored (`resume/unrestored.rs`); rejecting, and reading one
-//! region alone (`choose.rs`); reading and verifying (`engine::restore`, `engine::reader`).
+//! region alone (`choose.rs`); reading and verifying (`engine::restart`).
 
 use crate::collective::{agree, agree_min, bcast_bytes};
 use crate::open::{exchange_holdings, find_absent, may_know_more, tell_sources};

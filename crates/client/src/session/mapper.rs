@@ -11,7 +11,7 @@
 //! 2. It ignores errors: memory that is unavailable is requested again when it is needed, and then
 //!    reports its error.
 //!
-//! Not here: which chunks are a rank's part (`engine::index`), mapping itself (`pool`).
+//! Not here: which chunks are a rank's part (`engine::node`), mapping itself (`pool`).
 
 use orcheck_io::machine::thread::{never_preempt, spawn};
 use orcheck_pool::Pool;

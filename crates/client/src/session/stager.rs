@@ -12,7 +12,7 @@
 //!    kept for `lent_done`.
 //! 3. Its wait for other ranks is bounded: a rank that died in the call delays nobody for long.
 //!
-//! Not here: staging itself (`engine::stage`).
+//! Not here: staging itself (`engine::capture`).
 
 use orcheck_engine::capture::Staging;
 use orcheck_format::sabotage::{Switch, off};

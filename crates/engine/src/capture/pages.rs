@@ -19,7 +19,7 @@
 //!    and are compared.
 //! 4. After a failed scan nothing is known, and everything is stored.
 //!
-//! Not here: the kernel's side (`io::track`), the chunks (`stage.rs`), what homes mean
+//! Not here: the kernel's side (`pool::track`), the chunks (`stage.rs`), what homes mean
 //! (`baseline.rs`).
 
 use crate::capture::home::{Fate, Home};

@@ -1,7 +1,7 @@
 //! Rejects, keeps or removes a checkpoint on a person's or the program's decision.
 //!
 //! How: a decision is a small file beside the commit records, named after the checkpoint
-//! (`format::choice`). Readers leave out rejected checkpoints (`catalog.rs`). Prune does not count
+//! (`format::disk`). Readers leave out rejected checkpoints (`catalog.rs`). Prune does not count
 //! them, and it keeps those that are marked (`prune.rs`). A removal is first planned, so that the
 //! plan can be shown, and then carried out.
 //!

@@ -16,7 +16,7 @@
 //!    unless it asks to take over.
 //!
 //! Survives: a crash at any point (a claim without `resumed` restricts nothing); clock jumps
-//! (counters define the order). Not here: the records themselves (`format::record`).
+//! (counters define the order). Not here: the records themselves (`format::disk`).
 
 use crate::encoding::Trust;
 use orcheck_format::disk::{Claim, FileName, Members, Resumed};

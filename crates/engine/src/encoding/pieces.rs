@@ -20,7 +20,7 @@
 //!
 //! Faults survived: a change of any stored byte, tag, salt or key check; extents exchanged within
 //! or between containers; a wrong or missing key. Not here: what the bits mean
-//! (`format::encoding`), keys (`key.rs`), order and alignment of writes
+//! (`format::disk`), keys (`key.rs`), order and alignment of writes
 //! (`container.rs`).
 
 use crate::encoding::key::{Binding, ContainerKey, no_key};

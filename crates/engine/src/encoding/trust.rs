@@ -1,6 +1,6 @@
 //! Decides which records and containers to believe, and computes and checks their MACs.
 //!
-//! How: each of the user's keys yields one key for MACs over small records (`format::seal`) and a
+//! How: each of the user's keys yields one key for MACs over small records (`format::disk`) and a
 //! public mark. A commit record names the digest of every manifest, so its seal covers the contents
 //! of every container. Encryption binds extents to their container (`encoding.rs`). The MAC of a
 //! container's header binds its features to the same key.
@@ -18,7 +18,7 @@
 //! 4. MACs are compared in constant time.
 //!
 //! Not here: what is checked of believed records (`catalog.rs`, `reader.rs`); where keys come from
-//! (`io::secret`). Nothing here notices that the newest checkpoints were removed: those that remain
+//! (`io::user`). Nothing here notices that the newest checkpoints were removed: those that remain
 //! are older and genuine.
 
 use crate::encoding::key::{ContainerKey, Len, WHO_CAN_WRITE, no_key, other_key};

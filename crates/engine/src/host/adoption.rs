@@ -1,4 +1,4 @@
-//! Converts a node's plan between [`HostPlan`] and the bytes of `format::agent`, in which it
+//! Converts a node's plan between [`HostPlan`] and the bytes of `format::wire`, in which it
 //! travels to the agent.
 //!
 //! Invariant: the unpacked plan starts the same threads as the packed one.

@@ -6,7 +6,7 @@
 //! 2. A size that the user sets is granted exactly or refused with the numbers; it is never
 //!    reduced.
 //!
-//! Not here: measuring (`io::machine`), allocating (`io::pool`).
+//! Not here: measuring (`io::machine`), allocating (`pool::pool`).
 
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result};

@@ -6,7 +6,7 @@
 //! Invariants:
 //! 1. A choice that decodes is of one checkpoint: job, step and epoch.
 //!
-//! Not here: who writes it, and what follows (`engine::choose`, `catalog`, `prune`).
+//! Not here: who writes it, and what follows (`engine::directory`, `catalog`, `prune`).
 
 use crate::coding::{Reader, Writer};
 use crate::disk::envelope::{KIND_CHOICE, unwrap, wrap};

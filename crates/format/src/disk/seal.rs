@@ -10,7 +10,7 @@
 //! 2. The CRC covers the seal too: damage is told from a forgery without the key.
 //! 3. A decoder reads a sealed record like any other; whether the seal is right is asked separately.
 //!
-//! Not here: keys and MACs (`engine::trust`).
+//! Not here: keys and MACs (`engine::encoding`).
 
 use crate::coding::{Get, check_crc, check_magic, crc64, exactly};
 use crate::disk::envelope::{

@@ -10,7 +10,7 @@
 //!
 //! Faults survived: arbitrary bytes give Corrupt or Unsupported.
 //!
-//! Not here: who sends what when (`engine::agent`).
+//! Not here: who sends what when (`engine::host`).
 
 use crate::coding::{Reader, Writer, flag};
 use crate::disk::{Compression, Encoding};

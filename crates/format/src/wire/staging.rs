@@ -17,7 +17,7 @@
 //!
 //! Faults survived: arbitrary bytes give Corrupt or Unsupported.
 //!
-//! Not here: who may ask (the key of the connection), what is done about it (`orcheck-server`).
+//! Not here: who may ask (the key of the connection), what is done about it (`orcheck-staging`).
 
 use crate::coding::{Reader, Writer, flag};
 use crate::disk::{MAX_CONTAINERS, MAX_FILE_NAME_BYTES};

@@ -4,6 +4,7 @@
 // The tree itself is what this test reads; nothing here ends up in a program.
 #![allow(clippy::disallowed_methods)]
 
+mod addresses;
 mod layers;
 mod rooms;
 mod rules;
@@ -101,6 +102,13 @@ fn a_planted_circle_of_rooms_is_found() {
     let all = rooms::arrows(&files);
     assert_eq!(rooms::circles("crates/a", &all["crates/a"]).len(), 3);
     assert!(rooms::circles("crates/b", &all["crates/b"]).is_empty());
+}
+
+#[test]
+fn comments_name_what_exists() {
+    let tree = tree();
+    let addresses = addresses::Addresses::of(&tree);
+    expect_none(tree.iter().flat_map(|file| addresses.dead(file)).collect());
 }
 
 type Rule = fn(&File) -> Vec<String>;

@@ -4,7 +4,7 @@
 //! 1. What is exact and what is from trials is told apart, trials with their interval.
 //! 2. The same seed gives the same figures, on any number of processors.
 //!
-//! Not here: the computations (`orcheck_plan`).
+//! Not here: the computations (`orcheck_planner`).
 
 use std::path::Path;
 

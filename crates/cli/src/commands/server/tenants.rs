@@ -4,7 +4,7 @@
 //! 1. What is read again is taken as a whole, or changes nothing.
 //! 2. A key itself is in no text: the text says where it comes from.
 //!
-//! Not here: what a server makes of it (`orcheck_server`).
+//! Not here: what a server makes of it (`orcheck_staging`).
 
 use std::collections::BTreeMap;
 
