@@ -1,4 +1,4 @@
-//! The command line: every command, option and help text.
+//! Defines the command line: every command, option and help text.
 //!
 //! Invariants: `--json` exists on every command; every option that names a quantity names its unit.
 //!
@@ -23,7 +23,8 @@ pub use plan::{
 };
 pub use values::{time_or_none, time_with_unit};
 
-/// Orchestrated checkpoints for parallel programs: list, verify and restore them, and keep a program running.
+/// Orchestrated checkpoints for parallel programs: list, verify and restore them, and keep a
+/// program running.
 #[derive(Debug, Parser)]
 #[command(name = "orcheck", version, after_help = exit::TABLE, max_term_width = 110, subcommand_required = true, arg_required_else_help = true)]
 pub struct Cli {
@@ -59,7 +60,8 @@ pub enum Command {
     Prove(ProveArgs),
     /// Run the checkpoint engine of one node in a process that outlives its ranks
     Agent(AgentArgs),
-    /// Serve one disk or directory over the network: pull what nodes write, and write it once, in order
+    /// Serve one disk or directory over the network: pull what nodes write, and write it once, in
+    /// order
     Server(ServerArgs),
     /// Make one directory for each server of a parallel file system
     Place(PlaceArgs),
@@ -107,27 +109,29 @@ impl Command {
     }
 }
 
-/// Where the job's directories are.
+/// The directories of the job.
 #[derive(Debug, Clone, Args)]
 pub struct Where {
     /// Placed directory of level global; repeat for each. Default: ORCHECK_GLOBAL, comma separated
     #[arg(long = "dir", value_name = "ROOT")]
     pub dirs: Vec<PathBuf>,
-    /// Directory of level node; all nodes found below ROOT/JOB are read. Repeatable. Default: ORCHECK_NODE_DIR
+    /// Directory of level node; all nodes found below ROOT/JOB are read. Repeatable. Default:
+    /// ORCHECK_NODE_DIR
     #[arg(long = "node-dir", value_name = "ROOT")]
     pub node_dirs: Vec<PathBuf>,
     /// Name of the job; optional where the directories hold only one
     #[arg(long, value_name = "NAME")]
     pub job: Option<String>,
-    /// Directories given without a flag: what they are is found out.
+    /// Directories given without a flag; their kind is detected.
     #[arg(skip)]
     pub anywhere: Vec<PathBuf>,
 }
 
-/// Which of the commits of a step is meant.
+/// Which commit of a step to use.
 #[derive(Debug, Args)]
 pub struct Which {
-    /// Step of the checkpoint (default: the newest), and directories of a job, of a node, or above them
+    /// Step of the checkpoint (default: the newest), and directories of a job, of a node, or above
+    /// them
     #[arg(value_name = "STEP|DIR", value_parser = target)]
     pub targets: Vec<Target>,
     /// Level of the commit to use: process, node, peers(f) or global
@@ -140,7 +144,7 @@ pub struct Which {
 pub enum Target {
     /// A number.
     Step(u64),
-    /// Anything else; a directory whose name is a number is written with a slash.
+    /// Anything else; a directory whose name is a number must be written with a slash.
     Dir(PathBuf),
 }
 
@@ -185,7 +189,7 @@ impl Which {
         })
     }
 
-    /// Where to look: what the flags say, and the directories given beside the step.
+    /// Where to look: according to the flags, and in the directories given beside the step.
     pub fn place(&self, flags: &Where) -> Where {
         let mut place = flags.clone();
         let dirs = self.targets.iter().filter_map(|target| match target {
@@ -197,16 +201,16 @@ impl Which {
     }
 }
 
-/// What opens encrypted checkpoints.
+/// The keys of encrypted checkpoints.
 #[derive(Debug, Args)]
 pub struct Unlock {
-    /// Source of the key of encrypted checkpoints: file:PATH, keyring:NAME or env:NAME; never the key
-    /// itself. Several sources, separated by commas, are tried in turn. Data that none of them authenticates is
-    /// refused. Default: ORCHECK_ENCRYPT_KEY
+    /// Source of the key of encrypted checkpoints: file:PATH, keyring:NAME or env:NAME; never the
+    /// key itself. Several sources, separated by commas, are tried in turn. Data that none of them
+    /// authenticates is refused. Default: ORCHECK_ENCRYPT_KEY
     #[arg(long, value_name = "SOURCE", value_delimiter = ',')]
     pub encrypt_key: Vec<String>,
-    /// With a key: also read files that are not encrypted (plain), or encrypted by version 0.1.0 (v1). Anyone who can write to
-    /// the directories can make such files. Default: ORCHECK_ACCEPT
+    /// With a key: also read files that are not encrypted (plain), or encrypted by version 0.1.0
+    /// (v1). Anyone who can write to the directories can make such files. Default: ORCHECK_ACCEPT
     #[arg(long, value_name = "plain,v1", value_delimiter = ',')]
     pub accept: Vec<String>,
 }
@@ -262,7 +266,8 @@ pub struct RestoreArgs {
     /// Name of the region
     #[arg(long, value_name = "NAME", required_unless_present = "all")]
     pub region: Option<String>,
-    /// All regions (of all ranks, or of --rank), each to its own file below the directory --out, with index.json
+    /// All regions (of all ranks, or of --rank), each to its own file below the directory --out,
+    /// with index.json
     #[arg(long, conflicts_with = "region")]
     pub all: bool,
     /// File to write, or the directory with --all; "-" writes one region to standard output
@@ -291,13 +296,16 @@ pub struct CopyArgs {
     pub place: Where,
     #[command(flatten)]
     pub unlock: Unlock,
-    /// With --to global: directory to copy to; repeat for each. The files go to ROOT/JOB. Default: ORCHECK_GLOBAL
+    /// With --to global: directory to copy to; repeat for each. The files go to ROOT/JOB. Default:
+    /// ORCHECK_GLOBAL
     #[arg(long = "global", value_name = "ROOT", value_delimiter = ',')]
     pub global: Vec<PathBuf>,
-    /// With --to node: directory to copy to. The files of each node go to ROOT/JOB/NODE. Default: ORCHECK_NODE_DIR
+    /// With --to node: directory to copy to. The files of each node go to ROOT/JOB/NODE. Default:
+    /// ORCHECK_NODE_DIR
     #[arg(long = "node-root", value_name = "ROOT")]
     pub node_root: Option<PathBuf>,
-    /// Group of users that shares the new files, as the job's option `group`. Default: ORCHECK_GROUP
+    /// Group of users that shares the new files, as the job's option `group`. Default:
+    /// ORCHECK_GROUP
     #[arg(long, value_name = "NAME")]
     pub group: Option<String>,
     /// Compression of the copy: none, zstd or lz4. Default: that of the checkpoint
@@ -318,10 +326,10 @@ fn level_of_copy(text: &str) -> Result<Level, String> {
     }
 }
 
-/// How a copy is made smaller.
+/// The compression of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum CopyCompress {
-    /// Not at all.
+    /// No compression.
     None,
     /// By zstd.
     Zstd,
@@ -409,8 +417,8 @@ pub struct RunArgs {
         allow_negative_numbers = true
     )]
     pub restarts: u32,
-    /// Give up after this many runs in a row that commit no newer step, or open no job; 0: never for that
-    /// reason
+    /// Give up after this many runs in a row that commit no newer step, or open no job; 0: never
+    /// for that reason
     #[arg(
         long,
         value_name = "N",
@@ -418,7 +426,8 @@ pub struct RunArgs {
         allow_negative_numbers = true
     )]
     pub no_progress: u32,
-    /// Time to wait before a restart; doubled each time, up to 60 s, until a run commits a newer step. Without a unit in seconds
+    /// Time to wait before a restart; doubled each time, up to 60 s, until a run commits a newer
+    /// step. Without a unit in seconds
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = time_or_none, allow_negative_numbers = true)]
     pub pause: f64,
     /// Time between asking the command to end and killing it; without a unit in seconds
@@ -437,12 +446,14 @@ The command runs until it has taken two checkpoints, and is killed. A second run
 until it takes the second one again; the two second ones are compared. All checkpoints are in a directory of their own, which is removed. \
 The output of the command goes to standard error. The exit code is 0 when all regions are equal, and 14 when some differ.")]
 pub struct ProveArgs {
-    // 11 is prime: two or three buffers in rotation are not back where they were, so a pointer that was protected once is found.
-    /// Steps between the checkpoints of a program that calls orc_due. Avoid a multiple of the number of buffers that it swaps: they
-    /// would be back in place
+    // 11 is prime: two or three rotating buffers are then not back in their places, so a pointer
+    // that was protected once is found.
+    /// Steps between the checkpoints of a program that calls orc_due. Avoid a multiple of the
+    /// number of buffers that it swaps: they would be back in place
     #[arg(long, value_name = "N", default_value_t = 11, value_parser = clap::value_parser!(u64).range(1..))]
     pub every: u64,
-    /// Share by which floating-point elements may differ, such as 1e-12; it does not apply to regions of type ORC_BYTES
+    /// Share by which floating-point elements may differ, such as 1e-12; it does not apply to
+    /// regions of type ORC_BYTES
     #[arg(
         long,
         value_name = "REL",
@@ -453,7 +464,8 @@ pub struct ProveArgs {
     /// Run undisturbed a second time, and ignore what differs between these two runs
     #[arg(long)]
     pub twice: bool,
-    /// Name of the job, for a program that gives none; the job to compare, for a program that opens several
+    /// Name of the job, for a program that gives none; the job to compare, for a program that opens
+    /// several
     #[arg(long, value_name = "NAME")]
     pub job: Option<String>,
     /// Existing directory for the checkpoints, which all nodes must see. Default: TMPDIR, or /tmp
@@ -465,7 +477,8 @@ pub struct ProveArgs {
     /// Longest time of one run; without a unit in seconds
     #[arg(long, value_name = "TIME", default_value = "10min", value_parser = time_or_none, allow_negative_numbers = true)]
     pub timeout: f64,
-    /// Source of the key of an encrypted job: file:PATH, keyring:NAME or env:NAME. Default: ORCHECK_ENCRYPT_KEY
+    /// Source of the key of an encrypted job: file:PATH, keyring:NAME or env:NAME. Default:
+    /// ORCHECK_ENCRYPT_KEY
     #[arg(long, value_name = "SOURCE", value_delimiter = ',')]
     pub encrypt_key: Vec<String>,
     /// The command and its arguments
@@ -483,7 +496,8 @@ pub struct AgentArgs {
     /// Name of the job
     #[arg(long, value_name = "NAME")]
     pub job: String,
-    /// The first placed directory of the job, as its ranks name it. Default: the first of ORCHECK_GLOBAL
+    /// The first placed directory of the job, as its ranks name it. Default: the first of
+    /// ORCHECK_GLOBAL
     #[arg(long = "dir", value_name = "ROOT")]
     pub dir: Option<PathBuf>,
     /// Node directory of a job without placed directories. Default: ORCHECK_NODE_DIR
@@ -513,19 +527,22 @@ pub struct ServerArgs {
     #[arg(long, value_name = "IP:PORT", default_value = "0.0.0.0:7420")]
     pub listen: std::net::SocketAddr,
     /// Source of a tenant's key, and the name of the tenant's directory below ROOT: NAME=file:PATH,
-    /// NAME=keyring:KEY or NAME=env:VARIABLE; without NAME= it is 'default'. Repeatable; each key opens its own directory
+    /// NAME=keyring:KEY or NAME=env:VARIABLE; without NAME= it is 'default'. Repeatable; each key
+    /// opens its own directory
     #[arg(
         long = "key",
         value_name = "[NAME=]SOURCE",
         required_unless_present_any = ["munge", "tenants"]
     )]
     pub keys: Vec<String>,
-    /// Serve the user with this number, as authenticated by MUNGE on this host; without NAME= the directory is uid-UID. Repeatable.
-    /// The user writes orcheck://HOST:PORT?munge=N, where N is the user of this server
+    /// Serve the user with this number, as authenticated by MUNGE on this host; without NAME= the
+    /// directory is uid-UID. Repeatable. The user writes orcheck://HOST:PORT?munge=N, where N is
+    /// the user of this server
     #[arg(long, value_name = "[NAME=]UID")]
     pub munge: Vec<String>,
-    /// File with more tenants: for each a table [NAME] with key = 'SOURCE' or munge = UID, and quota_gib = N if
-    /// wanted. SIGHUP makes the server read it again, and all keys from files and keyrings; open connections continue
+    /// File with more tenants: for each a table [NAME] with key = 'SOURCE' or munge = UID, and
+    /// quota_gib = N if wanted. SIGHUP makes the server read it again, and all keys from files and
+    /// keyrings; open connections continue
     #[arg(long, value_name = "FILE")]
     pub tenants: Option<PathBuf>,
     /// File outside ROOT in which the server remembers its disk; it does not start on another one,
@@ -547,29 +564,30 @@ pub struct ServerArgs {
     /// Share of its rate that other traffic on the same disk keeps: from 0, none, to 0.99
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
     pub ordinary_share: f64,
-    /// Order of writing. For comparison with the servers of parallel file systems there are 'arrival': each
-    /// request as it comes, straight to the disk; and 'arrival-cached': the same, through the page cache
+    /// Order of writing. For comparison with the servers of parallel file systems there are
+    /// 'arrival': each request as it comes, straight to the disk; and 'arrival-cached': the same,
+    /// through the page cache
     #[arg(long, value_enum, default_value_t = ServerOrder::Pull)]
     pub order: ServerOrder,
-    /// Keep rereading ROOT to find damage, at this many MiB per second, and slower while callers are
-    /// served; 0: not at all
+    /// Keep rereading ROOT to find damage, at this many MiB per second, and slower while callers
+    /// are served; 0: not at all
     #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
     pub scrub_mib_s: u32,
     /// Time after which a container is read again, such as 24h; a number alone is refused
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = time_with_unit)]
     pub scrub_every: f64,
-    /// How long the disk may take to write what the server holds when it is told to end, such as 30s; then the server ends with
-    /// an error. A number alone is refused
+    /// How long the disk may take to write what the server holds when it is told to end, such as
+    /// 30s; then the server ends with an error. A number alone is refused
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time_with_unit)]
     pub stop_limit: f64,
 }
 
-/// In which order a server writes.
+/// The order in which a server writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum ServerOrder {
     /// A few files at a time, in large pieces.
     Pull,
-    /// Each request as it comes.
+    /// Each request as it arrives.
     Arrival,
     /// The same through the page cache.
     ArrivalCached,
@@ -588,13 +606,15 @@ pub struct PlaceArgs {
     /// auto, moosefs, lustre, beegfs, orangefs, gpfs, or the path of the site's own program
     #[arg(long, value_name = "NAME|PATH", default_value = "auto")]
     pub driver: String,
-    /// Number of servers (those with most free space), or their names, comma separated. Default: all
+    /// Number of servers (those with most free space), or their names, comma separated. Default:
+    /// all
     #[arg(long, value_name = "N|NAMES")]
     pub servers: Option<String>,
     /// A server with less free space than this, in percent, counts as full
     #[arg(long, value_name = "P", default_value_t = 2.0)]
     pub min_free_percent: f64,
-    /// Group of users that shares the new files, as the job's option `group`. Default: ORCHECK_GROUP
+    /// Group of users that shares the new files, as the job's option `group`. Default:
+    /// ORCHECK_GROUP
     #[arg(long, value_name = "NAME")]
     pub group: Option<String>,
     /// Also write the line to this file, for ORCHECK_CONFIG
@@ -605,15 +625,15 @@ pub struct PlaceArgs {
 /// The nodes of a supervised job.
 #[derive(Debug, Args)]
 pub struct NodeArgs {
-    /// Nodes of the job, comma separated. The command gets the remaining ones in ORCHECK_NODES, and in place of {nodes} and
-    /// {count} in its arguments
+    /// Nodes of the job, comma separated. The command gets the remaining ones in ORCHECK_NODES, and
+    /// in place of {nodes} and {count} in its arguments
     #[arg(long, value_name = "LIST")]
     pub nodes: Option<String>,
     /// Nodes that replace lost ones
     #[arg(long, value_name = "LIST")]
     pub spares: Option<String>,
-    /// Shell command that fails when node {node} is lost, such as 'ssh {node} true'. It runs before a restart, and while the
-    /// command runs; the loss of a node ends the command
+    /// Shell command that fails when node {node} is lost, such as 'ssh {node} true'. It runs before
+    /// a restart, and while the command runs; the loss of a node ends the command
     #[arg(long, value_name = "COMMAND")]
     pub alive: Option<String>,
     /// Time between two checks of the nodes; without a unit in seconds
@@ -622,7 +642,8 @@ pub struct NodeArgs {
     /// Fewest nodes to continue with
     #[arg(long, value_name = "N")]
     pub min_nodes: Option<usize>,
-    /// The nodes are names on this machine: ORCHECK_NODE is set to the list, and the ranks are dealt over it
+    /// The nodes are names on this machine: ORCHECK_NODE is set to the list, and the ranks are
+    /// dealt over it
     #[arg(long = "virtual")]
     pub virtual_nodes: bool,
 }
@@ -641,7 +662,8 @@ pub struct HaltArgs {
     /// Longest wait for the run to end, without a unit in seconds; the request stays after it
     #[arg(long, value_name = "TIME", default_value = "10min", value_parser = time_or_none, allow_negative_numbers = true)]
     pub timeout: f64,
-    /// Halt at this time: 14:30, '2026-11-24 14:30' (both local), or in 90min. The command does not wait for it
+    /// Halt at this time: 14:30, '2026-11-24 14:30' (both local), or in 90min. The command does not
+    /// wait for it
     #[arg(long, value_name = "TIME", conflicts_with_all = ["after", "list", "remove"])]
     pub at: Option<String>,
     /// Halt after this many further checkpoints; the command does not wait for them
@@ -669,7 +691,8 @@ pub struct DrainArgs {
     /// Name of the job
     #[arg(long, value_name = "NAME")]
     pub job: String,
-    /// Only agents with this first directory, spelled as they were given it: where several jobs have this name
+    /// Only agents with this first directory, spelled as they were given it: where several jobs
+    /// have this name
     #[arg(long = "dir", value_name = "ROOT")]
     pub dir: Option<PathBuf>,
     /// Longest wait, without a unit in seconds
@@ -725,7 +748,7 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    // Breaks if: a new flag forgets it; `--mtbf 5` would silently be five seconds.
+    // Breaks if: a new flag omits it; `--mtbf 5` would silently be five seconds.
     #[test]
     fn every_help_says_what_a_time_without_a_unit_is() {
         let mut open = vec![Cli::command()];
@@ -736,7 +759,7 @@ mod tests {
             for flag in command.get_arguments() {
                 let id = flag.get_id();
                 let names = flag.get_value_names().unwrap_or_default();
-                // The time of day of `halt --at` has no unit; a level of `plan` has times in it.
+                // The time of day of `halt --at` has no unit; a level of `plan` contains times.
                 let is_time = names.iter().any(|name| *name == "TIME") && id != "at";
                 if !is_time && id != "levels" {
                     continue;

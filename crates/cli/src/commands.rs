@@ -1,4 +1,4 @@
-//! The commands, one file each.
+//! Runs the commands, one file each.
 
 mod agent;
 mod completions;
@@ -24,7 +24,7 @@ mod verify;
 use crate::args::{Cli, Command};
 use crate::output::{Failure, Outcome};
 
-/// Runs the command that was asked for.
+/// Runs the given command.
 pub fn dispatch(cli: Cli) -> Result<Outcome, Failure> {
     match cli.command {
         Command::Ls(args) => ls::run(&args),

@@ -1,8 +1,9 @@
-//! The exit codes of `orcheck`, frozen: scripts may rely on each number in every version.
+//! Defines the exit codes of `orcheck`, which are frozen: scripts may rely on each number in every
+//! version.
 //!
 //! Invariants: a number never changes its meaning; a new meaning gets a new number.
 //!
-//! Not here: which outcome a command has; each command says so in its own file.
+//! Not here: which code a command returns; each command's file says so.
 
 use orcheck_format::ErrorKind;
 
@@ -34,7 +35,8 @@ pub const TIMEOUT: u8 = 12;
 pub const HALTED: u8 = 13;
 /// `prove`: a restart did not bring back all that the program computes from.
 pub const DIFFERS: u8 = 14;
-/// A directory that may hold what was asked for cannot be read: no permission, no answer, or a failing disk.
+/// A directory that may hold what was asked for cannot be read: no permission, no answer, or a
+/// failing disk.
 pub const UNREACHABLE: u8 = 15;
 /// Stopped by SIGINT.
 pub const INTERRUPTED: u8 = 130;

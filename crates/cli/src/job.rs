@@ -1,9 +1,9 @@
-//! A job whose directories are open: picks a commit, and tells what of it is here.
+//! Represents a job whose directories are open: picks a commit, and reports what of it is here.
 //!
 //! Invariants:
 //! 1. Nothing is created.
-//! 2. What is not here while a directory cannot be read, or while one in which it was written was not given, is not called
-//!    lost.
+//! 2. While a directory cannot be read, or was not given although the checkpoint was written to it,
+//!    data that is not here is not called lost.
 //!
 //! Not here: finding the directories (`search.rs`), reading containers.
 
@@ -53,8 +53,8 @@ pub struct Job {
     copies: BTreeMap<String, Vec<(usize, u64)>>,
 }
 
-/// The placed directories and the directories of level node: those given, or those of ORCHECK_CONFIG, ORCHECK_GLOBAL and
-/// ORCHECK_NODE_DIR where no directory at all is given.
+/// The placed directories and the directories of level node: those given, or those of
+/// ORCHECK_CONFIG, ORCHECK_GLOBAL and ORCHECK_NODE_DIR where no directory at all is given.
 pub fn roots(dirs: &[PathBuf], node_dirs: &[PathBuf]) -> Result<(Vec<PathBuf>, Vec<PathBuf>)> {
     if !dirs.is_empty() || !node_dirs.is_empty() {
         return Ok((dirs.to_vec(), node_dirs.to_vec()));
@@ -63,8 +63,8 @@ pub fn roots(dirs: &[PathBuf], node_dirs: &[PathBuf]) -> Result<(Vec<PathBuf>, V
     Ok((placed, node.into_iter().collect()))
 }
 
-/// What is believed: with the keys given, or those of ORCHECK_ENCRYPT_KEY, only what they prove and what is accepted;
-/// without a key everything, and nothing is proven.
+/// What is believed: with the given keys, or those of ORCHECK_ENCRYPT_KEY, only what they verify
+/// and what is accepted; without a key everything, and nothing is verified.
 pub fn trust(unlock: &Unlock) -> Result<Arc<Trust>> {
     let given = |given: &[String], variable: &str| {
         if given.is_empty() {
@@ -81,7 +81,7 @@ pub fn trust(unlock: &Unlock) -> Result<Arc<Trust>> {
     Trust::new(&secrets.collect::<Result<Vec<_>>>()?, true, accept)
 }
 
-/// The group that shares what a command makes: that of `--group`, or of ORCHECK_GROUP.
+/// The group that shares the files of a command: that of `--group`, or of ORCHECK_GROUP.
 pub fn group(given: Option<&str>) -> Result<Option<u32>> {
     let set = orcheck_io::user::env_var("ORCHECK_GROUP").filter(|_| given.is_none());
     let name = given.or(set.as_deref()).filter(|name| !name.is_empty());
@@ -89,7 +89,7 @@ pub fn group(given: Option<&str>) -> Result<Option<u32>> {
     id.map_err(|error| error.at("--group"))
 }
 
-/// A list as it stands in a variable: `a,b`, or as TOML.
+/// A list in the form of a variable: `a,b`, or TOML.
 fn list_of(text: &str) -> Vec<String> {
     let entries = text.trim_matches(['[', ']', ' ']).split(',');
     let entries = entries.map(|entry| entry.trim().trim_matches(['\'', '"']));
@@ -144,7 +144,7 @@ impl Job {
         &self.hidden
     }
 
-    /// Where what is not here may lie: the first directory that is there and cannot be read.
+    /// Where missing data may be: the first directory that exists and cannot be read.
     pub fn out_of_sight(&self) -> Option<&Hidden> {
         self.hidden.iter().find(|hidden| hidden.may_hold())
     }
@@ -155,7 +155,7 @@ impl Job {
         hidden.chain(self.catalog.notes().iter().cloned()).collect()
     }
 
-    /// The commit that is meant: the newest, or that of the step.
+    /// The requested commit: the newest, or that of the step.
     pub fn pick(&self, which: &Which) -> std::result::Result<&Commit, Failure> {
         which.check()?;
         let wanted = |commit: &&Commit| {
@@ -165,7 +165,8 @@ impl Job {
         if let Some(commit) = self.catalog.commits().iter().find(wanted) {
             return Ok(commit);
         }
-        // Breaks if: it counts as none; nothing would be said of a record that nobody may read.
+        // Breaks if: it counts as none; nothing would be reported about a record that nobody may
+        // read.
         if let Some((_, failure)) =
             self.unread_record(|step| which.step().is_none_or(|s| s == step))
         {
@@ -182,7 +183,7 @@ impl Job {
             .next("use a step that `orcheck ls` calls restartable")
             .into());
         }
-        // Breaks if: a step is reported not to be there whose record is.
+        // Breaks if: a step is reported as absent although its record exists.
         let mut unread = self.catalog.unread().iter();
         if let Some(one) = unread.find(|one| Some(one.step) == which.step())
             && let Err(error) = checkpoint_of(&self.catalog, one.step)
@@ -217,7 +218,7 @@ impl Job {
         .into())
     }
 
-    /// The failure of a job without any commit; says what is in the way if something is.
+    /// The failure of a job without any commit; names the obstacle, if there is one.
     fn nothing(&self) -> Failure {
         let job = self.name.as_str();
         let problems = self.catalog.problems();
@@ -262,8 +263,8 @@ impl Job {
         self.catalog.places()[place].path().display().to_string()
     }
 
-    /// Whether a place is of the kind that this commit's records lie in. Containers of the levels have the same
-    /// names, each in the directories of its level.
+    /// Whether a place is of the kind that holds this commit's records. Containers of different
+    /// levels have the same names, each in the directories of its level.
     fn belongs(&self, commit: &Commit, place: usize) -> bool {
         let per_node = |place: usize| self.place_kinds[place] != PLACED;
         commit
@@ -303,7 +304,8 @@ impl Job {
             .collect()
     }
 
-    /// The newest commit that is not newer than this one and is here whole, as far as names and lengths tell.
+    /// The newest commit that is not newer than this one and is complete here, as far as names and
+    /// lengths tell.
     pub fn older_whole(&self, than: &Commit) -> Option<&CommitRecord> {
         let key = |commit: &Commit| (commit.record.step, commit.record.epoch);
         let commits = self.catalog.commits().iter();
@@ -313,8 +315,8 @@ impl Job {
         others.next().map(|commit| &commit.record)
     }
 
-    /// Where a container of a commit was written that is in none of the places, as far as that directory is none of them, or holds
-    /// nothing from then: nobody has looked there.
+    /// Where a container that is in none of the places was written, if that directory is none of
+    /// them, or holds nothing of that time: nobody has looked there.
     pub fn elsewhere(&self, record: &CommitRecord, container: &ContainerRef) -> Option<String> {
         let kinds = self.place_kinds.iter().enumerate();
         if record.level != Level::Global {
@@ -324,8 +326,9 @@ impl Job {
             let away = homes.filter_map(name).find(|home| !given(home))?;
             return Some(format!("the directory of node {away}"));
         }
-        // Breaks if: one that holds nothing from then counts as the one in which the container was; where a disk is not mounted the
-        // checkpoint would be called lost as soon as another run had claimed the mount point.
+        // Breaks if: a directory that holds nothing of that time counts as the one that held the
+        // container; with an unmounted disk, the checkpoint would be called lost as soon as another
+        // run had claimed the mount point.
         let placed: Vec<String> = kinds
             .filter(|(place, kind)| *kind == PLACED && self.remembers(*place, record))
             .map(|(place, _)| self.place_path(place))
@@ -333,8 +336,10 @@ impl Job {
         let server = record.servers.get(container.server.index())?;
         let root = Path::new(shown(server));
         let inside = root.join(self.name.as_str());
-        // Paths may have changed since; as many as there were are all of them.
-        // Breaks if: the number is not compared; what is lost in a directory that was moved would never be called that.
+        // Paths may have changed since then; if as many are given as there were, these are all of
+        // them.
+        // Breaks if: the number is not compared; data lost in a directory that was moved would
+        // never be called lost.
         let all = placed.len() >= record.servers.len();
         let here = (placed.iter().map(Path::new)).any(|place| place == inside || place == root);
         (!all && !here).then(|| shown(server).to_owned())
@@ -352,13 +357,14 @@ impl Job {
         })
     }
 
-    /// Whether what is missing of a commit may be in a directory that cannot be read, or was not given.
+    /// Whether missing data of a commit may be in a directory that cannot be read, or was not
+    /// given.
     pub fn is_out_of_reach(&self, commit: &Commit) -> bool {
         self.missing(commit).is_some()
             && (self.out_of_sight().is_some() || self.not_given(commit).is_some())
     }
 
-    /// Where the first container lies that is in none of the places and may be elsewhere.
+    /// Where the first container is that is in none of the places and may be elsewhere.
     pub fn not_given(&self, commit: &Commit) -> Option<String> {
         let record = &commit.record;
         let mut missing = (record.containers.iter())
@@ -366,7 +372,8 @@ impl Job {
         missing.find_map(|container| self.elsewhere(record, container))
     }
 
-    /// Why a commit cannot be restored from these places as far as names and lengths tell; `None` if it can.
+    /// Why a commit cannot be restored from these places, as far as names and lengths tell; `None`
+    /// if it can.
     pub fn missing(&self, commit: &Commit) -> Option<String> {
         let mut missing = commit.record.containers.iter().filter_map(|container| {
             let mut copies = self.copies_for(commit, &container.file).peekable();

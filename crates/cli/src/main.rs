@@ -1,26 +1,27 @@
-//! `orcheck`: the one binary that operators and scripts use.
+//! Implements `orcheck`, the one program that operators and scripts use.
 //!
-//! What it does: lists, shows, verifies and restores checkpoints, restarts a program that failed, examines a
-//! machine, and prints its own completions and manual pages.
+//! What it does: it lists, shows, verifies and restores checkpoints, restarts a program that
+//! failed, examines a machine, and prints its own completions and manual pages.
 //!
-//! How: one file per command under `commands/`. A command computes an [`output::Outcome`] (text, JSON, exit
-//! code) and prints nothing itself, except `run`, which talks while the program runs, and progress bars.
+//! How: one file per command under `commands/`. A command computes an [`output::Outcome`] (text,
+//! JSON, exit code) and prints nothing itself, except `run`, which talks while the program runs,
+//! and progress bars.
 //!
 //! Invariants:
 //! 1. Exit codes are those of [`exit`], the same in every version.
 //! 2. With `--json`, standard output is exactly one JSON document with a `schema` number.
-//! 3. Colours and progress bars appear on a terminal only.
-//! 4. Nothing is deleted but by `rm` and `prune`, and nothing overwritten unless `--force` is given.
-//! 5. Files, clock and environment are reached through orcheck-io only.
+//! 3. Colours and progress bars appear only on a terminal.
+//! 4. Only `rm` and `prune` delete anything, and nothing is overwritten unless `--force` is given.
+//! 5. Files, clock and environment are accessed only through orcheck-io.
 //!
-//! Faults survived: a closed pipe on standard output, damaged and half-copied checkpoints, signals in the
-//! middle of a restore (its unfinished file is removed).
+//! Faults survived: a closed pipe on standard output, damaged and half-copied checkpoints, signals
+//! in the middle of a restore (its unfinished file is removed).
 //!
-//! Not here: any decision about which bytes are right; that is orcheck-engine.
+//! Not here: any decision about which bytes are right (orcheck-engine).
 
-// These texts are read in a header and in help texts, where brackets are brackets.
+// These texts appear in a header and in help texts, where brackets are brackets.
 #![allow(rustdoc::broken_intra_doc_links)]
-// A command-line program speaks on standard output and standard error.
+// A command-line program writes to standard output and standard error.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;
@@ -44,7 +45,7 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // Help and version are not errors: clap gives 0 for them and 2 for wrong usage.
+            // Help and version are not errors: clap returns 0 for them and 2 for wrong usage.
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(exit::USAGE));
         }
@@ -87,7 +88,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Writes the result in one go. A reader that went away (`orcheck ls | head`) is not an error.
+/// Writes the result in one go. A reader that has gone (`orcheck ls | head`) is not an error.
 fn print(text: &str) -> Result<(), Failure> {
     let mut stdout = std::io::stdout().lock();
     match stdout

@@ -1,10 +1,12 @@
-//! What a command hands back, and how it becomes text, JSON, tables and progress bars.
+//! Turns the result of a command into text, JSON, tables and progress bars.
 //!
 //! Invariants:
-//! 1. A JSON document always has `schema`, `command` and `exit_code`; a failed command also has `error`.
-//! 2. A table that does not go to a terminal has no colours, no borders, whole names, and never wraps. On a terminal long names are
-//!    shortened in the middle.
-//! 3. Sizes are in binary units (1 MiB is 2^20 bytes); JSON has bytes and milliseconds, never formatted text.
+//! 1. A JSON document always has `schema`, `command` and `exit_code`; a failed command also has
+//!    `error`.
+//! 2. A table that does not go to a terminal has no colours, no borders, whole names, and never
+//!    wraps. On a terminal long names are shortened in the middle.
+//! 3. Sizes are in binary units (1 MiB is 2^20 bytes); JSON has bytes and milliseconds, never
+//!    formatted text.
 //!
 //! Not here: the contents.
 
@@ -20,16 +22,17 @@ use serde_json::{Value, json};
 
 use crate::exit;
 
-/// Version of the JSON documents. Fields may be added within a version; a changed or removed field raises it.
+/// Version of the JSON documents. Fields may be added within a version; a changed or removed field
+/// raises it.
 pub const SCHEMA: u32 = 1;
 
-/// The result of a command that came to its end.
+/// The result of a command that completed.
 pub struct Outcome {
     /// Exit code.
     pub code: u8,
-    /// What a person reads.
+    /// The text for a person.
     pub text: String,
-    /// What a program reads; an object.
+    /// The JSON object for a program.
     pub document: Value,
     /// Lines for standard error; programs find them in the document.
     pub warnings: Vec<String>,
@@ -40,7 +43,7 @@ pub struct Outcome {
 pub struct Failure {
     /// Exit code.
     pub code: u8,
-    /// What happened and what to do next.
+    /// What happened, and what to do next.
     pub error: Error,
 }
 
@@ -59,7 +62,7 @@ impl Failure {
         Failure { code, error }
     }
 
-    /// The exit code where this is about one job of several, and the others were looked at.
+    /// The exit code if this concerns one job of several, and the others were examined.
     pub fn of_one(&self) -> u8 {
         match self.error.kind() {
             ErrorKind::Unavailable => exit::UNREACHABLE,
@@ -96,10 +99,10 @@ pub fn colours() -> bool {
         && orcheck_io::user::env_var("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// How a cell stands out on a terminal.
+/// How a cell is highlighted on a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tone {
-    /// Like everything else.
+    /// Not highlighted.
     Plain,
     /// All well.
     Good,
@@ -117,9 +120,9 @@ pub struct Cell {
     is_number: bool,
 }
 
-/// A cell: its text and how it stands out.
+/// A cell: its text and its highlighting.
 pub fn cell(text: impl ToString, tone: Tone) -> Cell {
-    // A note of two lines stays one of two lines.
+    // A note of two lines stays a note of two lines.
     let lines: Vec<String> = (text.to_string().split('\n'))
         .map(|line| printable(line.to_owned()))
         .collect();
@@ -159,19 +162,20 @@ pub fn table(heads: &[&str]) -> Table {
     }
 }
 
-/// Draws the columns of a wide table together, as far as the terminal asks for it: its cells then stay in one line each.
+/// Moves the columns of a wide table closer together, as far as the terminal requires it: each cell
+/// then stays in one line.
 pub fn draw_together(table: &mut Table) {
     table.is_close = true;
 }
 
-/// The table as text, without the blanks at line ends, with a final line end.
+/// The table as text, without blanks at line ends, with a final newline.
 pub fn table_text(table: &Table) -> String {
     let columns = comfy_table::Table::new().width();
     let columns = columns.filter(|_| std::io::stdout().is_terminal());
     table.text(columns.map(usize::from))
 }
 
-/// Characters that a name keeps at least.
+/// Minimum length of a shortened name.
 const NAME_LEAST: usize = 12;
 
 impl Table {
@@ -234,8 +238,8 @@ impl Table {
         text
     }
 
-    /// How many characters names may have in each column so that rows fit a terminal, and the gap between columns that are
-    /// drawn together.
+    /// The maximum length of names in each column such that rows fit a terminal, and the gap
+    /// between columns.
     fn fit(&self, columns: usize) -> (Vec<usize>, u16) {
         let wide = |text: &str| text.split('\n').map(|line| line.chars().count()).max();
         let column = |number: usize| self.rows.iter().filter_map(move |row| row.get(number));
@@ -244,7 +248,8 @@ impl Table {
         for (number, head) in self.heads.iter().enumerate() {
             let cells = column(number).filter_map(|cell| wide(&cell.text));
             widths.push(cells.chain(wide(head)).max().unwrap_or(0));
-            // What has several words is wrapped between them instead, and a number is nothing without its digits.
+            // A cell of several words is wrapped between them instead, and a number must keep its
+            // digits.
             let is_name = |cell: &Cell| {
                 wide(&cell.text) <= Some(NAME_LEAST) || !cell.is_number && !cell.text.contains(' ')
             };
@@ -277,7 +282,8 @@ impl Table {
     }
 }
 
-/// A name with at most this many characters: its beginning and its end, which tells names apart more often.
+/// A name with at most this many characters: its beginning and its end, which distinguishes names
+/// more often.
 fn shortened(name: &str, most: usize) -> String {
     let count = name.chars().count();
     if count <= most || most < NAME_LEAST {
@@ -329,7 +335,7 @@ pub fn size(bytes: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
-/// A computed span of time for people, from seconds: three digits, or two units where it is long.
+/// A computed span of time for people, from seconds: three digits, or two units if it is long.
 pub fn span(seconds: f64) -> String {
     let two = |large: f64, large_name: &str, small: f64, small_name: &str| {
         let count = (seconds / small).round();
@@ -375,7 +381,7 @@ pub fn shape(dims: &[u64]) -> String {
 mod tests {
     use super::*;
 
-    // Breaks if: names are left as they are; a row would be broken into lines in the middle of a name.
+    // Breaks if: names are not shortened; a row would be broken into lines in the middle of a name.
     #[test]
     fn long_names_are_shortened_on_a_terminal_and_whole_elsewhere() {
         let file = |node: u32| format!("s000000000003-e000001-d926f2d9-n{node:04}-w00.orc");
@@ -403,7 +409,7 @@ mod tests {
                     "{text}"
                 );
             }
-            // Sentences are wrapped between words, and nothing is wider than it must be.
+            // Sentences are wrapped between words, and nothing is wider than necessary.
             shown.add_row([
                 plain("a note of several words that is wrapped between them"),
                 plain("-"),
@@ -430,7 +436,8 @@ mod tests {
         assert_eq!(size(u64::MAX), "16.0 EiB");
     }
 
-    // Breaks if: a time just below a unit is shown as a whole one of the smaller, or 59.9 minutes become 60.
+    // Breaks if: a time just below a unit is shown as a whole one of the smaller, or 59.9 minutes
+    // become 60.
     #[test]
     fn spans() {
         for (seconds, shown) in [

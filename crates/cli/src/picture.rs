@@ -1,13 +1,13 @@
-//! Pictures of what was planned: panels with curves or bars, as SVG or PNG.
+//! Draws pictures for planning: panels with curves or bars, as SVG or PNG.
 //!
-//! How: the same drawing for both; a PNG has two pixels where an SVG has one. Text is in a font of its own, so that a picture is
-//! the same on machines that have none.
+//! How: both use the same drawing; a PNG has two pixels where an SVG has one. The font is built in,
+//! so that a picture is the same on machines without fonts.
 //!
 //! Invariants:
-//! 1. A file that cannot be drawn or written is an error, and what was there before stays.
-//! 2. Colours tell apart at most as many curves as there are; names are written beside them all.
+//! 1. A file that cannot be drawn or written is an error, and an existing file stays.
+//! 2. There are at most as many curves as colours; the names are written beside all of them.
 //!
-//! Not here: what is shown (`commands/plan`).
+//! Not here: the contents (`commands/plan`).
 
 use std::path::Path;
 use std::sync::Once;
@@ -22,7 +22,7 @@ use crate::output::{percent, span};
 
 static FONT: &[u8] = include_bytes!("picture/DejaVuSans.ttf");
 const FAMILY: &str = "sans-serif";
-/// Of one panel.
+/// Size of one panel.
 const SIZE: (u32, u32) = (560, 400);
 /// Panels beside each other.
 const COLUMNS: u32 = 2;
@@ -40,16 +40,16 @@ const COLOURS: [RGBColor; 8] = [
 /// Steps of shares.
 const SHARES: [f64; 10] = [1e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2];
 
-/// What an axis counts.
+/// The quantity on an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Axis {
-    /// Seconds, each tenfold as wide as the one before.
+    /// Seconds, logarithmic.
     Times,
-    /// Seconds, evenly.
+    /// Seconds, linear.
     Time,
     /// Shares of 1, from 0 on.
     Share,
-    /// Shares of 1, from the least one that is shown.
+    /// Shares of 1, from the smallest one that is shown.
     PartOfShare,
     /// Whole numbers.
     Count,
@@ -59,7 +59,7 @@ pub enum Axis {
 pub struct Curve {
     pub name: String,
     pub points: Vec<(f64, f64)>,
-    /// Marked one by one, and not joined.
+    /// Drawn as separate points.
     pub dots: bool,
 }
 
@@ -89,11 +89,11 @@ pub enum Panel {
 /// Draws the panels, and writes them to a file that ends with `.svg` or `.png`.
 ///
 /// # Errors
-/// Invalid for another ending; what the file system says.
+/// Invalid for another ending; otherwise the error of the file system.
 pub fn draw(path: &Path, panels: &[Panel]) -> Result<()> {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| {
-        // One that is no font would leave out the text; a test draws some.
+        // An invalid font would leave out the text; a test draws some.
         let _ = plotters::style::register_font(FAMILY, FontStyle::Normal, FONT);
     });
     let columns = (panels.len() as u32).clamp(1, COLUMNS);
@@ -169,7 +169,7 @@ fn colour(number: usize) -> RGBColor {
     COLOURS[number % COLOURS.len()]
 }
 
-/// Writes the title and the names with their colours, and returns what is left of the area.
+/// Draws the title and the names with their colours, and returns the rest of the area.
 fn head<B: DrawingBackend>(
     area: &DrawingArea<B, Shift>,
     scale: u32,
@@ -292,7 +292,7 @@ fn draw_bars<B: DrawingBackend>(area: &DrawingArea<B, Shift>, scale: u32, bars: 
     Ok(())
 }
 
-/// Where a value is on its axis.
+/// The position of a value on its axis.
 fn place(axis: Axis, value: f64) -> f64 {
     match axis {
         Axis::Times => value.max(1e-9).log10(),
@@ -300,7 +300,7 @@ fn place(axis: Axis, value: f64) -> f64 {
     }
 }
 
-/// A time of one unit: ticks are at whole ones.
+/// A time in one unit: ticks are at whole ones.
 fn round_span(seconds: f64) -> String {
     let units = [(86_400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s")];
     let unit = units.into_iter().find(|(unit, _)| seconds >= 0.999 * unit);
@@ -311,11 +311,11 @@ fn round_span(seconds: f64) -> String {
     }
 }
 
-/// The ends of an axis, and its ticks, as they lie on it.
+/// The ends of an axis, and the positions of its ticks.
 struct Scale {
     low: f64,
     high: f64,
-    /// Where, and what stands there.
+    /// The position, and the label.
     ticks: Vec<(f64, String)>,
 }
 
@@ -343,7 +343,7 @@ impl Scale {
         }
     }
 
-    /// About six ticks at multiples of one of these steps, or of its tenfold as often as it takes.
+    /// About six ticks at multiples of one of these steps, or of a step times a power of ten.
     fn even(axis: Axis, low: f64, high: f64, steps: &[f64]) -> Self {
         let high = if high > low { high } else { low + 1e-4 };
         let mut all = steps.to_vec();
@@ -370,7 +370,7 @@ impl Scale {
         }
     }
 
-    /// Times that people name, between these.
+    /// Round times between these.
     fn of_times(low: f64, high: f64) -> Self {
         let named = [
             1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1, 1.0, 10.0, 60.0, 600.0, 3600.0, 21_600.0, 86_400.0,

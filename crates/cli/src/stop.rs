@@ -1,9 +1,10 @@
-//! Signals that ask this process to stop, or to read again what it was told, as flags that a loop looks at.
+//! Turns signals that ask this process to stop, or to read its configuration again, into flags that
+//! a loop checks.
 //!
-//! How: the handlers set a flag and nothing else, so a command that is writing a file ends at its next piece
-//! and removes what is unfinished. What SIGHUP asks for is done by a thread of its own.
+//! How: the handlers only set a flag, so a command that is writing a file ends at its next piece
+//! and removes unfinished files. A separate thread does what SIGHUP asks for.
 //!
-//! Not here: forwarding signals to a program; that is the command `run`.
+//! Not here: forwarding signals to a program (command `run`).
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -25,27 +26,28 @@ pub const SIGUSR1: i32 = 10;
 /// Asks to end.
 pub const SIGTERM: i32 = 15;
 
-/// How often signals are looked at.
+/// Time between two looks at the signals.
 const POLL: Duration = Duration::from_millis(50);
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 static TERMINATED: AtomicBool = AtomicBool::new(false);
 static HUNG_UP: AtomicBool = AtomicBool::new(false);
 
-/// From now on SIGINT and SIGTERM only set a flag.
+/// From now on, SIGINT and SIGTERM only set a flag.
 pub fn install() -> Result<()> {
     orcheck_io::machine::install_signal(SIGINT, &INTERRUPTED)?;
     orcheck_io::machine::install_signal(SIGTERM, &TERMINATED)
 }
 
-/// What SIGHUP asks for, done by one thread at a time; what arrives meanwhile is done afterwards.
+/// The work that SIGHUP requests, done by one thread at a time; requests that arrive meanwhile are
+/// served afterwards.
 pub struct OnHangup {
     work: Arc<dyn Fn() + Send + Sync>,
     at_work: RefCell<Option<JoinHandle<()>>>,
 }
 
 impl OnHangup {
-    /// From now on SIGHUP only asks for this work.
+    /// From now on, SIGHUP only requests this work.
     pub fn install(work: impl Fn() + Send + Sync + 'static) -> Result<Self> {
         orcheck_io::machine::install_signal(SIGHUP, &HUNG_UP)?;
         Ok(Self {
@@ -54,10 +56,11 @@ impl OnHangup {
         })
     }
 
-    /// Begins the work if SIGHUP has arrived. Does not wait for it: a disk that hangs must not keep SIGTERM waiting.
+    /// Begins the work if SIGHUP has arrived. Does not wait for it: a disk that hangs must not keep
+    /// SIGTERM waiting.
     ///
     /// # Errors
-    /// There is no thread to be had; it is tried again at the next look.
+    /// No thread is available; the next look tries again.
     pub fn look(&self) -> Result<()> {
         let mut at_work = self.at_work.borrow_mut();
         let busy = at_work.as_ref().is_some_and(|one| !one.is_finished());
@@ -72,7 +75,7 @@ impl OnHangup {
     }
 }
 
-/// The exit code of the signal that arrived, if one did.
+/// The exit code for the signal that arrived, if one did.
 pub fn requested() -> Option<u8> {
     if INTERRUPTED.load(Ordering::Relaxed) {
         Some(exit::INTERRUPTED)
@@ -83,11 +86,11 @@ pub fn requested() -> Option<u8> {
     }
 }
 
-/// Waits for the thread that does the work of this process, and does `meanwhile` now and then. When a signal asks to end,
-/// `stop` is told to the thread, which then has `limit` left.
+/// Waits for the thread that does the work of this process, and calls `meanwhile` now and then.
+/// When a signal asks to end, `stop` tells the thread, which then has `limit` left.
 ///
 /// # Errors
-/// Internal when the thread panicked; Unavailable, with `late` as what is to be said, when it has not ended in time.
+/// Internal if the thread panicked; Unavailable, with the text `late`, if it has not ended in time.
 pub fn wait_for<T>(
     thread: JoinHandle<T>,
     clock: &dyn Clock,
@@ -119,7 +122,8 @@ fn wait_until<T>(
         if asked() {
             stop();
             let until = *until.get_or_insert(clock.now().saturating_add(limit));
-            // Breaks if: it waits on; a disk that hangs would keep the process for as long as it hangs.
+            // Breaks if: the wait continues; a disk that hangs would keep the process for as long
+            // as it hangs.
             if clock.now() >= until {
                 return Err(Error::unavailable(format!(
                     "{late} within {} s after the signal to end",
@@ -140,7 +144,7 @@ mod tests {
     use std::cell::Cell;
     use std::sync::{Mutex, mpsc};
 
-    /// A clock that only sleeping moves.
+    /// A clock that only sleeping advances.
     #[derive(Default)]
     struct Hand(Mutex<Duration>);
 
@@ -180,7 +184,7 @@ mod tests {
         drop(end);
     }
 
-    // Breaks if: whoever looks waits for the work; SIGTERM would have to wait for a disk that hangs.
+    // Breaks if: the look waits for the work; SIGTERM would have to wait for a disk that hangs.
     #[test]
     fn what_sighup_asks_for_is_not_waited_for_and_is_done_again_when_it_arrives_meanwhile() {
         let (begin, begun) = mpsc::channel();
@@ -201,7 +205,7 @@ mod tests {
             HUNG_UP.store(true, Ordering::Relaxed); // as the handler does
             hangup.look().unwrap();
             begun.recv_timeout(limit).unwrap();
-            // Two more come while it is at work, and are one.
+            // Two more come while it is at work, and count as one.
             HUNG_UP.store(true, Ordering::Relaxed);
             HUNG_UP.store(true, Ordering::Relaxed);
             hangup.look().unwrap();

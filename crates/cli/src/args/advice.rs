@@ -1,9 +1,9 @@
-//! Flags of `orcheck plan` itself: a machine and a job, which a file may describe too.
+//! Defines the flags of `orcheck plan` itself: a machine and a job, which a file may describe too.
 //!
 //! Invariants:
-//! 1. A figure has one name: the flag's with underscores is its key in files and presets.
+//! 1. A figure has one name: the flag with underscores is its key in files and presets.
 //!
-//! Not here: what figures may be (`commands/plan/figures.rs`).
+//! Not here: the valid ranges of figures (`commands/plan/figures.rs`).
 
 use std::path::PathBuf;
 
@@ -21,7 +21,8 @@ pub struct AdviceArgs {
     /// List the machines, with what is published of each and where
     #[arg(long, conflicts_with_all = ["preset", "from"])]
     pub presets: bool,
-    /// Take figures from a TOML file with tables [machine] and [job], whose keys are the flags' names
+    /// Take figures from a TOML file with tables [machine] and [job], whose keys are the flags'
+    /// names
     #[arg(long, value_name = "FILE")]
     pub from: Option<PathBuf>,
     /// Draw it, into a file that ends with .svg or .png
@@ -129,7 +130,8 @@ pub struct MachineFigures {
     #[arg(long, value_name = "TIME", value_parser = mtbf, allow_hyphen_values = true)]
     #[serde(deserialize_with = "of_file")]
     pub node_mtbf: Option<f64>,
-    /// Mean time between failures of the program on one node, which stays; default: never, and 'never' takes back what a preset says
+    /// Mean time between failures of the program on one node, which stays; default: never, and
+    /// 'never' takes back what a preset says
     #[arg(long, value_name = "TIME", value_parser = mtbf, allow_hyphen_values = true)]
     #[serde(deserialize_with = "of_file")]
     pub process_mtbf: Option<f64>,
@@ -154,7 +156,7 @@ fn mtbf(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A time as flags have it, or a number of seconds.
+/// A time as in flags, or a number of seconds.
 fn of_file<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]

@@ -1,8 +1,8 @@
-//! Flags of `orcheck plan`.
+//! Defines the flags of `orcheck plan`.
 //!
 //! Invariants:
-//! 1. A value out of its range is refused here, with the name of the flag and the range; what depends on several flags, where it
-//!    is computed.
+//! 1. A value out of its range is refused here, with the name of the flag and the range;
+//!    combinations of flags are checked where they are used.
 //!
 //! Not here: what is computed (`commands/plan`).
 
@@ -16,14 +16,14 @@ use orcheck_interval::Level;
 use orcheck_planner::contention::Mode;
 use orcheck_planner::survival::{NODES_MAX, Redundancy};
 
-/// What a help says of the times of its command.
+/// What the help of a command says about times.
 macro_rules! of_times {
     () => {
         "TIME is a number with a unit (us, ms, s, min, h, d, y); a number alone is in seconds."
     };
 }
 
-/// What is to be computed.
+/// What to compute.
 #[derive(Debug, Args)]
 #[command(after_help = of_times!())]
 pub struct PlanArgs {
@@ -38,13 +38,15 @@ pub struct PlanArgs {
 pub enum Plan {
     /// How long a burst of checkpoints takes on a few targets, in each mode
     Burst(BurstArgs),
-    /// How many nodes may be lost at once, with copies on other nodes or parity, and how likely a loss is survived
+    /// How many nodes may be lost at once, with copies on other nodes or parity, and how likely a
+    /// loss is survived
     Survival(SurvivalArgs),
     /// How often to take checkpoints, and what share of the time is left for computing
     Interval(IntervalArgs),
     /// How long a job takes with failures, run by run, and what the time goes into
     Simulate(SimulateArgs),
-    /// What checkpoints cost a run in which nothing fails, written by the program or by threads beside it
+    /// What checkpoints cost a run in which nothing fails, written by the program or by threads
+    /// beside it
     Overhead(OverheadArgs),
     /// Measure this machine: its memory, copies in it, and directories
     Calibrate(CalibrateArgs),
@@ -94,7 +96,8 @@ pub struct BurstArgs {
     /// A parameter, such as disk.rate_bytes_per_s=90e6; repeatable
     #[arg(long = "set", value_name = "NAME=VALUE")]
     pub set: Vec<String>,
-    /// Take parameters and bursts from a result file of bench-contention, and compare with what was measured
+    /// Take parameters and bursts from a result file of bench-contention, and compare with what was
+    /// measured
     #[arg(long, value_name = "FILE", conflicts_with_all = ["nodes", "ranks_per_node", "servers", "total_gb", "modes"])]
     pub from: Option<PathBuf>,
 }
@@ -106,7 +109,8 @@ the same time, chosen at random. HOW is random:K (K copies on nodes drawn at ran
 next K nodes), xor:G (groups of G nodes that may lose one) or rs:K+M (groups of K+M nodes that may lose M). Exact \
 where there is a formula or a count; otherwise, and with --trials, by drawing losses at random.")]
 pub struct SurvivalArgs {
-    /// Print Table 1 of Walters and Chaudhary (HiPC 2007) beside the exact numbers, and mark each difference
+    /// Print Table 1 of Walters and Chaudhary (HiPC 2007) beside the exact numbers, and mark each
+    /// difference
     #[arg(long, conflicts_with_all = ["nodes", "with", "percent", "lost", "together", "apart"])]
     pub table1: bool,
     /// Nodes of the job; several with commas
@@ -145,7 +149,7 @@ pub struct SurvivalArgs {
     pub plot: Option<PathBuf>,
 }
 
-/// A way to protect a node's part, as it was written.
+/// How to protect a node's part, as the user wrote it.
 #[derive(Debug, Clone)]
 pub struct How {
     pub name: String,
@@ -191,13 +195,14 @@ pub struct IntervalArgs {
     pub plot: Option<PathBuf>,
 }
 
-/// What a job does, and what befalls it.
+/// A job and its failures.
 #[derive(Debug, Args)]
 pub struct JobArgs {
     /// What a checkpoint costs the program: how long it waits for it
     #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true, required_unless_present = "levels")]
     pub checkpoint: Option<f64>,
-    /// From a failure until the program computes again, without what was lost; default: as long as a checkpoint
+    /// From a failure until the program computes again, without what was lost; default: as long as
+    /// a checkpoint
     #[arg(long, value_name = "TIME", value_parser = time_or_none, allow_hyphen_values = true)]
     pub restart: Option<f64>,
     /// Mean time between failures of the whole job
@@ -312,7 +317,7 @@ fn state_size(text: &str) -> Result<f64, String> {
     number(text, 1e-3, 1e3)
 }
 
-/// A level of checkpoints, as it was named.
+/// A level of checkpoints, with its name.
 #[derive(Debug, Clone)]
 pub struct NamedLevel {
     pub name: String,
@@ -369,7 +374,7 @@ fn percent(text: &str) -> Result<f64, String> {
     number(text, 1e-6, 100.0).map_err(|_| "expected more than 0 and at most 100".to_owned())
 }
 
-/// The modes of the model, by their names.
+/// The modes of the model, by name.
 fn burst_mode() -> impl TypedValueParser<Value = Mode> {
     let value = |mode: Mode| {
         PossibleValue::new(mode.name()).help(match mode {

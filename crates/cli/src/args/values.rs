@@ -2,7 +2,7 @@
 //!
 //! Not here: the flags (`args.rs`, `plan.rs`, `advice.rs`).
 
-/// Whole numbers from `least` to `most`, which the type can hold.
+/// A parser for whole numbers from `least` to `most`, which the type can hold.
 pub fn whole<N: TryFrom<u64>>(least: u64, most: u64) -> impl Fn(&str) -> Result<N, String> + Clone {
     move |text| {
         let found = text.trim().parse::<u64>().ok();
@@ -55,7 +55,7 @@ pub fn time_with_unit(text: &str) -> Result<f64, String> {
     time_or_none(text)
 }
 
-/// The same, but not none.
+/// The same, but not zero.
 pub fn time(text: &str) -> Result<f64, String> {
     match time_or_none(text) {
         Ok(seconds) if seconds >= 1e-6 => Ok(seconds),

@@ -1,12 +1,13 @@
-//! `orcheck agent`: the engine of one node in a process of its own.
+//! Implements `orcheck agent`, which runs the engine of one node in a process of its own.
 //!
-//! How: with `--detach` the program starts itself again and waits until that one listens, so that whoever started it
-//! knows that ranks can come. The one that stays leaves terminal, process group, descriptors and processor binding of
-//! its starter.
+//! How: with `--detach`, the program starts itself again and waits until the new process listens,
+//! so that its starter knows that ranks can connect. The process that stays leaves the terminal,
+//! process group, descriptors and processor binding of its starter.
 //!
 //! Invariants:
-//! 1. It never outlives its stated time: the end of a job in order, `--linger`, or a signal.
-//! 2. Nothing of it is left in any directory.
+//! 1. It ends at its stated time at the latest: at the orderly end of a job, after `--linger`, or
+//!    at a signal.
+//! 2. It leaves nothing in any directory.
 //!
 //! Not here: what an agent does (`orcheck_engine::host::agent`).
 
@@ -26,12 +27,12 @@ use crate::job::roots;
 use crate::output::{Failure, Outcome};
 use crate::{exit, stop};
 
-/// What an agent says first when it can be reached.
+/// Beginning of an agent's first line, once it can be reached.
 const READY: &str = "agent of job";
-/// Longest wait for the one in the background to listen.
+/// Longest wait for the background process to listen.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
-/// Runs the agent, or sees to it that one runs.
+/// Runs the agent, or makes sure that one runs.
 pub fn run(args: &AgentArgs) -> std::result::Result<Outcome, Failure> {
     close_inherited();
     raise_open_files();
@@ -89,7 +90,7 @@ fn outcome(text: String, job: &JobName, node: &str) -> Outcome {
     }
 }
 
-/// The directory that tells jobs of one name apart.
+/// The directory that distinguishes jobs of the same name.
 fn root(args: &AgentArgs) -> Result<PathBuf> {
     let given = |path: &Option<PathBuf>| path.iter().cloned().collect::<Vec<_>>();
     let (placed, per_node) = roots(&given(&args.dir), &given(&args.node_dir))?;
@@ -100,7 +101,7 @@ fn root(args: &AgentArgs) -> Result<PathBuf> {
     })
 }
 
-/// The arguments of the one that stays.
+/// The arguments of the process that stays.
 fn again(args: &AgentArgs, node: &str, root: &std::path::Path) -> Vec<String> {
     let linger = args.linger.to_string();
     let root = root.display().to_string();

@@ -1,4 +1,4 @@
-//! `orcheck completions`: a completion script for a shell.
+//! Implements `orcheck completions`, which prints a completion script for a shell.
 
 use clap::CommandFactory;
 use serde_json::json;
@@ -7,7 +7,7 @@ use crate::args::{Cli, CompletionsArgs};
 use crate::exit;
 use crate::output::{Failure, Outcome};
 
-/// Makes the script.
+/// Prints the script.
 pub fn run(args: &CompletionsArgs) -> Result<Outcome, Failure> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "orcheck", &mut script);

@@ -1,13 +1,14 @@
-//! `orcheck copy`: brings a checkpoint to another level, such as what nodes still hold to the file system.
+//! Implements `orcheck copy`, which copies a checkpoint to another level, such as from the nodes to
+//! the file system.
 //!
-//! How: the sources are found as `verify` finds them; what is done with them is the engine's (`copying.rs`).
+//! How: the sources are found as in `verify`; the engine does the rest (`copying.rs`).
 //!
 //! Invariants:
 //! 1. With `--dry-run` nothing is changed.
-//! 2. Without `--step` the newest committed step is meant. When it is not here whole, no older one is taken in its place: that
-//!    one is named.
+//! 2. Without `--step`, the newest committed step is copied. If it is not complete here, no older
+//!    step replaces it: an error names it.
 //!
-//! Not here: what a copy is, and what refuses to be one (engine).
+//! Not here: what a copy is, and what is refused (engine).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,9 +33,9 @@ use crate::job::{Job, group, trust};
 use crate::output::{Failure, Outcome, count, plain, progress_bar, right, size, table, table_text};
 use crate::{exit, stop};
 
-/// Level of the compressor where one is asked for.
+/// Level of the compressor if compression is requested.
 const COMPRESS_LEVEL: i32 = 1;
-/// How long a run that has just ended may take to let go of the directories that are copied to.
+/// How long to wait for a run that has just ended to release the destination directories.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Copies one checkpoint.
@@ -89,7 +90,7 @@ pub fn run(args: &CopyArgs, show_progress: bool) -> Result<Outcome, Failure> {
     Ok(outcome(&order, &plan, Some(&copied), notes))
 }
 
-/// The step that is meant.
+/// The step to copy.
 fn which(args: &CopyArgs) -> Result<Which, Failure> {
     let mut targets = args.which.targets.clone();
     match (args.step, args.which.step()) {
@@ -107,7 +108,7 @@ fn which(args: &CopyArgs) -> Result<Which, Failure> {
     })
 }
 
-/// The roots that are copied to.
+/// The destination roots.
 fn roots(args: &CopyArgs) -> Result<Vec<PathBuf>, Failure> {
     let (given, other, flag, variable) = match args.to {
         Level::Node => (
@@ -147,7 +148,8 @@ fn roots(args: &CopyArgs) -> Result<Vec<PathBuf>, Failure> {
     }
 }
 
-/// Where containers go: a directory for each root or, at level node, one for each node below the only root.
+/// Where containers go: a directory for each root or, at level `node`, one for each node below the
+/// single root.
 fn destinations(
     args: &CopyArgs,
     roots: &[PathBuf],
@@ -182,7 +184,7 @@ fn name_of(root: &Path) -> String {
     shown(&root.to_string_lossy()).to_owned()
 }
 
-/// The newest commit, or that of the step; of its levels one that is here whole.
+/// The newest commit, or that of the step; among its levels, one that is complete here.
 fn pick<'a>(job: &'a Job, which: &Which) -> Result<&'a Commit, Failure> {
     let newest = job.pick(which)?;
     let step = newest.record.step;
@@ -209,7 +211,7 @@ fn pick<'a>(job: &'a Job, which: &Which) -> Result<&'a Commit, Failure> {
         .unwrap_or(newest))
 }
 
-/// A failure as this command's user reads it.
+/// The failure in the terms of this command's user.
 fn explain(
     (job, commit, which): (&Job, &Commit, &Which),
     trust: &Arc<Trust>,
@@ -277,7 +279,7 @@ fn outcome(order: &Order<'_>, plan: &Plan, copied: Option<&Copied>, notes: Vec<S
     let mut shown = table(&["container", "directory", "size"]);
     let mut containers = Vec::new();
     for (number, one) in plan.containers.iter().enumerate() {
-        // What it came to, where that is known.
+        // Its actual size, if it is known.
         let made = copied.map(|copied| copied.record.containers[number].len_bytes);
         let file_bytes = made.unwrap_or(one.file_bytes);
         let directory = places[one.destination];

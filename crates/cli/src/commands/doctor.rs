@@ -1,7 +1,8 @@
-//! `orcheck doctor`: what this machine offers, and what to do about what it lacks.
+//! Implements `orcheck doctor`, which examines this machine and says what to do about problems.
 //!
-//! Each item has a verdict: `ok`, `note` (Orcheck works, something is slower or smaller than it could be) or
-//! `problem` (something Orcheck needs fails). Exit code 0 without problems, 1 with.
+//! Each item has a verdict: `ok`, `note` (Orcheck works, but something is slower or smaller than it
+//! could be) or `problem` (something that Orcheck needs fails). The exit code is 0 without
+//! problems, and 1 with problems.
 //!
 //! Invariants:
 //! 1. Features are tried, not guessed from version numbers.
@@ -30,14 +31,15 @@ use crate::output::{
 
 /// How long a program may take to tell its version.
 const VERSION_WAIT: Duration = Duration::from_secs(5);
-/// Open files below which a note is due: containers, locks and sockets of a few dozen ranks fit twice.
+/// Number of open files below which a note is due: containers, locks and sockets of a few dozen
+/// ranks fit twice.
 const FEW_FILES: u64 = 1024;
 /// Locked memory below which a note is due: one staging pool of the smallest useful size.
 const LITTLE_LOCKED_BYTES: u64 = 64 << 20;
 /// Memory below which a note is due.
 const LITTLE_MEMORY_BYTES: u64 = 1 << 30;
 
-/// How an item came out.
+/// The verdict on an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mark {
     Ok,
@@ -63,7 +65,7 @@ struct Item {
     advice: String,
 }
 
-/// The items of a run, in the order they are found out.
+/// The items of a run, in the order in which they are examined.
 #[derive(Default)]
 struct Report {
     items: Vec<Item>,
@@ -71,7 +73,7 @@ struct Report {
 
 impl Report {
     fn add(&mut self, group: &str, name: &str, mark: Mark, found: impl ToString, advice: &str) {
-        // Advice belongs to what is not ok.
+        // Only items that are not ok have advice.
         let advice = if mark == Mark::Ok { "" } else { advice };
         self.items.push(Item {
             group: group.into(),
@@ -165,7 +167,8 @@ impl Report {
                 plain(&item.found),
             ]);
             if !item.advice.is_empty() {
-                // Not in the table: a command that is broken into the lines of a cell cannot be copied.
+                // Not in the table: a command that is broken into the lines of a cell cannot be
+                // copied.
                 advice += &format!("{}: {}: {}\n", item.group, item.name, item.advice);
             }
         }
@@ -475,7 +478,7 @@ fn mpi(report: &mut Report) {
     }
 }
 
-/// The first line that tells the version of a program, or `None` if it cannot be started.
+/// The first line with the version of a program, or `None` if it cannot be started.
 fn version_of(program: &str) -> Option<String> {
     let mut child = Command::new(program)
         .arg("--version")
@@ -507,7 +510,7 @@ fn version_of(program: &str) -> Option<String> {
         .unwrap_or("version unknown")
         .trim_end_matches(':')
         .to_string();
-    // MPICH prints a heading first and the version below it.
+    // MPICH prints a heading first, and the version below it.
     match lines.find(|line| line.starts_with("Version:")) {
         Some(version) => Some(format!(
             "{first}, {}",

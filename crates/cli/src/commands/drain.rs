@@ -1,10 +1,11 @@
-//! `orcheck drain`: the agents of a job on this machine finish what they hold, and end.
+//! Implements `orcheck drain`, which lets the agents of a job on this machine finish what they
+//! hold, and ends them.
 //!
-//! How: every agent is told to end when nothing of its sessions is left, and says then how each session ended: what its
-//! ranks had sealed, and what of that is not safe.
+//! How: every agent is told to end when nothing of its sessions is left. It then reports how each
+//! session ended: what its ranks had sealed, and what of that is not safe.
 //!
 //! Invariants:
-//! 1. An agent whose ranks live, or which still writes, is left alone, and named.
+//! 1. An agent whose ranks are alive, or which is still writing, is left alone, and named.
 //! 2. The whole wait ends at `--timeout`; an agent that does not answer is named, never left out.
 //!
 //! Not here: agents of other machines; drain there.
@@ -23,7 +24,7 @@ use crate::commands::status::typed;
 use crate::exit;
 use crate::output::{Failure, Outcome, count};
 
-/// Longest wait there is, in seconds: beyond it no clock can count.
+/// Longest possible wait, in seconds: no clock can count further.
 const LONGEST_S: f64 = 1e9;
 /// Longest wait for an agent to begin to answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
@@ -104,7 +105,7 @@ fn is_not_safe(session: &BTreeMap<String, String>) -> bool {
     session.get("not_safe").is_some_and(|text| text != "none")
 }
 
-/// What became of a session, in the user's words.
+/// The outcome of a session, for the user.
 fn describe(session: &BTreeMap<String, String>) -> String {
     let field = |name: &str| session.get(name).map_or("-", String::as_str);
     let sealed = match field("committed_process") {

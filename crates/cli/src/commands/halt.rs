@@ -1,14 +1,15 @@
-//! `orcheck halt`: asks the run of a job to take a checkpoint and end.
+//! Implements `orcheck halt`, which asks the run of a job to take a checkpoint and end.
 //!
-//! How: the request is a file beside the run's claim (`orcheck_engine::directory::halt`). Then this waits until the run lets go of
-//! its claim. Should a supervisor have started another run meanwhile, that one is asked as well.
+//! How: the request is a file beside the run's claim (`orcheck_engine::directory::halt`). The
+//! command then waits until the run releases its claim. If a supervisor has started another run
+//! meanwhile, that run is asked as well.
 //!
 //! Invariants:
-//! 1. A run that nobody sees alive is asked only with `--force`.
-//! 2. A request for later (`--at`, `--after`) is not waited for.
-//! 3. The wait ends at `--timeout`; the request stays then, and after Ctrl-C.
+//! 1. A run that does not seem to be alive is asked only with `--force`.
+//! 2. The command does not wait for a request for later (`--at`, `--after`).
+//! 3. The wait ends at `--timeout`; the request then stays, also after Ctrl-C.
 //!
-//! Not here: what the run does about it, and that it is not started again (`run`).
+//! Not here: how the run reacts, and why it is not started again (`run`).
 
 use std::time::Duration;
 
@@ -24,12 +25,12 @@ use crate::exit;
 use crate::job::{Job, trust};
 use crate::output::{Failure, Outcome};
 
-/// Longest wait there is, in seconds: beyond it no clock can count.
+/// Longest possible wait, in seconds: no clock can count further.
 const LONGEST_S: f64 = 1e9;
-/// How often the run is looked at.
+/// Time between two looks at the run.
 const POLL: Duration = Duration::from_millis(200);
 
-/// Asks, shows what is asked, or takes it back.
+/// Sends a request, shows requests, or withdraws one.
 pub fn run(args: &HaltArgs, talk: bool) -> Result<Outcome, Failure> {
     let timeout = Duration::try_from_secs_f64(args.timeout.min(LONGEST_S)).map_err(|_| {
         Error::invalid(format!(
@@ -66,7 +67,7 @@ pub fn run(args: &HaltArgs, talk: bool) -> Result<Outcome, Failure> {
         .next("start the job again to have something to halt; add --force only where this machine does not see locks of others")
         .into());
     }
-    // Somebody else reads it later: without an age.
+    // Somebody else reads it later, so it has no age.
     let at = LocalTime::of_unix_ms(clock.unix_ms());
     let at = at.map_or_else(|| "an unknown time".to_owned(), |at| at.to_string());
     let text = format!(
@@ -155,7 +156,7 @@ struct Wait {
 }
 
 impl Wait {
-    /// Asks runs that take its place as well. The last one that was asked, and all warnings.
+    /// Also asks runs that replace it. Returns the last run that was asked, and all warnings.
     fn until_ended(
         &self,
         job: &Job,
@@ -228,7 +229,7 @@ fn newest_commit(job: &Job) -> Newest {
     keys.max()
 }
 
-/// What is asked of the job, and whether it runs.
+/// The requests to the job, and whether it runs.
 fn list(job: &Job, newest: Option<&Run>) -> Result<Outcome, Error> {
     let name = job.name.as_str();
     let found = requests(job.catalog.places())?;
@@ -294,8 +295,8 @@ pub fn described(when: When, now: u64) -> (String, Value) {
     }
 }
 
-/// The moment meant by `14:30`, `14:30:00`, `2026-11-24 14:30` or `90min`, in milliseconds since 1970: a time of the day is the next
-/// one, a span begins now.
+/// The moment meant by `14:30`, `14:30:00`, `2026-11-24 14:30` or `90min`, in milliseconds since
+/// 1970: a time of day is the next one, a span begins now.
 fn time_of(text: &str, now: u64) -> Result<u64, Error> {
     let wrong = || {
         Error::invalid(format!(
@@ -375,7 +376,7 @@ fn day_after(today: LocalTime) -> Option<LocalTime> {
 mod tests {
     use super::*;
 
-    // Breaks if: a time of the day that is over today is taken for today; the run would halt at once.
+    // Breaks if: a time of day that has passed today counts as today; the run would halt at once.
     #[test]
     fn times_to_halt_at_are_local_and_to_come() {
         let now = 1_795_509_431_000;

@@ -1,6 +1,6 @@
-//! `orcheck keep`: marks checkpoints that are to stay.
+//! Implements `orcheck keep`, which marks checkpoints that are to stay.
 //!
-//! Not here: what the mark does (engine, `prune.rs` and `choose.rs`).
+//! Not here: the effect of the mark (engine, `prune.rs` and `choose.rs`).
 
 use orcheck_engine::directory::choose::{checkpoint_of, decide, decision, take_back};
 use orcheck_format::{Decision, Error};
@@ -52,7 +52,7 @@ pub fn run(args: &KeepArgs) -> Result<Outcome, Failure> {
             (false, false) => "stays until the mark is taken back with `orcheck keep --undo`",
         };
         if !args.undo {
-            // Also where some directories have the mark already.
+            // Even if some directories already have the mark.
             decide(dirs, choice)?;
         }
         text += &format!("job {}: step {step} {said}\n", job.name.as_str());

@@ -1,14 +1,16 @@
-//! `orcheck ls`: the checkpoints of a job.
+//! Implements `orcheck ls`, which lists the checkpoints of a job.
 //!
-//! A checkpoint is `restartable` when its commit record counts and its containers are here with the recorded
-//! lengths, `fenced` when a newer run has superseded it, and `incomplete` otherwise: without a commit record,
-//! or with containers that these places do not hold. What is not here is `unreachable` while a directory cannot be read, or
-//! where it was written to one that was not given. Without a commit record that can be read and is believed it is
-//! `unreadable`. What the program found wrong is `rejected`.
+//! A checkpoint is `restartable` if its commit record counts and its containers are here with the
+//! recorded lengths, `fenced` if a newer run has superseded it, and otherwise `incomplete`: without
+//! a commit record, or with containers that are not in these places. A checkpoint that is not here
+//! is `unreachable` while a directory cannot be read, or if it was written to a directory that was
+//! not given. It is `unreadable` if no commit record can be read and is believed. A checkpoint that
+//! the program found wrong is `rejected`.
 //!
-//! The exit code is 15 where no checkpoint is restartable and one is unreachable: nothing is known of it.
+//! The exit code is 15 if no checkpoint is restartable and one is unreachable, because nothing is
+//! known about it.
 //!
-//! Not here: whether the bytes are right; that is `orcheck verify`.
+//! Not here: whether the bytes are right (`orcheck verify`).
 
 mod jobs;
 
@@ -57,7 +59,7 @@ pub fn run(args: &LsArgs) -> Result<Outcome, Failure> {
     if place.job.is_none() && names.len() > 1 {
         return jobs::list(&mut search, &names, &trust);
     }
-    // Of another job, which was not asked for: it is told, and does not count.
+    // It belongs to another job, which was not asked for: it is reported, and does not count.
     let beside: Vec<String> = match place.job {
         Some(_) => Vec::new(),
         None => (search.hidden().iter())
@@ -97,7 +99,8 @@ pub fn run(args: &LsArgs) -> Result<Outcome, Failure> {
     })
 }
 
-/// Of a job without a checkpoint: whether its run is alive, and what to do where it ended without one.
+/// For a job without a checkpoint: whether its run is alive, and what to do if it ended without
+/// one.
 fn without_any(job: &Job, trust: &Trust, now: u64) -> Result<String, Failure> {
     let name = job.name.as_str();
     let Some(run) = Run::newest(job.catalog.places(), trust)? else {
@@ -116,11 +119,12 @@ fn without_any(job: &Job, trust: &Trust, now: u64) -> Result<String, Failure> {
     })
 }
 
-/// What became of the checkpoints of a run that has none here: it has noted what it resumed from before its first one.
+/// What became of the checkpoints of a run that has none here; before its first one, it recorded
+/// what it resumed from.
 fn how_it_ended(job: &Job, counter: u64) -> String {
     let mut claims = job.catalog.claims().iter();
     let noted = claims.any(|(claim, resumed)| claim.epoch.counter == counter && resumed.is_some());
-    // Breaks if: one whose checkpoints were lost or removed is advised to take some.
+    // Breaks if: a user whose checkpoints were lost or removed is advised to take some.
     match noted {
         true => format!("took at least one; it was lost, or removed. Next: {SEE_WHAT_IT_SAID}"),
         false => format!("ended without one. Next: {ADD_A_TRIGGER}"),
@@ -231,12 +235,13 @@ fn committed(job: &Job, commit: &Commit, state: &'static str, why: Option<String
 
 const NOT_AUTHENTICATED: &str = "not authenticated: no key given";
 
-/// What to say of a checkpoint whose seal nobody checked.
+/// The note on a checkpoint whose seal nobody checked.
 fn unproven(commit: &Commit) -> Option<String> {
     (commit.proof == Proof::Unchecked).then(|| NOT_AUTHENTICATED.to_owned())
 }
 
-/// The newest checkpoint that refers to this one, which is therefore kept longer than the keep rule says.
+/// The newest checkpoint that refers to this one, which is therefore kept longer than the keep rule
+/// says.
 fn needed_by(job: &Job, commit: &Commit) -> Option<String> {
     let needs = |other: &&Commit| {
         let (own, other) = (&commit.record, &other.record);
@@ -290,7 +295,8 @@ fn state_of_unread(unread: &Unread) -> (&'static str, String) {
             "sealed with another key than those given: give the key of the run that wrote it"
                 .to_owned(),
         ),
-        // Breaks if: it is called unreadable, as what is damaged is; whoever may read it finds it whole.
+        // Breaks if: it is called unreadable, like a damaged one; a user who may read it finds it
+        // whole.
         ErrorKind::Unavailable => (
             "unreachable",
             format!("the commit record cannot be read: {}", why.what()),
@@ -305,7 +311,7 @@ fn state_of_unread(unread: &Unread) -> (&'static str, String) {
 /// A checkpoint: step, epoch counter, and the beginning of its run id.
 type Checkpoint = (u64, u64, [u8; 4]);
 
-/// The checkpoint and the container to which a file with bytes of one belongs.
+/// The checkpoint and the container to which a file with data of a container belongs.
 fn container_of(name: &FileName) -> Option<(Checkpoint, String)> {
     let (FileName::Container {
         step,
@@ -349,7 +355,7 @@ fn uncommitted(job: &Job) -> Vec<Row> {
                 .map(|container| container.file.as_str())
         })
         .collect();
-    // Of several copies one counts that is perhaps whole.
+    // Of several copies, one counts that may be whole.
     let mut unread: Vec<&Unread> = job.catalog.unread().iter().collect();
     unread.sort_by_key(|one| one.why.kind() == ErrorKind::Unavailable);
     let unread: BTreeMap<_, _> = unread.iter().map(|one| (one.checkpoint(), one)).collect();
@@ -420,7 +426,7 @@ fn text(job: &Job, rows: &[Row], now: u64) -> String {
     let mut table = table(&[
         "step", "epoch", "level", "ranks", "size", "taken", "age", "state",
     ]);
-    // The run's id is needed only where one counter stands for two runs.
+    // The run's id is needed only if two runs have the same counter.
     let epochs: BTreeSet<&str> = rows.iter().map(|row| row.epoch.as_str()).collect();
     let counters: BTreeSet<u64> = rows.iter().map(|row| row.counter).collect();
     let is_clear = epochs.len() == counters.len();
@@ -457,8 +463,8 @@ fn text(job: &Job, rows: &[Row], now: u64) -> String {
     )
 }
 
-/// Why checkpoints are in the state they are in: below the table, which fits a terminal without it. What concerns many is
-/// said once.
+/// Why checkpoints are in their states: below the table, which then fits a terminal. A reason that
+/// concerns many is given once.
 fn reasons(rows: &[Row]) -> String {
     let mut said: Vec<(&str, Vec<String>)> = Vec::new();
     for row in rows {

@@ -1,6 +1,7 @@
-//! `orcheck man`: the manual pages, one for the program and one for each command and each command below it.
+//! Implements `orcheck man`, which writes the manual pages: one for the program, each command and
+//! each subcommand.
 //!
-//! Invariants: a page that is there is replaced only with `--force`.
+//! Invariants: an existing page is replaced only with `--force`.
 
 use clap::CommandFactory;
 use clap_mangen::roff::{Roff, roman};

@@ -1,20 +1,26 @@
-//! `orcheck place`: turns a directory of a parallel file system into one directory for each of its servers.
+//! Implements `orcheck place`, which turns a directory of a parallel file system into one directory
+//! for each of its servers.
 //!
-//! How: a driver lists the servers of the file system that holds DIR. Those that are down or full are left out and named. For
-//! each of the others DIR/SERVER is made if it is missing and bound ("pinned") to that server by the file system's own
-//! public commands. Then a file of one byte is written there, the file system is asked where that lies, and it is removed.
-//! What comes out is the list for the option `global`: to the engine each of these directories is a target.
+//! How: a driver lists the servers of the file system that holds DIR. Servers that are down or full
+//! are left out and named. For each of the others, DIR/SERVER is created if it is missing and bound
+//! ("pinned") to that server by the file system's own public commands. Then a file of one byte is
+//! written there, the file system is asked where it is, and it is removed. The result is the list
+//! for the option `global`: for the engine, each of these directories is a target.
 //!
-//! It is run before a job, by a person or a batch script: programs under MPI never start a process.
+//! A person or a batch script runs it before a job: programs under MPI never start a process.
 //!
 //! Invariants:
-//! 1. A directory is printed only when a file in it was seen on its server, or with a note that nobody could tell.
-//! 2. Run again it does the same again: nothing is removed or moved, and the order of the servers is that of their names.
-//! 3. No server is left out without a reason that is printed.
+//! 1. A directory is printed only if a file in it was seen on its server, or with a note that this
+//!    cannot be determined.
+//! 2. A second run does the same: nothing is removed or moved, and the servers are in the order of
+//!    their names.
+//! 3. No server is left out without a printed reason.
 //!
-//! Faults survived: tools that are missing, fail, hang, or print what no driver understands: an error that names the command.
+//! Faults survived: tools that are missing, fail, hang, or print something unexpected: an error
+//! names the command.
 //!
-//! Not here: what each file system wants (`place/`), which node uses which directory (`orcheck_planner`).
+//! Not here: the requirements of each file system (`place/`), which node uses which directory
+//! (`orcheck_placement`).
 
 mod beegfs;
 mod choice;
@@ -46,32 +52,32 @@ use crate::exit;
 use crate::job::{group, parent_and_name};
 use crate::output::{Failure, Outcome, Tone, cell, count, plain, right, size, table, table_text};
 
-/// The file that is written to see where it lies, and the directory that is made for it.
+/// The file that is written to find where it is, and the directory that is made for it.
 const PROBE: &str = "probe";
 const PROBE_DIR: &str = "orcheck-place-probe";
-/// How a file begins that `--write` may replace.
+/// Beginning of a file that `--write` may replace.
 const MARK: &str = "# Written by `orcheck place`";
-/// Longest file that is looked at for that mark, in bytes.
+/// Size of the longest file that is checked for that mark, in bytes.
 const WRITTEN_BYTES: u64 = 1 << 20;
 
-/// Who places, for a file system.
+/// What places files on a file system.
 enum Who {
     Driver(Box<dyn Driver>),
     /// The file system places every file itself; the text says why nothing can be done about it.
     Nobody(&'static str),
 }
 
-/// A server, and what became of it.
+/// A server, and the result for it.
 struct Placed {
     choice: Choice,
-    /// Its directory; none when it was left out.
+    /// Its directory; `None` if it was left out.
     directory: Option<PathBuf>,
 }
 
 /// Runs the command.
 pub fn run(args: &PlaceArgs) -> std::result::Result<Outcome, Failure> {
     let dir = canonical(args)?;
-    // Before anything is done: what cannot be told afterwards.
+    // First of all: problems that cannot be reported afterwards.
     check_path(dir.path())?;
     if let Some(path) = &args.write {
         check_path(path)?;
@@ -87,7 +93,7 @@ pub fn run(args: &PlaceArgs) -> std::result::Result<Outcome, Failure> {
     }
 }
 
-/// The directory under its full path: the tools and the option get the same one.
+/// The directory under its full path: the tools and the option get the same path.
 fn canonical(args: &PlaceArgs) -> Result<Arc<dyn Dir>> {
     let path = &args.dir;
     let full = std::path::absolute(path)
@@ -188,7 +194,7 @@ fn place(
     Ok(placed)
 }
 
-/// Where a new file in a new directory below this one lies: jobs make directories of their own there.
+/// Where a new file in a new subdirectory is: jobs make directories of their own there.
 fn lies_on(driver: &dyn Driver, tools: &dyn Tools, dir: &dyn Dir) -> Result<Option<Vec<String>>> {
     let below = dir.child(PROBE_DIR, true)?;
     write_small(below.as_ref(), PROBE, b"?")?;
@@ -282,7 +288,7 @@ fn option_line(dirs: &[&Path]) -> String {
     format!("global = [{}]", quoted.join(", "))
 }
 
-/// Refuses a path that options and documents could not name.
+/// Refuses a path that options and documents cannot contain.
 fn check_path(path: &Path) -> Result<()> {
     if driver::text(path)?.chars().any(char::is_control) {
         return Err(Error::invalid(format!(
@@ -292,7 +298,7 @@ fn check_path(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A string of TOML: literal where that is possible.
+/// A TOML string: literal if possible.
 fn quoted(text: &str) -> String {
     if text.contains('\'') {
         format!("{text:?}")
@@ -301,7 +307,7 @@ fn quoted(text: &str) -> String {
     }
 }
 
-/// Refuses to replace what `--write` has not written.
+/// Refuses to replace a file that `--write` has not written.
 fn replaceable(path: &Path) -> Result<()> {
     match read_text(path, WRITTEN_BYTES) {
         Ok(text) if text.starts_with(MARK) => Ok(()),
@@ -315,7 +321,7 @@ fn replaceable(path: &Path) -> Result<()> {
     }
 }
 
-/// Writes the options to a file if asked to; its path.
+/// Writes the options to a file if requested; returns its path.
 fn write_option(
     args: &PlaceArgs,
     global: &str,
@@ -355,7 +361,7 @@ mod tests {
         }
     }
 
-    /// Says of itself that it pins, and puts files where it likes.
+    /// Claims to pin, but puts files where it likes.
     struct Liar(&'static str);
     impl Driver for Liar {
         fn name(&self) -> &str {
@@ -384,7 +390,7 @@ mod tests {
         let dir = open_dir(scratch.path(), Failpoints::none()).unwrap();
         let tools = Children::new();
         let refused = place(&args(scratch.path()), &Liar("b"), &tools, dir.as_ref());
-        // Breaks if: where the probe lies is not compared.
+        // Breaks if: the location of the probe is not compared.
         let Err(error) = refused else {
             panic!("it believed the liar")
         };
@@ -452,7 +458,7 @@ mod tests {
         let dir = open_dir(scratch.path(), Failpoints::none()).unwrap();
         write_small(dir.as_ref(), "options.toml", b"keep = 3\n").unwrap();
         assert!(write_option(&asked, "global = ['/c']", &mut notes).is_err());
-        // Said before anything is placed.
+        // Reported before anything is placed.
         assert!(replaceable(&path).is_err() && check_path(Path::new("/a\nb")).is_err());
     }
 

@@ -1,4 +1,4 @@
-//! `orcheck plan`: what a set-up will cost, computed before it is built.
+//! Implements `orcheck plan`, which computes what a set-up will cost before it is built.
 //!
 //! Not here: the computations (`orcheck_planner`).
 
@@ -18,7 +18,7 @@ mod threads;
 use crate::args::{Plan, PlanArgs};
 use crate::output::{Failure, Outcome};
 
-/// Computes what was asked for.
+/// Runs the given computation.
 pub fn run(args: &PlanArgs) -> Result<Outcome, Failure> {
     let Some(what) = &args.what else {
         return advice::run(&args.advice);

@@ -1,14 +1,19 @@
-//! `orcheck prove`: finds state that a program forgot to protect, before a failure does.
+//! Implements `orcheck prove`, which finds state that a program forgot to protect before a failure
+//! does.
 //!
-//! How: the command runs undisturbed until it has committed two checkpoints, at steps a and b, and is killed. A second run
-//! gets the checkpoint of step a alone, restarts from it, and is killed when it has committed step b. Both checkpoints of step
-//! b are then compared, element by element. What the program computes from state that it did not restore is different.
+//! How: the command runs undisturbed until it has committed two checkpoints, at steps a and b, and
+//! is killed. A second run gets only the checkpoint of step a, restarts from it, and is killed when
+//! it has committed step b. Both checkpoints of step b are then compared, element by element.
+//! Whatever the program computes from state that it did not restore differs.
 //!
 //! Invariants:
-//! 1. The program's own directories are never touched: its options for them are replaced by the environment.
-//! 2. Every wait has a deadline; the command and everything it started is dead before the next step.
-//! 3. What was made is removed again, unless `--keep` is given.
-//! 4. What computes dies at once. What started it, such as mpirun, is asked to end, so that it removes what it made.
+//! 1. The program's own directories are never touched: environment variables override its options
+//!    for them.
+//! 2. Every wait has a deadline; the command and everything it started are dead before the next
+//!    step.
+//! 3. Everything created is removed again, unless `--keep` is given.
+//! 4. Computing processes are killed at once. Processes that started them, such as mpirun, are
+//!    asked to end, so that they clean up.
 //!
 //! Not here: which bytes a checkpoint holds (`orcheck-engine`).
 
@@ -40,16 +45,16 @@ use crate::job::{Job, trust};
 use crate::output::{Failure, Outcome, count, size};
 use crate::{exit, stop};
 
-/// How often directories and the command are looked at.
+/// Time between two looks at directories and the command.
 const POLL: Duration = Duration::from_millis(20);
 /// How long a launcher may take to end before it is killed.
 const LAUNCHER_GRACE: Duration = Duration::from_secs(5);
 /// How long killed processes may take to vanish.
 const KILL_WAIT: Duration = Duration::from_secs(10);
-/// Bytes that are copied at once.
+/// Number of bytes that are copied at once.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// What else differs in a region without a type.
+/// A further explanation for regions without a type.
 const PADDING: &str = " (bytes: if the region holds structures, the unused bytes between their fields differ too; set them to zero, or store the fields one by one)";
 
 /// A difference in one region of one rank.
@@ -64,9 +69,9 @@ struct Difference {
 #[derive(Default)]
 struct Found {
     differences: Vec<Difference>,
-    /// Regions that were compared in part.
+    /// Regions that were compared only in part.
     left_out: Vec<String>,
-    /// Elements with other bytes that are the same within the tolerance.
+    /// Number of elements with different bytes that are equal within the tolerance.
     near: u64,
     regions: u64,
     bytes: u64,
@@ -82,12 +87,12 @@ pub fn run(args: &ProveArgs) -> std::result::Result<Outcome, Failure> {
     }
     let limit = Duration::try_from_secs_f64(args.timeout)
         .map_err(|_| Error::invalid(format!("--timeout {}: expected seconds", args.timeout)))?;
-    // The directory is our own: what is not encrypted in it is no forgery.
+    // The directory is our own: unencrypted data in it is not a forgery.
     let trust = trust(&Unlock {
         encrypt_key: args.encrypt_key.clone(),
         accept: vec!["plain".to_owned()],
     })?;
-    // Ranks outlive an mpirun that is killed; they come to us, and are killed too.
+    // Ranks outlive an mpirun that is killed; they become our children, and are killed too.
     let _ = set_child_subreaper(Some(getpid()));
     let base = (args.dir.clone())
         .or_else(|| env_var("TMPDIR").map(PathBuf::from))
@@ -104,7 +109,7 @@ pub fn run(args: &ProveArgs) -> std::result::Result<Outcome, Failure> {
     };
     let proven = prover.prove();
     if !args.keep {
-        // Best effort: the answer counts more than what stays.
+        // Best effort: the answer matters more than leftovers.
         let _ = clear(scratch.as_ref());
         let _ = base.remove_child(&name);
     }
@@ -157,7 +162,8 @@ impl Prover<'_> {
         }
         let code = match &found.differences[..] {
             [] => {
-                // Breaks if: bytes that differ are called the same; whoever compares files afterwards believes neither.
+                // Breaks if: different bytes are called the same; a user who compares files
+                // afterwards would believe neither.
                 let (has, is) = match found.regions {
                     1 => ("has", "is"),
                     _ => ("have", "are"),
@@ -217,7 +223,7 @@ impl Prover<'_> {
         })
     }
 
-    /// A run from nothing until two steps are committed; both, and what it left.
+    /// A run from nothing until two steps are committed; returns both, and what it left.
     fn undisturbed(&self, run: &str) -> std::result::Result<(u64, u64, Job), Failure> {
         let place = self.place(run)?;
         let job = self.until(&place, run, "auto", &|steps| steps.len() >= 2)?;
@@ -233,7 +239,7 @@ impl Prover<'_> {
         self.until(&place, run, "auto", &|steps| steps.contains(&b))
     }
 
-    /// A run that gets the checkpoint of step `a` alone, until step `b` is committed.
+    /// A run that gets only the checkpoint of step `a`, until step `b` is committed.
     fn resumed(&self, a: u64, b: u64, first: &Job) -> std::result::Result<Job, Failure> {
         let place = self.place("resumed")?;
         let to = open_dir(&place.dirs[0], Failpoints::none())?.child(first.name.as_str(), true)?;
@@ -258,7 +264,7 @@ impl Prover<'_> {
         self.until(&place, "resumed", "resume", &|steps| steps.contains(&b))
     }
 
-    /// Runs the command until its committed steps suffice, kills it, and says what it left.
+    /// Runs the command until its committed steps suffice, kills it, and returns what it left.
     fn until(
         &self,
         place: &Where,
@@ -279,7 +285,7 @@ impl Prover<'_> {
             if done || late || stop::requested().is_some() || ended.is_some() {
                 break done;
             }
-            // What it committed last counts too: one more look.
+            // Its last commits count too: look once more.
             ended = child.try_wait().ok().flatten();
             if ended.is_none() {
                 self.clock.sleep(POLL);
@@ -339,7 +345,7 @@ impl Prover<'_> {
         let global = &place.dirs[0];
         let mut command = Command::new(program);
         command.args(rest).process_group(0).stdin(Stdio::null());
-        // Standard output is for the answer.
+        // Standard output is reserved for the answer.
         let said = std::io::stderr().as_fd().try_clone_to_owned();
         command.stdout(said.map_or_else(|_| Stdio::null(), Stdio::from));
         command
@@ -354,13 +360,15 @@ impl Prover<'_> {
             .env("ORCHECK_OVERRUN", "wait")
             .env("ORCHECK_INCREMENTAL", "off")
             .env("ORCHECK_AGENT", "off")
-            // Replicas prove nothing here, and one node has nowhere to put them; those in memory need an agent.
+            // Replicas prove nothing here, and one node has nowhere to put them; those in memory
+            // need an agent.
             .env("ORCHECK_PEERS", "0")
             .env("ORCHECK_REPLICAS", "0")
             .env("ORCHECK_REPLICA_STORE", "disk")
             .env("ORCHECK_START", start)
             .env_remove("ORCHECK_FRESH");
-        // Breaks if: the program is left without it; an encrypted job cannot be proven where only this command line has the key.
+        // Breaks if: the program does not get it; an encrypted job could not be proven if only this
+        // command line has the key.
         if !self.args.encrypt_key.is_empty() {
             command.env("ORCHECK_ENCRYPT_KEY", self.args.encrypt_key.join(","));
         }
@@ -375,7 +383,7 @@ impl Prover<'_> {
     /// Ends a run and everything it started.
     fn end(&self, group: Pid) {
         let (launchers, programs) = processes();
-        // Launchers first: one that sees its ranks die before it is asked to end reports a failure.
+        // Launchers first: a launcher whose ranks die before it is asked to end reports a failure.
         for &launcher in &launchers {
             let _ = kill_process(launcher, Signal::TERM);
         }
@@ -402,7 +410,7 @@ impl Prover<'_> {
     }
 }
 
-/// What runs below us: the processes that started others, and those that did not.
+/// The processes below us: those that started others, and those that did not.
 fn processes() -> (Vec<Pid>, Vec<Pid>) {
     let (mut launchers, mut programs) = (Vec::new(), Vec::new());
     let mut open = children(getpid());
@@ -417,7 +425,8 @@ fn processes() -> (Vec<Pid>, Vec<Pid>) {
     (launchers, programs)
 }
 
-/// The processes that one has started, by any of its threads; none where the kernel does not tell.
+/// The processes that one has started, by any of its threads; none if the kernel does not report
+/// them.
 fn children(of: Pid) -> Vec<Pid> {
     let tasks = format!("/proc/{of}/task");
     let listed = open_dir(Path::new(&tasks), Failpoints::none()).and_then(|dir| dir.list());
@@ -432,7 +441,7 @@ fn children(of: Pid) -> Vec<Pid> {
         .collect()
 }
 
-/// The steps that are committed, in order.
+/// The committed steps, in order.
 fn steps_of(job: &Job) -> Vec<u64> {
     let commits = job.catalog.commits().iter();
     let mut steps: Vec<u64> = commits.map(|commit| commit.record.step).collect();
@@ -517,7 +526,8 @@ impl Checkpoint {
     }
 }
 
-/// Compares two checkpoints; `again`: another one like the first, in which whatever differs does not count.
+/// Compares two checkpoints. `again`: another one like the first; whatever differs between those
+/// two does not count.
 fn compare(
     (first, resumed): &(Checkpoint, Checkpoint),
     again: Option<&Checkpoint>,
@@ -588,7 +598,8 @@ fn compare_region(
     }
     if let Some(at) = first_at {
         let value = |bytes: &[u8]| shown(region.dtype, &bytes[at * one..][..one]);
-        // Breaks if: it is left out; who stores structures would look for a variable that is not there.
+        // Breaks if: it is left out; a user who stores structures would look for a variable that
+        // does not exist.
         let padding = match region.dtype {
             Dtype::Bytes => PADDING,
             _ => "",
@@ -610,7 +621,7 @@ fn compare_region(
     Ok(())
 }
 
-/// Whether two elements are the same; floats may differ by a share of the larger one.
+/// Whether two elements are equal; floats may differ by a share of the larger one.
 fn same(dtype: Dtype, x: &[u8], y: &[u8], tolerance: f64) -> bool {
     if x == y {
         return true;
@@ -619,7 +630,7 @@ fn same(dtype: Dtype, x: &[u8], y: &[u8], tolerance: f64) -> bool {
         (true, Some(x), Some(y)) => x
             .iter()
             .zip(&y)
-            // Breaks if: an infinity is near to everything.
+            // Breaks if: an infinity is close to everything.
             .all(|(x, y)| {
                 x == y || (x - y).is_finite() && (x - y).abs() <= tolerance * x.abs().max(y.abs())
             }),
@@ -627,7 +638,7 @@ fn same(dtype: Dtype, x: &[u8], y: &[u8], tolerance: f64) -> bool {
     }
 }
 
-/// The floats that an element consists of, where it does.
+/// The floats that make up an element, if it consists of floats.
 fn floats(dtype: Dtype, bytes: &[u8]) -> Option<Vec<f64>> {
     let single = |part: &[u8]| part.try_into().map(f32::from_le_bytes).map(f64::from).ok();
     let double = |part: &[u8]| part.try_into().map(f64::from_le_bytes).ok();
@@ -661,7 +672,7 @@ fn of_f16(bits: u16) -> f64 {
     if bits >> 15 == 1 { -size } else { size }
 }
 
-/// An element as a user reads it.
+/// An element in the form that a user reads.
 fn shown(dtype: Dtype, bytes: &[u8]) -> String {
     if let Some(values) = floats(dtype, bytes) {
         let values: Vec<String> = values.iter().map(f64::to_string).collect();
@@ -727,7 +738,8 @@ mod tests {
         assert!(same(Dtype::F64, &nan, &nan, 0.0) && !same(Dtype::F64, &x, &nan, 0.5));
     }
 
-    // Breaks if: half-precision elements are compared as bytes; a program whose sums are rounded could not be proven.
+    // Breaks if: half-precision elements are compared as bytes; a program with rounded sums could
+    // not be proven.
     #[test]
     fn halves_are_floats_too() {
         for (dtype, bits, value) in [
@@ -742,7 +754,7 @@ mod tests {
             let bytes = u16::to_le_bytes(bits);
             assert_eq!(floats(dtype, &bytes), Some(vec![value]), "{bits:#x}");
             let next = (bits + 1).to_le_bytes();
-            // The next one after the greatest is infinite.
+            // The value after the greatest is infinite.
             let near = bits & 0x7fff < 0x7bff;
             assert!(!same(dtype, &bytes, &next, 1e-9), "{bits:#x}");
             assert_eq!(same(dtype, &bytes, &next, 0.5), near, "{bits:#x}");

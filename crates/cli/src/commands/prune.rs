@@ -1,16 +1,18 @@
-//! `orcheck prune`: removes all but the newest checkpoints of a job.
+//! Implements `orcheck prune`, which removes all but the newest checkpoints of a job.
 //!
-//! How: the newest N checkpoints of each level that are here whole stay, and all that they refer to, directly or not. The others
-//! are planned newest first, each beside those that go before it.
+//! How: at each level, the newest N checkpoints that are complete here stay, with all that they
+//! refer to, directly or not. The others are planned newest first, each assuming that the previous
+//! ones are removed.
 //!
 //! Invariants:
 //! 1. With `--dry-run` nothing is changed.
-//! 2. Of a level that has fewer than N whole checkpoints none goes.
-//! 3. What is kept by a mark stays, and does not count.
-//! 4. With the key only what it proves counts; without it nothing of an encrypted job goes, nor while a checkpoint was sealed
-//!    with a key that was not given.
-//! 5. A step that would go and has to stay is named, with the reason, and the exit code is 3.
-//! 6. Containers without a commit record stay, and are told: see `orphans.rs`.
+//! 2. Nothing is removed from a level that has fewer than N complete checkpoints.
+//! 3. A marked checkpoint stays, and does not count.
+//! 4. With the key, only what it verifies counts. Without it, nothing of an encrypted job is
+//!    removed, and nothing while a checkpoint is sealed with a key that was not given.
+//! 5. A step that should be removed but has to stay is named, with the reason, and the exit code is
+//!    3.
+//! 6. Containers without a commit record stay, and are reported: see `orphans.rs`.
 //!
 //! Not here: what the program prunes by itself (engine).
 
@@ -46,13 +48,14 @@ pub fn run(args: &PruneArgs) -> Result<Outcome, Failure> {
     let (mut removals, mut gone, mut refused) = (Vec::new(), BTreeSet::new(), Vec::new());
     for &(step, epoch) in going.iter().rev() {
         match Removal::plan_after(&job.catalog, step, Some(epoch.counter), &gone) {
-            // Two runs of one counter: the plan is for the other one's.
+            // Two runs with one counter: the plan is for the other run's checkpoint.
             Ok(removal) if removal.epoch != epoch => {
                 let why = Error::invalid(format!(
                     "epoch {} wrote it too, under the same counter as epoch {epoch}, and only one of the two is removed at a time",
                     removal.epoch
                 ));
-                // Breaks if: it is to be done again in any case; where the other one stays, that would continue for ever.
+                // Breaks if: repeating is always advised; if the other one stays, that would never
+                // end.
                 let next = match going.contains(&(step, removal.epoch)) {
                     true => "run the same command again".to_owned(),
                     false => format!(
@@ -75,9 +78,10 @@ pub fn run(args: &PruneArgs) -> Result<Outcome, Failure> {
     Ok(outcome)
 }
 
-/// Refuses where records are sealed and there is no key: which of them are genuine is not known.
+/// Refuses if records are sealed and there is no key: it is not known which of them are genuine.
 fn proven(job: &Job, trust: &Trust) -> Result<(), Failure> {
-    // Breaks if: what another key sealed is passed over; nothing would go, or the wrong ones, and nobody would be told.
+    // Breaks if: records sealed with another key are ignored; nothing would be removed, or the
+    // wrong checkpoints, and nobody would be told.
     if let Some(step) = job
         .catalog
         .other_key()
@@ -93,7 +97,7 @@ fn proven(job: &Job, trust: &Trust) -> Result<(), Failure> {
     let mut all = commits
         .chain(job.catalog.fenced())
         .chain(job.catalog.rejected());
-    // Breaks if: forged records count; genuine checkpoints would go in their favour.
+    // Breaks if: forged records count; genuine checkpoints would be removed in their favour.
     if trust.has_key()
         || !all.any(|commit| commit.proof == Proof::Unchecked)
         || off(Switch::PruneProven)
@@ -135,7 +139,8 @@ fn wanted(job: &Job, keep: usize) -> BTreeSet<(u64, Epoch)> {
                     .unwrap_or_else(|| commits[0].record.epoch),
             ),
         };
-        // Also what is not whole here and lies between those that count: perhaps it is whole elsewhere.
+        // Also checkpoints that are incomplete here and lie between those that count: they may be
+        // complete elsewhere.
         let newer = |commit: &&&Commit| (commit.record.step, commit.record.epoch) >= oldest;
         for commit in commits
             .iter()
@@ -143,7 +148,8 @@ fn wanted(job: &Job, keep: usize) -> BTreeSet<(u64, Epoch)> {
         {
             let record = &commit.record;
             stays.insert((record.step, record.epoch));
-            // Breaks if: what is referred to goes; the steps that stay could not be read any more.
+            // Breaks if: checkpoints that are referred to are removed; the remaining steps could
+            // not be read any more.
             stays.extend(
                 record
                     .refers_to()

@@ -1,16 +1,20 @@
-//! `orcheck restore`: regions of a checkpoint as plain files.
+//! Implements `orcheck restore`, which writes regions of a checkpoint to plain files.
 //!
-//! One region goes to the file `--out` (or to standard output with `-`). With `--all`, region NAME of rank R
-//! goes to `rank-R/NAME.bin` below the directory `--out`, and `index.json` says what each file is.
+//! One region is written to the file `--out` (or to standard output with `-`). With `--all`, region
+//! NAME of rank R is written to `rank-R/NAME.bin` below the directory `--out`, and `index.json`
+//! describes each file.
 //!
 //! Invariants:
-//! 1. A file under its final name is complete and proven: it is written beside it, synced and renamed.
+//! 1. A file under its final name is complete and verified: it is written under a temporary name,
+//!    synced and renamed.
 //! 2. Nothing is replaced without `--force`.
 //! 3. An unfinished file is removed on every error and on SIGINT and SIGTERM.
-//! 4. A file name made of a region's name is one plain component and stands for that name alone.
+//! 4. A file name derived from a region's name is one plain component and belongs to that name
+//!    alone.
 //!
-//! Faults survived: damage that another copy is free of; damaged regions (with `--all` the others are restored all the same), a full disk, a kill (a
-//! file ending in `.orcheck.tmp` may stay behind; the next restore to that name removes it).
+//! Faults survived: damage that another copy does not have; damaged regions (with `--all` the
+//! others are still restored), a full disk, a kill (a file ending in `.orcheck.tmp` may stay
+//! behind; the next restore to that name removes it).
 
 use std::io::Write;
 use std::sync::Arc;
@@ -74,7 +78,7 @@ pub fn run(args: &RestoreArgs, json_wanted: bool) -> std::result::Result<Outcome
     })
 }
 
-/// What to do when neither the checkpoint nor an older one can be restored.
+/// What to do if neither the checkpoint nor an older one can be restored.
 const OTHER_COPIES: &str = "give all directories of the job: another one may hold a good copy";
 
 fn one(
@@ -160,7 +164,7 @@ fn no_region(reader: &Reader, (step, rank): (u64, Rank), name: &str) -> Error {
     ))
 }
 
-/// Regions of a checkpoint on their way into files below one directory.
+/// Regions of a checkpoint that are being written to files below one directory.
 struct Extraction<'a> {
     args: &'a RestoreArgs,
     job: &'a Job,
@@ -227,7 +231,7 @@ impl Extraction<'_> {
         let unread = |error| job.unread(commit, &container.file, error);
         let reader = match open() {
             Ok(reader) => reader,
-            // Without the key nothing can be restored.
+            // Without the key, nothing can be restored.
             Err(error) if error.kind() == ErrorKind::Invalid => return Err(error.into()),
             Err(error) => {
                 let failure = unread(error);
@@ -269,7 +273,7 @@ impl Extraction<'_> {
                         self.bytes += region.len_bytes;
                         region_entry(region, &format!("{rank_name}/{file}"), crc)
                     }
-                    // Only what concerns this one region leaves anything to continue for.
+                    // Only an error of this one region leaves anything to continue with.
                     Err(Unwritten::NotRead(error))
                         if concerns_it_alone(&error) && stop::requested().is_none() =>
                     {
@@ -338,7 +342,7 @@ impl Extraction<'_> {
         }
         let code = match complete {
             true => exit::OK,
-            // Breaks if: it is partial; what is on a server that is down would count as damage.
+            // Breaks if: it is partial; data on a server that is down would count as damaged.
             false if self.failures.iter().all(is_out_of_sight) => exit::UNREACHABLE,
             false => exit::PARTIAL,
         };
@@ -383,7 +387,7 @@ fn output_dir(args: &RestoreArgs) -> Result<Arc<dyn Dir>> {
 enum Unwritten {
     /// It cannot be read.
     NotRead(Error),
-    /// It cannot be put where it was to go.
+    /// It cannot be written to its destination.
     NotTaken(Error),
 }
 
@@ -397,14 +401,15 @@ impl Unwritten {
     }
 }
 
-/// Writes a region, unless its container is gone: it was unreachable for a region before, and did not open again after that. One
-/// bad place of a disk is the business of one region.
+/// Writes a region, unless its container is gone: it was unreachable for an earlier region, and did
+/// not open again after that. One bad place of a disk concerns only one region.
 fn unless_gone(
     gone: &mut Option<Error>,
     write: &mut dyn FnMut() -> std::result::Result<u64, Unwritten>,
     opens: impl Fn() -> bool,
 ) -> std::result::Result<u64, Unwritten> {
-    // Breaks if: each region is tried; a server that stands still is waited for as often as there are any.
+    // Breaks if: each region is tried; there would be as many waits for a stalled server as
+    // regions.
     if let Some(error) = gone {
         return Err(Unwritten::NotRead(error.clone()));
     }
@@ -418,7 +423,7 @@ fn unless_gone(
     written
 }
 
-/// Whether an error while a region was read says nothing of the others.
+/// Whether an error in reading a region says nothing about the others.
 fn concerns_it_alone(error: &Error) -> bool {
     matches!(
         error.kind(),
@@ -426,7 +431,7 @@ fn concerns_it_alone(error: &Error) -> bool {
     )
 }
 
-/// Hands a region to `sink`, and tells its errors from those of reading.
+/// Passes a region to `sink`, and distinguishes its errors from those of reading.
 fn stream(
     reader: &Reader,
     rank: Rank,
@@ -461,7 +466,7 @@ fn to_stdout(
         .map_err(|error| Unwritten::NotTaken(failed(error)))
 }
 
-/// Writes one region and gives back the checksum of what was written.
+/// Writes one region and returns the checksum of what was written.
 #[allow(clippy::too_many_arguments)]
 fn write_region(
     dir: &dyn Dir,
@@ -520,7 +525,8 @@ fn write_file(
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    // Its owner's alone, also in a directory that a group shares: it may have been encrypted where it was.
+    // Readable only for its owner, even in a directory that a group shares: the data may have been
+    // encrypted in the checkpoint.
     let file = dir.create(&temporary, Create::Private)?;
     let filled = fill(&mut |at, bytes| {
         check_stop()?;
@@ -543,7 +549,7 @@ fn write_file(
             dir.sync()
         });
     if finished.is_err() {
-        // The error at hand says more than a failure to clean up.
+        // The present error is more informative than a failure to clean up.
         let _ = dir.remove(&temporary);
     }
     finished
@@ -558,8 +564,8 @@ fn check_stop() -> Result<()> {
     }
 }
 
-/// A file name for a region: letters, digits, `.`, `_` and `-` stay, everything else (and a leading dot) becomes
-/// `%XX`. A name that would be too long is cut and ends in its checksum.
+/// A file name for a region: letters, digits, `.`, `_` and `-` stay, everything else (and a leading
+/// dot) becomes `%XX`. A name that would be too long is truncated and ends in its checksum.
 fn plain_name(region: &str) -> String {
     const LIMIT_BYTES: usize = 200;
     let mut name = String::new();
@@ -610,7 +616,8 @@ mod tests {
 
     #[test]
     fn the_rest_of_a_container_that_does_not_open_again_is_not_waited_for() {
-        // Breaks if: the other regions are tried all the same; or one that a disk cannot read costs all others.
+        // Breaks if: the other regions are tried all the same; or one that a disk cannot read costs
+        // all others.
         for (opens, expected) in [(false, 1), (true, 3)] {
             let (mut gone, mut tried) = (None, 0);
             for _ in 0..3 {
@@ -627,7 +634,7 @@ mod tests {
 
     #[test]
     fn region_names_become_plain_and_distinct_file_names() {
-        // Breaks if: '/' or a leading '.' is let through; a region could then leave the directory.
+        // Breaks if: '/' or a leading '.' is let through; a region could leave the directory.
         assert_eq!(plain_name("u"), "u");
         assert_eq!(plain_name("fluid/density"), "fluid%2Fdensity");
         assert_eq!(plain_name(".."), "%2E.");

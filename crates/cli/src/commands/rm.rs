@@ -1,13 +1,13 @@
-//! `orcheck rm`: removes checkpoints by hand.
+//! Implements `orcheck rm`, which removes checkpoints by hand.
 //!
-//! How: what goes is planned by the engine (`choose.rs`), newest step first, and carried out only when every step that was
-//! asked for can go.
+//! How: the engine plans the removals (`choose.rs`), newest step first; they are carried out only
+//! if every requested step can be removed.
 //!
 //! Invariants:
 //! 1. With `--dry-run` nothing is changed.
-//! 2. Nothing is removed while a directory that may hold a part of it cannot be read.
+//! 2. Nothing is removed while a directory that may hold a part of it is unreadable.
 //!
-//! Not here: which files belong to a checkpoint and what refuses to go (engine).
+//! Not here: which files belong to a checkpoint, and what is refused (engine).
 
 use std::collections::BTreeSet;
 
@@ -55,7 +55,7 @@ pub fn run(args: &RmArgs) -> Result<Outcome, Failure> {
     carry_out(&job, &removals, args.dry_run, Vec::new())
 }
 
-/// Refuses while a directory cannot be read: a part of a checkpoint would stay there.
+/// Refuses while a directory is unreadable: a part of a checkpoint would stay there.
 pub fn all_in_sight(job: &Job) -> Result<(), Failure> {
     match job.out_of_sight() {
         None => Ok(()),
@@ -70,7 +70,8 @@ pub fn all_in_sight(job: &Job) -> Result<(), Failure> {
     }
 }
 
-/// Removes what was planned, in this order, and tells what went; `stay` is what stays all the same, with the reason.
+/// Removes what was planned, in this order, and reports what was removed; `stay` is what stays,
+/// with the reasons.
 pub fn carry_out(
     job: &Job,
     removals: &[Removal],

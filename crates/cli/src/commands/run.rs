@@ -1,30 +1,33 @@
-//! `orcheck run`: starts a command and restarts it after a failure.
+//! Implements `orcheck run`, which starts a command and restarts it after a failure.
 //!
-//! How: the command gets its own process group, so that a signal reaches all of it. Orcheck is the subreaper of
-//! what the command leaves behind: before a restart the group and every orphan of it are asked to end, and
-//! killed when the grace time is over, so that two runs never overlap. A new epoch needs nothing from here: a
-//! restarted program claims one when it opens its job.
+//! How: the command gets its own process group, so that a signal reaches all of it. Orcheck is the
+//! subreaper of what the command leaves behind. Before a restart, the group and all its orphans are
+//! asked to end, and killed after the grace time, so that two runs never overlap. A new epoch needs
+//! nothing from here: a restarted program claims one when it opens its job.
 //!
 //! Invariants:
 //! 1. No process of a run is alive when the next run starts.
 //! 2. After SIGTERM, SIGINT or SIGHUP there is no further restart.
-//! 3. At most `--restarts` restarts, each with a printed reason; every wait for processes ends at the grace time.
-//! 4. A job that was asked to halt since this began is not started again, where its directories can be seen from here.
-//! 5. The exit code is that of the last run: its own, or 128 + n when signal n killed it; 13 when a job that was asked to
-//!    halt, or to stop by a signal or by `orc_should_stop`, ended well: it is not finished.
+//! 3. There are at most `--restarts` restarts, each with a printed reason; every wait for processes
+//!    ends at the grace time.
+//! 4. A job that was asked to halt since this supervisor began is not started again, if its
+//!    directories are visible from here.
+//! 5. The exit code is that of the last run: its own, or 128 + n if signal n killed it. It is 13 if
+//!    a job ended well after it was asked to halt, or to stop by a signal or by `orc_should_stop`:
+//!    the job is not finished.
 //!
-//! Faults survived: the command killed anywhere; processes that ignore SIGTERM; a command that fails at the same place
-//! again and again, or cannot work at all (no such program, wrong options): it is not restarted for ever, nor at once.
+//! Faults survived: the command is killed anywhere; processes that ignore SIGTERM; a command that
+//! fails at the same place again and again, or cannot work at all (no such program, wrong options),
+//! which is restarted neither forever nor at once.
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `series.rs` | runs of the command, one after the other, and whether there is another |
-//! | `supervisor.rs` | one run: started, watched, signalled, cleared away |
-//! | `observer.rs` | what the program tells, and what lies in its directories |
+//! | `series.rs` | runs the command again and again, and decides whether to continue |
+//! | `supervisor.rs` | one run: starts, watches, signals and clears it |
+//! | `observer.rs` | what the program reports, and what its directories hold |
 //! | `nodes.rs` | nodes of the allocation, lost and replaced |
 //!
-//! Not here: placing processes on nodes; that belongs to mpirun, srun or torchrun in the command; what the
-//! program tells of its job, and what lies in its directories (`observer.rs`).
+//! Not here: placing processes on nodes, which mpirun, srun or torchrun does in the command.
 
 mod nodes;
 mod observer;
@@ -70,7 +73,8 @@ pub fn run(args: &RunArgs, json_wanted: bool) -> std::result::Result<Outcome, Fa
         crate::output::stamp(&mut document, "run", code);
         eprintln!("{document}");
     }
-    // Standard output belongs to the command, so the document for it is empty and never printed.
+    // Standard output belongs to the command, so the text for it is empty and the document is never
+    // printed.
     Ok(Outcome {
         code,
         text: String::new(),
@@ -84,7 +88,7 @@ fn seconds(option: &str, value: f64) -> Result<Duration> {
         .map_err(|_| Error::invalid(format!("{option} {value}: expected seconds from 0")))
 }
 
-/// Refuses the directory of the job itself in place of the one above it, in which the program makes it.
+/// Refuses the directory of the job itself instead of its parent, in which the program creates it.
 fn not_below_a_job(root: &Path, wanted: Option<&str>) -> Result<()> {
     let own = own_directory_of(root);
     // Breaks if: the command is started; the job would begin from nothing below its checkpoints.

@@ -1,9 +1,11 @@
-//! `orcheck server`: a staging server in the foreground, until a signal ends it.
+//! Implements `orcheck server`, which runs a staging server in the foreground until a signal ends
+//! it.
 //!
-//! At SIGHUP it reads again whom it serves. Another thread reads again and again what lies in the server's directory, and
-//! reports damage on standard error.
+//! At SIGHUP, it reads its tenants again. Another thread keeps rereading the server's directory,
+//! and reports damage on standard error.
 //!
-//! Not here: what a server does (`orcheck_staging`), what is read and when it is damaged (`orcheck_engine::upkeep::scrub`).
+//! Not here: the server itself (`orcheck_staging`), what is reread and when it is damaged
+//! (`orcheck_engine::upkeep::scrub`).
 
 mod scrub;
 mod tenants;
@@ -73,7 +75,7 @@ pub fn run(args: &ServerArgs) -> std::result::Result<Outcome, Failure> {
             scrubbed.stop();
         }
     };
-    // What was acknowledged is on the disk: nothing of it depends on how this ends.
+    // Acknowledged data is on the disk: nothing of it depends on how this ends.
     let meanwhile = || {
         if let Err(error) = hangup.look() {
             say(&format!("SIGHUP: {error}; it is tried again"));
@@ -135,7 +137,7 @@ fn identity_file(args: &ServerArgs) -> &Path {
     args.identity.as_deref().unwrap_or(Path::new(""))
 }
 
-/// The identity in a file; `None` where there is no such file yet.
+/// The identity in a file; `None` if there is no such file yet.
 fn remembered(path: &Path) -> Result<Option<u64>> {
     let text = match read_text(path, 64) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),

@@ -1,8 +1,9 @@
-//! `orcheck show`: what one checkpoint holds.
+//! Implements `orcheck show`, which shows what one checkpoint holds.
 //!
-//! Reads the manifest of every container, no data. A container that cannot be opened is shown with the reason,
-//! and the exit code is 3. No key is needed: names and lengths are not encrypted. With one, it is reported whether it fits.
-//! Of text and JSON only what is asked for is made: a large job has millions of regions.
+//! It reads the manifest of every container, but no data. A container that cannot be opened is
+//! shown with the reason, and the exit code is 3. No key is needed: names and lengths are not
+//! encrypted. With a key, it is reported whether it fits. Only the requested form, text or JSON, is
+//! made: a large job has millions of regions.
 
 use orcheck_engine::directory::Commit;
 use orcheck_engine::encoding::Trust;
@@ -43,7 +44,7 @@ struct View<'a> {
     job: &'a Job,
     commit: &'a Commit,
     places: Vec<Arc<dyn Dir>>,
-    /// Those that are shown; none: all.
+    /// The ranks that are shown; all if empty.
     ranks_wanted: &'a [u32],
     as_json: bool,
     container_table: Table,
@@ -51,7 +52,7 @@ struct View<'a> {
     containers: Vec<Value>,
     ranks: Vec<Value>,
     warnings: Vec<String>,
-    /// Containers that cannot be read, and how many of them only because their place is not there.
+    /// Number of unreadable containers, and how many of them only because their place is missing.
     failed: u64,
     out_of_sight: u64,
 }
@@ -167,7 +168,7 @@ impl<'a> View<'a> {
         self.commit.record.nodes.get(node.index()).cloned()
     }
 
-    /// Where a container lies.
+    /// The place of a container.
     fn place(&self, container: &ContainerRef) -> Option<String> {
         let found = self.job.find_file(self.commit, &container.file);
         found.map(|place| self.job.place_path(place))
@@ -368,7 +369,7 @@ mod tests {
     use clap::Parser;
     use orcheck_fixtures::reading::{Scratch, Spec, write};
 
-    // Breaks if: both are made; the memory of a command that looks at a large job doubles.
+    // Breaks if: both are made; the memory of the command doubles for a large job.
     #[test]
     fn of_text_and_json_only_what_is_asked_for_is_made() {
         let scratch = Scratch::new();

@@ -1,10 +1,11 @@
-//! `orcheck status`: the agents of this user on this machine, and the jobs in the directories given, with agents or without.
+//! Implements `orcheck status`, which shows this user's agents on this machine, and the jobs in the
+//! given directories, with or without agents.
 //!
 //! Invariants:
 //! 1. An agent that does not answer in time is shown as silent, never left out.
-//! 2. What may be in a directory that cannot be read is not said to be absent.
+//! 2. Data that may be in an unreadable directory is not reported as absent.
 //!
-//! Not here: agents of other nodes; ask there.
+//! Not here: agents of other nodes; run the command there.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -33,7 +34,8 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 pub fn run(args: &StatusArgs) -> Result<Outcome, Failure> {
     let mut agents = Vec::new();
     let (jobs, mut warnings, mut code) = jobs(args)?;
-    // Breaks if: it is 0; a script would take a server that is down for a job without checkpoints.
+    // Breaks if: it is 0; a script would mistake a server that is down for a job without
+    // checkpoints.
     if jobs.iter().any(|job| !job.is_known()) {
         code = exit::UNREACHABLE;
     }
@@ -70,19 +72,19 @@ pub fn run(args: &StatusArgs) -> Result<Outcome, Failure> {
 /// A job in the directories.
 struct Running {
     job: String,
-    /// Its newest run and whether it is alive; `None` where none was ever there.
+    /// Its newest run and whether it is alive; `None` if there never was one.
     run: Option<(Claim, bool)>,
-    /// Why nothing is known of its runs.
+    /// Why nothing is known about its runs.
     unread: Option<Error>,
-    /// Step, level and time of the newest checkpoint that is here whole.
+    /// Step, level and time of the newest checkpoint that is complete here.
     newest: Option<(u64, Level, u64)>,
-    /// What is newer, or may be, and cannot be read.
+    /// A checkpoint that is newer, or may be, and cannot be read.
     out_of_reach: Option<OutOfReach>,
     /// The newest step, newer than that, whose commit record is damaged or of a newer version.
     unreadable: Option<u64>,
 }
 
-/// A checkpoint that may be whole where nobody can look.
+/// A checkpoint that may be complete where nobody can look.
 enum OutOfReach {
     /// The one of this step.
     Step(u64),
@@ -96,7 +98,8 @@ impl Running {
     fn of(job: &Job, trust: &Trust) -> Result<Self, Failure> {
         let (run, unread) = match Run::newest(job.catalog.places(), trust) {
             Ok(run) => (run, None),
-            // Breaks if: the job is left out; whose files may not be locked has checkpoints all the same.
+            // Breaks if: the job is left out; a job whose files cannot be locked has checkpoints
+            // all the same.
             Err(error) if error.kind() == ErrorKind::Unavailable => {
                 (None, Some(job.unread_file(error).error))
             }
@@ -111,7 +114,8 @@ impl Running {
             .chain(job.unread_record(is_newer).map(|(step, _)| step))
             .filter(|&step| is_newer(step))
             .max();
-        // Breaks if: it is left out; with a wrong key a job with checkpoints would look like one without.
+        // Breaks if: it is left out; with a wrong key, a job with checkpoints would look like one
+        // without.
         let sealed = job.catalog.other_key().filter(|&step| is_newer(step));
         let out_of_reach = match (newer, job.out_of_sight()) {
             _ if sealed > newer => sealed.map(OutOfReach::Sealed),
@@ -119,7 +123,8 @@ impl Running {
             (None, Some(hidden)) if newest.is_none() => Some(OutOfReach::Any(hidden.path.clone())),
             (None, _) => None,
         };
-        // Breaks if: it is left out; a job whose only record is damaged would look like one without checkpoints.
+        // Breaks if: it is left out; a job whose only record is damaged would look like one without
+        // checkpoints.
         let unreadable = (job.catalog.unread().iter())
             .filter(|one| !one.elsewhere && is_newer(one.step))
             .filter(|one| one.why.kind() != ErrorKind::Unavailable)
@@ -186,7 +191,7 @@ impl Running {
         text
     }
 
-    /// Whether nothing that it tells depends on what cannot be read.
+    /// Whether its report does not depend on anything unreadable.
     fn is_known(&self) -> bool {
         self.unread.is_none() && (self.newest.is_some() || self.out_of_reach.is_none())
     }
@@ -217,9 +222,9 @@ impl Running {
     }
 }
 
-/// The jobs in the directories given, or in those of the environment; without any: none.
+/// The jobs in the given directories, or in those of the environment; without any: none.
 ///
-/// With notes, and the exit code where it is known already.
+/// With notes, and the exit code if it is already known.
 fn jobs(args: &StatusArgs) -> Result<(Vec<Running>, Vec<String>, u8), Failure> {
     let mut place = args.place.clone();
     place.anywhere.extend(args.at.iter().cloned());
@@ -230,7 +235,7 @@ fn jobs(args: &StatusArgs) -> Result<(Vec<Running>, Vec<String>, u8), Failure> {
     let given = !(place.dirs.is_empty() && place.node_dirs.is_empty() && place.anywhere.is_empty());
     let trust = trust(&args.unlock)?;
     let mut search = match Search::of(&place, &trust) {
-        // Directories of the environment that are not there: the agents are what was asked for.
+        // Directories of the environment may be missing: the agents are what was asked for.
         Err(failure) if !given => {
             return Ok((Vec::new(), vec![failure.error.to_string()], exit::OK));
         }
@@ -245,13 +250,14 @@ fn jobs(args: &StatusArgs) -> Result<(Vec<Running>, Vec<String>, u8), Failure> {
     if let (Some(job), true, true) = (&place.job, names.is_empty(), given)
         && !search.hidden().iter().any(Hidden::may_hold)
     {
-        // Breaks if: it is that nothing is there; a mistyped name would look like a job that has gone.
+        // Breaks if: the result is that there is nothing; a mistyped name would look like a job
+        // that is gone.
         let job = search.job(Some(job), &trust)?;
         return Ok((vec![Running::of(&job, &trust)?], notes, code));
     }
     if names.is_empty() && given {
         let is_hidden = search.hidden().iter().any(Hidden::may_hold);
-        // Breaks if: it says that there is none; another user's job is one.
+        // Breaks if: it reports that there is none; there is another user's job.
         if is_hidden {
             code = exit::UNREACHABLE;
         }
@@ -273,7 +279,7 @@ fn jobs(args: &StatusArgs) -> Result<(Vec<Running>, Vec<String>, u8), Failure> {
     Ok((jobs, notes, code))
 }
 
-/// The agents: the newest step that each session has at each level, and below the table what else is known of it.
+/// The agents: the newest step of each session at each level, and further facts below the table.
 fn agents_text(agents: &[Value]) -> String {
     let mut shown = table(&[
         "job", "node", "epoch", "ranks", "sealed", "at node", "global",
@@ -325,14 +331,14 @@ fn agents_text(agents: &[Value]) -> String {
     table_text(&shown) + &more
 }
 
-/// The interval that follows from what was measured, and from what.
+/// The interval that follows from the measurements, with these.
 fn interval(session: &Value) -> Option<String> {
     let seconds = |name: &str| session[name].as_f64().map(|us| span(us / 1e6));
     let (kept, cost) = seconds("interval_us").zip(seconds("checkpoint_us"))?;
     Some(format!("a checkpoint every {kept} ({cost} each)"))
 }
 
-/// What a node holds for others, and how much it may.
+/// What a node holds for others, and its limit.
 fn replicas(session: &Value) -> Option<String> {
     let number = |name: &str| session[name].as_u64();
     let (held, bytes) = number("replicas").zip(number("replica_bytes"))?;
@@ -345,7 +351,7 @@ fn replicas(session: &Value) -> Option<String> {
     ))
 }
 
-/// Whether a job is asked for: the one that was named, one in the directories given, or any.
+/// Whether a job is asked for: the named one, one in the given directories, or any.
 fn wanted(args: &StatusArgs, jobs: &[Running], job: &str) -> bool {
     let place = &args.place;
     match &place.job {
@@ -355,7 +361,7 @@ fn wanted(args: &StatusArgs, jobs: &[Running], job: &str) -> bool {
     }
 }
 
-/// What an agent said, if it is of a job that is asked for.
+/// An agent's report, if it is about a job that is asked for.
 fn of_job(at: &Address, told: Told, wanted: &dyn Fn(&str) -> bool) -> Option<Value> {
     let mut told = told.into_iter();
     let own = told.next()?;
@@ -369,7 +375,7 @@ fn of_job(at: &Address, told: Told, wanted: &dyn Fn(&str) -> bool) -> Option<Val
     Some(agent)
 }
 
-/// What an agent said of a session, as a document.
+/// An agent's report about a session, as a document.
 pub fn typed(session: BTreeMap<String, String>) -> Value {
     let typed = |(name, value): (String, String)| {
         let value = match (value.as_str(), value.parse::<u64>()) {

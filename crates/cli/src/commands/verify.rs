@@ -1,11 +1,13 @@
-//! `orcheck verify`: reads everything and checks every checksum.
+//! Implements `orcheck verify`, which reads everything and checks every checksum.
 //!
-//! Exit code 0: all good. 3: damage that loses no data, or with `--all` older checkpoints damaged while the
-//! newest is good. 5: the checkpoint (with `--all`: every one) is damaged. 6: the newest asked for is damaged
-//! and an older one is good, which is then named. 15: nothing is damaged, but a directory that may hold what is missing cannot be
-//! read, or was not given; or the commit record of a newer step is here and cannot be read. A damaged commit record whose other copies are good is
-//! damage that loses no data; so is a damaged copy of a container that has a good one. Of an encrypted checkpoint without its key the stored bytes are checked, and that is
-//! said: it is not authenticated, whatever its checksums say.
+//! Exit code 0: all good. 3: damage that loses no data, or with `--all` older checkpoints are
+//! damaged while the newest is good. 5: the checkpoint (with `--all`: every one) is damaged. 6: the
+//! newest requested checkpoint is damaged, and an older one, which is named, is good. 15: nothing
+//! is damaged, but a directory that may hold missing data cannot be read, or was not given; or the
+//! commit record of a newer step is here and cannot be read. A damaged commit record or container
+//! that has a good copy is damage that loses no data. For an encrypted checkpoint without its key,
+//! the stored bytes are checked, and the report says that it is not authenticated, whatever its
+//! checksums say.
 
 use orcheck_engine::directory::Commit;
 use orcheck_engine::encoding::{Proof, Trust};
@@ -29,20 +31,22 @@ struct Checked<'a> {
     verdict: Verdict,
     /// A directory could not be read.
     hidden: bool,
-    /// Containers that were written where nobody looked, by file, with that place.
+    /// Containers that were written where nobody looked: by file, with that place.
     elsewhere: BTreeMap<String, String>,
 }
 
 impl Checked<'_> {
-    /// Whether nothing in it is encrypted, or all of it was proven with the key.
+    /// Whether nothing in it is encrypted, or the key verified all of it.
     fn is_proven(&self) -> bool {
         self.commit.proof != Proof::Unchecked && self.verdict.locked_bytes() == 0
     }
 
-    /// Whether nothing is damaged, and what is missing may lie in a directory that cannot be read, or was not given.
+    /// Whether nothing is damaged, and missing data may be in a directory that cannot be read, or
+    /// was not given.
     fn is_out_of_sight(&self) -> bool {
         let containers = self.verdict.containers.iter();
-        // Breaks if: what is on a server that is down counts as damaged; a user would throw away a good checkpoint.
+        // Breaks if: data on a server that is down counts as damaged; a user would throw away a
+        // good checkpoint.
         containers
             .flat_map(|container| {
                 container
@@ -53,23 +57,24 @@ impl Checked<'_> {
             .filter(|(_, finding)| finding.fatal)
             .all(|(container, finding)| match finding.kind {
                 ErrorKind::Unavailable => true,
-                // Breaks if: a directory that was forgotten counts as lost data.
+                // Breaks if: a forgotten directory counts as lost data.
                 ErrorKind::NotFound => self.hidden || self.elsewhere.contains_key(&container.file),
                 _ => false,
             })
     }
 
-    /// A finding as it is told: one that asks for an older step says so only where there is a good one.
+    /// A finding as reported: it advises an older step only if there is a good one.
     fn told(&self, finding: &Finding, older_good: Option<&CommitRecord>) -> String {
         let is_older = |good: &CommitRecord| good.step <= self.commit.record.step;
-        // Breaks if: each says it; whoever follows that finds that the older steps are damaged too.
+        // Breaks if: each one advises it; a user who follows that finds that the older steps are
+        // damaged too.
         match finding.fatal && !older_good.is_some_and(is_older) {
             true => without_next(&finding.message),
             false => finding.message.clone(),
         }
     }
 
-    /// What to do when neither it nor any older one can be restored.
+    /// What to do if neither it nor any older one can be restored.
     fn next(&self) -> String {
         let step = self.commit.record.step;
         let mut homes: Vec<&str> = self.elsewhere.values().map(String::as_str).collect();
@@ -132,7 +137,7 @@ pub fn run(args: &VerifyArgs, show_progress: bool) -> Result<Outcome, Failure> {
         .problems()
         .iter()
         .any(|problem| problem.kind() == ErrorKind::Corrupt);
-    // Breaks if: it is passed over; an older step would be called the newest.
+    // Breaks if: it is ignored; an older step would be called the newest.
     let newer = match args.which.step() {
         None => job.unread_record(|step| step > checked[0].commit.record.step),
         Some(_) => None,
@@ -186,7 +191,8 @@ fn wanted<'a>(args: &VerifyArgs, job: &'a Job) -> Result<Vec<&'a Commit>, Failur
     Ok(job.catalog.commits().iter().collect())
 }
 
-/// The code of a checkpoint that cannot be restored when no older one is good: that of its gravest finding.
+/// The code of a checkpoint that cannot be restored if no older one is good: that of its most
+/// severe finding.
 fn first_code(verdict: &Verdict) -> u8 {
     let mut kinds = verdict
         .findings()
@@ -232,8 +238,8 @@ fn verify_one(
     Ok(verdict?)
 }
 
-/// The newest other checkpoint that can be restored and is not newer (another level of the same step counts);
-/// reads them until one is found.
+/// The newest other checkpoint that can be restored and is not newer (another level of the same
+/// step counts); reads candidates until one is found.
 pub fn older_good<'a>(
     job: &'a Job,
     than: &Commit,

@@ -1,18 +1,19 @@
 //! Finds the directories of jobs.
 //!
-//! How: below a placed directory ROOT a job's files are in ROOT/JOB; below a directory of level node in ROOT/JOB/NODE for
-//! every node that wrote there. A directory given without a flag may be any of these, or one above them, also one that was
-//! moved or renamed: which job it is of is read from a claim or a commit record in it that is believed, and its level from the
-//! names.
+//! How: below a placed directory ROOT, a job's files are in ROOT/JOB; below a directory of level
+//! `node`, in ROOT/JOB/NODE for every node that wrote there. A directory given without a flag may
+//! be any of these, or one above them, even if it was moved or renamed. Its job is read from a
+//! believed claim or commit record in it, and its level from the names.
 //!
 //! Invariants:
 //! 1. Nothing is created.
-//! 2. A directory that cannot be read is kept with the reason; absent, not permitted, not opened by the key and unreachable are told apart. It
-//!    counts
-//!    for the job that its place names, and for every job where the place names none.
-//! 3. The job's name may be left out only where there is exactly one.
-//! 4. No symbolic link is followed to the directory of a job or node; one in the place of what was asked for is told of. A root may
-//!    be a link, and other links in it are nobody's business as long as there is a job.
+//! 2. An unreadable directory is kept with the reason; absent, not permitted, not opened by the key
+//!    and unreachable are distinguished. It counts for the job that its place names, or for every
+//!    job if the place names none.
+//! 3. The job's name may be omitted only if there is exactly one.
+//! 4. No symbolic link to the directory of a job or node is followed; a link in the place of a
+//!    requested directory is reported. A root may be a link. Other links in it are ignored as long
+//!    as there is a job.
 //! 5. At most [`LISTED_MOST`] directories are listed below one that is given without a flag.
 //!
 //! Not here: what the directories hold (`job.rs`).
@@ -37,9 +38,9 @@ use crate::exit;
 use crate::job::{Job, PLACED, roots};
 use crate::output::Failure;
 
-/// Most directories that are listed below one.
+/// Maximum number of directories that are listed below one.
 const LISTED_MOST: usize = 10_000;
-/// Levels below a directory that may be a root of level node: ROOT/JOB/NODE.
+/// Number of levels below a directory that may be a root of level `node`: ROOT/JOB/NODE.
 const DEPTH: usize = 2;
 
 /// A directory of a job.
@@ -62,14 +63,14 @@ pub struct Hidden {
     whose: Whose,
 }
 
-/// The job of a directory that cannot be read.
+/// The job of an unreadable directory.
 #[derive(Debug, Clone)]
 enum Whose {
     /// Of any.
     Any,
-    /// Of this one: its place says so.
+    /// This one, according to its place.
     Job(String),
-    /// Its path, as long as it is not known what the directory above it is.
+    /// Its path, as long as the kind of the directory above it is unknown.
     Below(PathBuf),
 }
 
@@ -81,16 +82,17 @@ impl Hidden {
         Hidden { path, error, whose }
     }
 
-    /// Whether a part of this job may lie there.
+    /// Whether a part of this job may be there.
     fn may_be_of(&self, job: &JobName) -> bool {
         match &self.whose {
-            // Breaks if: it counts for every job; on a shared disk another user's directory would stop `rm` and `prune`.
+            // Breaks if: it counts for every job; on a shared disk, another user's directory would
+            // stop `rm` and `prune`.
             Whose::Job(name) => name == job.as_str(),
             Whose::Any | Whose::Below(_) => true,
         }
     }
 
-    /// Whether it is in the place of a node of a job, or of the job that was asked for.
+    /// Whether it is in the place of a node of a job, or of the requested job.
     fn is_missed(&self, only: Option<&str>) -> bool {
         let Whose::Job(job) = &self.whose else {
             return false;
@@ -121,7 +123,7 @@ impl Hidden {
         }
     }
 
-    /// Whether what was asked for may lie there.
+    /// Whether what was asked for may be there.
     pub fn may_hold(&self) -> bool {
         self.error.kind() != ErrorKind::NotFound
     }
@@ -133,7 +135,8 @@ impl Hidden {
 
     /// An error about this directory, with what to do about it.
     pub fn advise(&self, error: Error) -> Error {
-        // Whoever found out what is wrong knows best; but one that is made again in its place would be empty.
+        // Whoever found the error knows best; but if the directory is made again in its place, it
+        // would be empty.
         if let (Some(next), true) = (self.error.next_step(), self.may_hold()) {
             return error.next(next);
         }
@@ -172,18 +175,19 @@ pub fn cannot_open(path: &Path, error: Error) -> Failure {
     Hidden::new(path.display(), error, Whose::Any).failure()
 }
 
-/// All that was found.
+/// The result of a search.
 pub struct Search {
     found: Vec<Found>,
     hidden: Vec<Hidden>,
-    /// What was searched.
+    /// The paths that were searched.
     paths: Vec<String>,
-    /// Whether directories that may hold the job by name are kept although nothing of ours is in them.
+    /// Whether to keep directories that may hold the job by name although they contain nothing of
+    /// Orcheck's.
     empty: Vec<Found>,
 }
 
 impl Search {
-    /// Looks into what the flags, or the environment, and the arguments name.
+    /// Searches what the flags, or the environment, and the arguments name.
     pub fn of(place: &Where, trust: &Trust) -> Result<Search, Failure> {
         let (placed, per_node) = match place.anywhere.is_empty() {
             true => roots(&place.dirs, &place.node_dirs)?,
@@ -229,7 +233,8 @@ impl Search {
             } else if let Some(hidden) = search.hidden.last()
                 && hidden.error.kind() == ErrorKind::NotFound
             {
-                // Breaks if: it is left out; with a mistyped step another checkpoint than the one meant would be used.
+                // Breaks if: it is left out; with a mistyped step, another checkpoint would be
+                // used.
                 return Err(Error::not_found(format!(
                     "'{}' is neither a step nor a directory that is here",
                     path.display()
@@ -245,8 +250,9 @@ impl Search {
         Ok(search)
     }
 
-    /// Says of hidden directories whose they are, where what was found beside them tells: below a root each is of the job that
-    /// it is named after, below a job's directory all are nodes of that job.
+    /// Attributes unreadable directories to jobs by what was found beside them: below a root, each
+    /// belongs to the job that it is named after; below a job's directory, all are nodes of that
+    /// job.
     fn attribute(&mut self, only: Option<&str>) {
         let mut roots: BTreeSet<&Path> = BTreeSet::new();
         let mut jobs: BTreeMap<&Path, &JobName> = BTreeMap::new();
@@ -259,7 +265,7 @@ impl Search {
                 jobs.insert(parent, job);
                 of_job = parent;
             }
-            // One that was renamed says nothing of those beside it.
+            // A renamed directory says nothing about those beside it.
             let is_named = of_job.file_name().is_some_and(|name| name == job.as_str());
             roots.extend(of_job.parent().filter(|_| is_named));
         }
@@ -276,14 +282,14 @@ impl Search {
                 hidden.whose = Whose::Job(name.to_string_lossy().into_owned());
             }
         }
-        // Breaks if: they are all told of; each `ls` would warn of `latest -> cavity`.
+        // Breaks if: all of them are reported; each `ls` would warn about `latest -> cavity`.
         if !self.found.is_empty() {
             self.hidden
                 .retain(|hidden| !hidden.error.is(Detail::Link) || hidden.is_missed(only));
         }
     }
 
-    /// What is in a directory that was given; one that cannot be read is hidden.
+    /// Lists a given directory; an unreadable one is hidden.
     fn listed(
         &mut self,
         path: &Path,
@@ -302,7 +308,8 @@ impl Search {
         }
     }
 
-    /// A child and what is in it; one that cannot be read is hidden, and of this job where one is named.
+    /// A child and its contents; an unreadable one is hidden, and belongs to this job if one is
+    /// named.
     fn child(
         &mut self,
         dir: &dyn Dir,
@@ -325,10 +332,11 @@ impl Search {
         }
     }
 
-    /// Links to directories in one: they are told of, and not followed.
+    /// Reports links to directories, which are not followed.
     fn links(&mut self, dir: &dyn Dir, entries: &[Entry], whose: &dyn Fn(&str) -> Option<Whose>) {
         let others = entries.iter().filter(|entry| !entry.is_dir);
-        // Breaks if: they are counted before they are asked for by name; among many files the job's link would be passed over.
+        // Breaks if: they are counted before they are looked up by name; among many files, the
+        // job's link would be missed.
         let asked = others.filter_map(|entry| Some((&entry.name, whose(&entry.name)?)));
         for (name, whose) in asked.take(LISTED_MOST) {
             let path = dir.path().join(name);
@@ -342,7 +350,8 @@ impl Search {
     }
 
     fn below_root(&mut self, dir: &dyn Dir, entries: &[Entry], per_node: bool, only: Option<&str>) {
-        // Breaks if: a link in the place of a job counts as nothing; its checkpoints would be called gone.
+        // Breaks if: a link in the place of a job counts as nothing; its checkpoints would be
+        // called gone.
         self.links(dir, entries, &|name| {
             let is_wanted = only.is_none_or(|only| only == name);
             let job = JobName::new(name).ok().filter(|_| is_wanted)?;
@@ -381,7 +390,8 @@ impl Search {
         list.push(Found { job, dir, kind });
     }
 
-    /// A directory of any kind, and those below it. `link` says that its path is a link: then it is a root, or refused.
+    /// Searches a directory of any kind, and those below it. `link`: its path is a link, so it must
+    /// be a root, or is refused.
     fn anywhere(
         &mut self,
         (dir, entries): (Arc<dyn Dir>, Vec<Entry>),
@@ -395,9 +405,10 @@ impl Search {
                 let Some(found) = recognise(dir, &entries, trust) else {
                     continue;
                 };
-                // How far above it is the job's directory.
+                // The number of levels from the job's directory.
                 let above = usize::from(found.kind != PLACED);
-                // Breaks if: it is followed; whoever can write in the root would lead `rm` into another job.
+                // Breaks if: it is followed; anybody who can write in the root would lead `rm` into
+                // another job.
                 if let Some(error) = link.clone().filter(|_| depth <= above) {
                     return Err(error.into());
                 }
@@ -488,7 +499,8 @@ impl Search {
         }
     }
 
-    /// That nothing was found; where something cannot be read (that is of this job), that it may be there.
+    /// The failure that nothing was found; if something of this job cannot be read, that it may be
+    /// there.
     fn none(&self, what: &str, job: Option<&JobName>, next: &str) -> Failure {
         let searched = self.paths.join(", ");
         let may_be = |hidden: &&Hidden| job.is_none_or(|job| hidden.may_be_of(job));
@@ -497,7 +509,7 @@ impl Search {
         // Breaks if: the first one is named; another job's directory would be blamed.
         let named = |hidden: &&&Hidden| job.is_some_and(|job| hidden.is_named_after(job));
         match hidden.iter().find(named).or(hidden.first()) {
-            // It is there, and not asked for: nothing is to be waited for.
+            // It is there, and was not asked for: there is nothing to wait for.
             Some(hidden) if hidden.error.is(Detail::Link) => hidden.failure(),
             Some(hidden) => {
                 let error = Error::unavailable(format!(
@@ -513,7 +525,8 @@ impl Search {
     }
 }
 
-/// The directory of a node, opened again by way of that of its job, which may not be a link either.
+/// The directory of a node, opened again by way of its job's directory, which must not be a link
+/// either.
 fn beneath_unlinked(found: Found) -> orcheck_format::Result<Found> {
     let given = found.dir.path();
     if is_served(given) || off(Switch::LinkedJob) {
@@ -528,7 +541,8 @@ fn beneath_unlinked(found: Found) -> orcheck_format::Result<Found> {
     Ok(Found { dir, ..found })
 }
 
-/// The job whose own directory at level `global` this is: below it, as below a root, it would begin from nothing.
+/// The job whose own directory at level `global` this is: a job with this as its root would begin
+/// from nothing.
 pub fn own_directory_of(path: &Path) -> Option<JobName> {
     let dir = open_dir(path, Failpoints::none()).ok()?;
     let entries = dir.list().ok().filter(|entries| holds_files(entries))?;
@@ -538,7 +552,7 @@ pub fn own_directory_of(path: &Path) -> Option<JobName> {
     (is_named && found.kind == PLACED).then_some(found.job)
 }
 
-/// Whether there are files of ours.
+/// Whether there are files of Orcheck's.
 pub fn holds_files(entries: &[Entry]) -> bool {
     entries.iter().any(|entry| {
         !entry.is_dir
@@ -549,9 +563,10 @@ pub fn holds_files(entries: &[Entry]) -> bool {
     })
 }
 
-/// The job and level of a directory with our files; `None` where neither a record nor its name is one of a job.
+/// The job and level of a directory with Orcheck's files; `None` if neither a record nor its name
+/// belongs to a job.
 fn recognise(dir: Arc<dyn Dir>, entries: &[Entry], trust: &Trust) -> Option<Found> {
-    // Of `.` only the whole path says the name.
+    // Only the absolute path of `.` contains the name.
     let path = std::path::absolute(dir.path()).unwrap_or_else(|_| dir.path().to_path_buf());
     let own_name = path.file_name()?.to_string_lossy().into_owned();
     let names = entries
@@ -567,7 +582,7 @@ fn recognise(dir: Arc<dyn Dir>, entries: &[Entry], trust: &Trust) -> Option<Foun
     }
     let parent = path.parent().and_then(|parent| parent.file_name());
     let parent = parent.map(|name| name.to_string_lossy().into_owned());
-    // Without a commit record: ROOT/JOB of level global, ROOT/JOB/NODE else.
+    // Without a commit record: ROOT/JOB of level `global`, otherwise ROOT/JOB/NODE.
     let is_node = match levels.first() {
         Some(is_global) => !is_global && !levels.contains(&true),
         None => job

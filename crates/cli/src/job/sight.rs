@@ -1,8 +1,10 @@
-//! What a failure to read a part of a checkpoint means: that it is lost or damaged, or only that it is out of sight.
+//! Interprets a failure to read a part of a checkpoint: the part is lost or damaged, or merely out
+//! of sight.
 //!
 //! Invariants:
-//! 1. What cannot be read for want of permission, a server or a disk, or may lie where that is so, ends with
-//!    [`exit::UNREACHABLE`] and names the directory and what to do about it.
+//! 1. If data cannot be read for lack of permission, a server or a disk, or may be where that is
+//!    so, the command ends with [`exit::UNREACHABLE`] and names the directory and what to do about
+//!    it.
 //!
 //! Not here: which directories cannot be read (`search.rs`).
 
@@ -20,7 +22,8 @@ impl Job {
     /// The failure of a command that cannot read this container of a commit.
     pub fn unread(&self, commit: &Commit, container: &str, error: Error) -> Failure {
         match error.kind() {
-            // Breaks if: it counts as absent; a user would throw away a checkpoint whose server is down.
+            // Breaks if: it counts as absent; a user would throw away a checkpoint whose server is
+            // down.
             ErrorKind::NotFound => match self.out_of_sight() {
                 Some(hidden) => {
                     let both = format!("{}; {}", error.what(), hidden.error.what());
@@ -38,10 +41,11 @@ impl Job {
         }
     }
 
-    /// The failure of a command that cannot read what a file of this job says, or whether it is locked.
+    /// The failure of a command that cannot read a file of this job, or cannot tell whether it is
+    /// locked.
     pub fn unread_file(&self, error: Error) -> Failure {
         let mut paths = (0..self.catalog.places().len()).map(|place| self.place_path(place));
-        // Where a copy is written is no place of the job.
+        // The destination of a copy is not a place of the job.
         let named = paths.find(|path| error.message().contains(&format!("{path}/")));
         match (error.kind(), named) {
             (ErrorKind::Unavailable, Some(path)) => cannot_open(Path::new(&path), error),
@@ -61,7 +65,7 @@ impl Job {
     }
 }
 
-/// The failure of a command that cannot read what it has to know.
+/// The failure of a command that cannot read what it needs.
 pub fn not_read(error: Error) -> Failure {
     match error.kind() {
         ErrorKind::Unavailable => Failure::with(exit::UNREACHABLE, error),

@@ -1,4 +1,5 @@
-//! `plan` itself, `plan calibrate`, and pictures: what is recommended, where figures are from, what is drawn, what is refused.
+//! `plan` itself, `plan calibrate`, and pictures: what is recommended, where figures are from, what
+//! is drawn, what is refused.
 
 use std::path::Path;
 
@@ -463,7 +464,8 @@ fn block<'a>(text: &'a str, from: &str, begin: &str) -> &'a str {
     &text[..text.find("\n```").unwrap()]
 }
 
-// Breaks if: the documentation shows another answer than the program gives, or an example that cannot be read.
+// Breaks if: the documentation shows another answer than the program gives, or an example that
+// cannot be read.
 #[test]
 fn the_examples_of_the_documentation_are_what_it_does() {
     let text = include_str!("../../../../docs/planning.md");
@@ -484,7 +486,8 @@ fn the_examples_of_the_documentation_are_what_it_does() {
     );
 }
 
-// Breaks if: the bars come from runs drawn by chance and the table from formulas: 5.2 % stood beside 3.5 %.
+// Breaks if: the bars come from runs drawn by chance and the table from formulas: 5.2 % stood
+// beside 3.5 %.
 #[test]
 fn the_bars_of_the_picture_are_as_long_as_the_table_says() {
     let scratch = Scratch::new();
@@ -507,7 +510,8 @@ fn the_bars_of_the_picture_are_as_long_as_the_table_says() {
     }
 }
 
-// Breaks if: work that is too short for a checkpoint is told to take some, or compared with what nobody would do.
+// Breaks if: work that is too short for a checkpoint is told to take some, or compared with what
+// nobody would do.
 #[test]
 fn short_work_is_told_to_take_none() {
     let with = |work| [&GIVEN[..], &["--work", work]].concat();
@@ -519,7 +523,8 @@ fn short_work_is_told_to_take_none() {
     assert!(said.contains("Options:\n  none\n"), "{said}");
     let found = document(&with("10min"));
     assert_eq!(found["recommended"]["interval_s"], Value::Null);
-    // A program that waits for hours is not worth comparing with at the interval that it never gets to.
+    // A program that waits for hours is not worth comparing with at the interval that it never gets
+    // to.
     let said = plan(&with("2h")).stdout;
     assert!(
         said.contains("it is best off without any: the work then takes 2 h"),
@@ -571,7 +576,8 @@ impl Element<'_> {
     }
 }
 
-/// How long each bar of the panel with this title is, in shares of the axis that is drawn below, and how much a pixel is.
+/// How long each bar of the panel with this title is, in shares of the axis that is drawn below,
+/// and how much a pixel is.
 fn bars(svg: &str, title: &str) -> (std::collections::BTreeMap<String, f64>, f64) {
     const PANEL: (f64, f64) = (560.0, 400.0);
     let texts = Element::all(svg, "text");
@@ -614,8 +620,8 @@ fn bars(svg: &str, title: &str) -> (std::collections::BTreeMap<String, f64>, f64
     (lengths.collect(), pixel)
 }
 
-// Breaks if: the bars that are drawn are others than the table says, as when they came from runs drawn by chance: 5.2 % for
-// peers(1) on LiMa beside 3.5 % in the table.
+// Breaks if: the bars that are drawn are others than the table says, as when they came from runs
+// drawn by chance: 5.2 % for peers(1) on LiMa beside 3.5 % in the table.
 #[test]
 fn the_bars_that_are_drawn_are_those_of_the_printed_table() {
     let scratch = Scratch::new();

@@ -111,7 +111,8 @@ fn sigterm_ends_it() {
     assert_eq!(done.code, 143);
 }
 
-// Breaks if: the agent keeps a descriptor of its starter: `mpirun app | cat` would not end before the agent does.
+// Breaks if: the agent keeps a descriptor of its starter: `mpirun app | cat` would not end before
+// the agent does.
 #[test]
 fn in_the_background_it_holds_nothing_of_its_starter() {
     let scratch = Scratch::new();
@@ -136,7 +137,8 @@ fn in_the_background_it_holds_nothing_of_its_starter() {
         there.iter().any(|(_, line)| line.contains("--detached")),
         "{there:?}"
     );
-    // Breaks if: it stays bound; the engine of a node would share one processor with the rank that started it.
+    // Breaks if: it stays bound; the engine of a node would share one processor with the rank that
+    // started it.
     let allowed = |status: &str| -> String {
         let lines = status
             .lines()

@@ -256,7 +256,8 @@ fn model() -> Value {
     model
 }
 
-// Breaks if: what the bytes of the small burst take is counted twice, or `--set` does not have the last word.
+// Breaks if: what the bytes of the small burst take is counted twice, or `--set` does not have the
+// last word.
 #[test]
 fn what_is_fixed_is_taken_from_a_burst_of_small_images() {
     let scratch = Scratch::new();

@@ -259,7 +259,8 @@ fn of_two_runs_that_wrote_a_step_under_one_counter_prune_removes_one_after_the_o
     );
 }
 
-// Breaks if: nothing is reported of them, and nobody knows what fills the disk; or if they go, and a run was writing them.
+// Breaks if: nothing is reported of them, and nobody knows what fills the disk; or if they go, and
+// a run was writing them.
 #[test]
 fn prune_lists_containers_without_a_record_and_leaves_them_alone() {
     let job = Job::new(&[10, 20, 30]);
@@ -279,7 +280,8 @@ fn prune_lists_containers_without_a_record_and_leaves_them_alone() {
     assert_eq!(job.files(), before);
 }
 
-// Breaks if: only a container's own record counts; a user would remove what checkpoints that are whole, or meant to stay, need.
+// Breaks if: only a container's own record counts; a user would remove what checkpoints that are
+// whole, or meant to stay, need.
 #[test]
 fn what_another_checkpoint_or_a_mark_needs_is_not_called_left_over() {
     let without_record = |job: &Job, step: u64| {

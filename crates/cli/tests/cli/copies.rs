@@ -1,4 +1,5 @@
-//! Level `peers`: containers and their replicas in the directories of several nodes, some of them damaged or missing.
+//! Level `peers`: containers and their replicas in the directories of several nodes, some of them
+//! damaged or missing.
 
 use std::path::PathBuf;
 
@@ -10,7 +11,8 @@ use orcheck_fixtures::reading::{Scratch, Spec, Written, flip, payload, write};
 
 const NODES: [&str; 3] = ["node0", "node1", "node2"];
 
-/// A job on three nodes below one root, with one replica of each container: that of node n on node n + 1.
+/// A job on three nodes below one root, with one replica of each container: that of node n on node
+/// n + 1.
 struct Nodes {
     scratch: Scratch,
     written: Written,

@@ -390,7 +390,8 @@ fn damage_ends_the_copy_and_names_a_good_older_step() {
     assert_eq!(held.copy(&["--step", "5"]).code, 0);
 }
 
-// Breaks if: whatever a kill leaves counts as a copy, or keeps the next one from being made. `ORCHECK_TRIALS` raises the number.
+// Breaks if: whatever a kill leaves counts as a copy, or keeps the next one from being made.
+// `ORCHECK_TRIALS` raises the number.
 #[test]
 fn a_copy_that_is_killed_leaves_all_or_nothing() {
     let trials = orcheck_io::user::env_var("ORCHECK_TRIALS").and_then(|text| text.parse().ok());

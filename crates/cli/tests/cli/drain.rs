@@ -52,7 +52,8 @@ fn an_agent_whose_ranks_are_gone_finishes_and_ends() {
     assert_eq!((again.code, again.stdout.as_str()), (0, none.as_str()));
 }
 
-// Breaks if: an agent is ended although its ranks live: they would be told that their engine is gone.
+// Breaks if: an agent is ended although its ranks live: they would be told that their engine is
+// gone.
 #[test]
 fn an_agent_whose_ranks_live_is_left_alone_and_named() {
     let scratch = Scratch::new();
@@ -71,7 +72,8 @@ fn an_agent_whose_ranks_live_is_left_alone_and_named() {
     assert_eq!(drain(&job, "20").code, 0);
 }
 
-// Breaks if: what no directory took is not said; the batch script would continue as if all were well.
+// Breaks if: what no directory took is not said; the batch script would continue as if all were
+// well.
 #[test]
 fn what_is_not_safe_is_named() {
     let scratch = Scratch::new();

@@ -28,7 +28,8 @@ fn field() -> Vec<u8> {
         .collect()
 }
 
-/// A job of one rank in one placed directory, compressed and encrypted; and the path of its container.
+/// A job of one rank in one placed directory, compressed and encrypted; and the path of its
+/// container.
 pub fn write(site: &Site) -> std::path::PathBuf {
     let [dir, _] = site.dirs();
     std::fs::create_dir_all(&dir).unwrap();
@@ -241,7 +242,8 @@ fn the_key_opens_it_and_nothing_else_does() {
     }
 }
 
-// Breaks if: a command with a key takes what is plain for the job's, or calls something good that nobody authenticated.
+// Breaks if: a command with a key takes what is plain for the job's, or calls something good that
+// nobody authenticated.
 #[test]
 fn what_is_not_authenticated_is_never_called_good() {
     let site = Site::new();
@@ -294,8 +296,8 @@ fn what_is_not_authenticated_is_never_called_good() {
     assert_eq!(only.ask(&["verify", "9", "--accept", "all"]).code, 2);
 }
 
-// Breaks if: a record that another key sealed counts as none: a forgotten key would look like a run that died, and prune
-// would say that it had done its work.
+// Breaks if: a record that another key sealed counts as none: a forgotten key would look like a run
+// that died, and prune would say that it had done its work.
 #[test]
 fn with_another_key_checkpoints_are_called_sealed_and_prune_refuses() {
     let site = Site::new();
@@ -333,7 +335,8 @@ fn with_another_key_checkpoints_are_called_sealed_and_prune_refuses() {
     assert_eq!(listed["checkpoints"][0]["state"], "unreadable", "{listed}");
 }
 
-// Breaks if: what nobody proved counts: a forged newer step would take the place of a genuine one, or hide it.
+// Breaks if: what nobody proved counts: a forged newer step would take the place of a genuine one,
+// or hide it.
 #[test]
 fn forged_newer_records_push_no_genuine_step_out() {
     let site = Site::new();
@@ -402,8 +405,8 @@ fn invented_claim(dir: &std::path::Path) {
     std::fs::write(dir.join("epoch-000001.claim"), claim.encode()).unwrap();
 }
 
-// Breaks if: a claim is taken at its word; whoever can write to a directory would choose the job that commands work on, or
-// keep a checkpoint from being copied there.
+// Breaks if: a claim is taken at its word; whoever can write to a directory would choose the job
+// that commands work on, or keep a checkpoint from being copied there.
 #[test]
 fn what_the_key_does_not_prove_names_no_job() {
     let site = Site::new();
@@ -426,7 +429,8 @@ fn what_the_key_does_not_prove_names_no_job() {
     assert_eq!(copied.code, 0, "{}", copied.stderr);
 }
 
-// Breaks if: what another key sealed counts as not believed; the copy would be made among the checkpoints of another job.
+// Breaks if: what another key sealed counts as not believed; the copy would be made among the
+// checkpoints of another job.
 #[test]
 fn nothing_is_copied_beside_what_another_key_sealed() {
     let site = Site::new();
@@ -455,8 +459,8 @@ fn nothing_is_copied_beside_what_another_key_sealed() {
     }
 }
 
-// Breaks if: a list of jobs is silent about it; whoever looks at all jobs takes what nobody proved for safe, or what the key does
-// not prove for gone.
+// Breaks if: a list of jobs is silent about it; whoever looks at all jobs takes what nobody proved
+// for safe, or what the key does not prove for gone.
 #[test]
 fn a_list_of_jobs_says_which_are_not_authenticated_and_why_one_has_none() {
     let site = Site::new();

@@ -1,4 +1,5 @@
-//! A job that a group of users shares: two members, and somebody else, each with processes of their own.
+//! A job that a group of users shares: two members, and somebody else, each with processes of their
+//! own.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;

@@ -69,7 +69,8 @@ fn a_running_job_takes_a_checkpoint_ends_and_goes_on_later() {
     assert_eq!((code, said.as_str()), (Some(0), ""));
 }
 
-// Breaks if: the program is killed before its last checkpoint, or runs on until the grace time is over.
+// Breaks if: the program is killed before its last checkpoint, or runs on until the grace time is
+// over.
 #[test]
 fn sigterm_gives_a_running_job_its_last_checkpoint_and_it_goes_on_later() {
     let scratch = Scratch::new();
@@ -165,8 +166,9 @@ fn a_request_for_later_is_written_listed_and_taken_back() {
     }
 }
 
-// Breaks if: the run does not see the request, or a supervisor starts the job again or gives another reason, having counted the
-// checkpoints that are there: those that were there before, or less those that were pruned.
+// Breaks if: the run does not see the request, or a supervisor starts the job again or gives
+// another reason, having counted the checkpoints that are there: those that were there before, or
+// less those that were pruned.
 #[test]
 fn a_running_job_halts_after_so_many_checkpoints() {
     for count in ["2", "5"] {
@@ -183,7 +185,8 @@ fn a_running_job_halts_after_so_many_checkpoints() {
     }
 }
 
-// Breaks if: the run takes a request for a later time as one for now, or does not look at its clock again.
+// Breaks if: the run takes a request for a later time as one for now, or does not look at its clock
+// again.
 #[test]
 fn a_running_job_halts_at_the_time_that_was_named() {
     let scratch = Scratch::new();
@@ -216,7 +219,8 @@ fn killed_after_a_request(mut job: Running, root: &str, how: [&str; 2]) -> Runni
     job
 }
 
-// Breaks if: the request goes with the run that was killed; the job would be in the way at the time that was named.
+// Breaks if: the request goes with the run that was killed; the job would be in the way at the time
+// that was named.
 #[test]
 fn a_job_that_is_started_again_halts_at_the_time_that_was_named() {
     let scratch = Scratch::new();
@@ -280,7 +284,8 @@ fn fails_after_a_request(scratch: &Scratch, root: &str) -> Answer {
     answer(&arguments)
 }
 
-// Breaks if: the supervisor does not look for the request; what the operator stopped would come back by itself.
+// Breaks if: the supervisor does not look for the request; what the operator stopped would come
+// back by itself.
 #[test]
 fn a_halted_job_is_not_started_again_but_a_later_one_is() {
     let scratch = Scratch::new();

@@ -346,7 +346,8 @@ fn verify_exit_codes() {
         0,
     );
     assert_eq!(site.ask(&["verify"]).code, 3);
-    // A container gone altogether: not found, or 6 as there is no good older one: both are damaged, so not found.
+    // A container gone altogether: not found, or 6 as there is no good older one: both are damaged,
+    // so not found.
     std::fs::remove_file(&newest.paths[1]).unwrap();
     assert_eq!(site.ask(&["verify"]).code, 10);
 }

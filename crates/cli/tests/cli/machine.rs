@@ -96,7 +96,8 @@ fn manual_pages() {
             "{page}"
         );
     }
-    // Breaks if: what separates the command from our options is left out; pasted, it would be an error.
+    // Breaks if: what separates the command from our options is left out; pasted, it would be an
+    // error.
     let run = std::fs::read_to_string(dir.join("orcheck-run.1")).unwrap();
     assert!(run.contains(r"\-\- <\fICOMMAND"), "{run}");
     assert_eq!(answer(&["man", &shown]).code, 2, "pages are not replaced");

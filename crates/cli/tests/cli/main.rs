@@ -32,7 +32,8 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-/// The binary with these arguments, without anything of the surroundings that could change its answer.
+/// The binary with these arguments, without anything of the surroundings that could change its
+/// answer.
 fn orcheck(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_orcheck"));
     command

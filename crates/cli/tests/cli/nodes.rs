@@ -51,7 +51,8 @@ fn spare_nodes_take_the_places_of_lost_ones_if_they_are_there() {
     );
 }
 
-// Breaks if: nodes are only asked after the command ended: a run that hangs because a node is lost would hang for ever.
+// Breaks if: nodes are only asked after the command ended: a run that hangs because a node is lost
+// would hang for ever.
 #[test]
 fn a_run_that_lost_a_node_is_ended() {
     let scratch = Scratch::new();
@@ -68,7 +69,8 @@ fn a_run_that_lost_a_node_is_ended() {
     );
 }
 
-// Breaks if: a question without an answer is waited for; a node that hangs would hold the job up for ever.
+// Breaks if: a question without an answer is waited for; a node that hangs would hold the job up
+// for ever.
 #[test]
 fn a_node_that_does_not_answer_is_lost() {
     let scratch = Scratch::new();

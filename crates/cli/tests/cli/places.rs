@@ -48,7 +48,8 @@ fn ls_without_a_job_lists_all_jobs() {
     assert!(document["jobs"][1]["age_ms"].is_u64());
 }
 
-// Breaks if: the exit code is 0; a script would take the job that is left out for one that is not there.
+// Breaks if: the exit code is 0; a script would take the job that is left out for one that is not
+// there.
 #[test]
 fn a_job_of_several_that_cannot_be_looked_at_is_named_and_changes_the_exit_code() {
     let scratch = Scratch::new();
@@ -145,7 +146,8 @@ fn with_a_server_down_nothing_is_called_corrupt() {
     assert!(!absent.stderr.contains("permission"), "{}", absent.stderr);
 }
 
-// Breaks if: only directories that were given count; what lies in one that was forgotten would be called lost.
+// Breaks if: only directories that were given count; what lies in one that was forgotten would be
+// called lost.
 #[test]
 fn a_forgotten_directory_is_asked_for_and_nothing_is_called_lost() {
     let site = Site::new();
@@ -243,13 +245,14 @@ fn status_shows_jobs_without_agents() {
     assert_eq!(document["jobs"][1]["runs"], serde_json::Value::Null);
 }
 
-/// The command as a user who is not root: as nobody where this is root, from a copy that nobody can reach.
+/// The command as a user who is not root: as nobody where this is root, from a copy that nobody can
+/// reach.
 pub fn as_somebody_else(scratch: &Scratch, arguments: &[&str]) -> Answer {
     Answer::of(somebody_else(scratch, arguments).output().unwrap())
 }
 
-/// Copies a program in a process of its own: what another thread starts meanwhile would inherit the file that is open for writing, and
-/// the copy could not be executed.
+/// Copies a program in a process of its own: what another thread starts meanwhile would inherit the
+/// file that is open for writing, and the copy could not be executed.
 fn copy_program(from: &Path, to: &Path) {
     let copied = std::process::Command::new("cp").args([from, to]).status();
     assert!(copied.unwrap().success());
@@ -271,7 +274,8 @@ fn somebody_else(scratch: &Scratch, arguments: &[&str]) -> std::process::Command
     command
 }
 
-// Breaks if: a missing permission counts as a disk that is mounted read-only, or as one that may be there the next time.
+// Breaks if: a missing permission counts as a disk that is mounted read-only, or as one that may be
+// there the next time.
 #[test]
 fn run_says_whose_a_directory_is_and_does_not_try_again() {
     let scratch = Scratch::new();
@@ -343,7 +347,8 @@ fn run_says_whose_a_directory_is_and_does_not_try_again() {
     }
 }
 
-// Breaks if: a directory of another user counts as one without jobs; its owner would be told that the checkpoints are gone.
+// Breaks if: a directory of another user counts as one without jobs; its owner would be told that
+// the checkpoints are gone.
 #[test]
 fn a_directory_of_another_user_is_called_that() {
     let scratch = Scratch::new();
@@ -396,7 +401,8 @@ fn a_directory_of_another_user_is_called_that() {
     }
 }
 
-/// A job beside that of another user, who lets nobody in: both below one directory, and the first whole.
+/// A job beside that of another user, who lets nobody in: both below one directory, and the first
+/// whole.
 fn beside_another_user(scratch: &Scratch) -> String {
     let root = scratch.dir("shared");
     for step in [10, 20, 30] {
@@ -418,7 +424,8 @@ fn beside_another_user(scratch: &Scratch) -> String {
     root.display().to_string()
 }
 
-// Breaks if: what cannot be read counts for every job: on a shared disk nobody could remove anything any more.
+// Breaks if: what cannot be read counts for every job: on a shared disk nobody could remove
+// anything any more.
 #[test]
 fn the_directory_of_another_users_job_does_not_count_for_mine() {
     for with_flag in [true, false] {
@@ -465,7 +472,8 @@ fn the_directory_of_another_users_job_does_not_count_for_mine() {
     }
 }
 
-// Breaks if: a node's directory that may not be read counts for no job; its containers would be called lost.
+// Breaks if: a node's directory that may not be read counts for no job; its containers would be
+// called lost.
 #[test]
 fn a_hidden_directory_beside_those_of_nodes_is_one_of_a_node() {
     let scratch = Scratch::new();
@@ -489,7 +497,8 @@ fn a_hidden_directory_beside_those_of_nodes_is_one_of_a_node() {
     assert!(written.paths[1].exists());
 }
 
-// Breaks if: a mistyped variable is ignored; the user would be asked for a directory that was given.
+// Breaks if: a mistyped variable is ignored; the user would be asked for a directory that was
+// given.
 #[test]
 fn the_directories_of_the_environment_and_of_the_configuration_file_are_used() {
     let scratch = Scratch::new();
@@ -521,7 +530,8 @@ fn the_directories_of_the_environment_and_of_the_configuration_file_are_used() {
     );
 }
 
-// Breaks if: a mistyped step is left out; another checkpoint than the one that was meant would be shown.
+// Breaks if: a mistyped step is left out; another checkpoint than the one that was meant would be
+// shown.
 #[test]
 fn what_is_neither_a_step_nor_a_directory_is_refused() {
     let scratch = Scratch::new();
@@ -557,7 +567,8 @@ fn names_that_would_act_on_a_terminal_are_shown_as_escapes() {
     );
 }
 
-// Breaks if: a link is followed; whoever can write in the root would lead `rm` into the directory of another job.
+// Breaks if: a link is followed; whoever can write in the root would lead `rm` into the directory
+// of another job.
 #[test]
 fn a_link_in_the_place_of_a_job_or_node_is_told_of_and_not_followed() {
     let scratch = Scratch::new();
@@ -571,7 +582,8 @@ fn a_link_in_the_place_of_a_job_or_node_is_told_of_and_not_followed() {
         from.display().to_string()
     };
     let target = scratch.path().join("pfs/cavity").display().to_string();
-    // The link is the job's directory, that of a node, or that of the job above its nodes, also on the way to one of them.
+    // The link is the job's directory, that of a node, or that of the job above its nodes, also on
+    // the way to one of them.
     scratch.dir("links");
     let nodes = link("links/nodes", "local/cavity");
     for (path, to) in [
@@ -724,7 +736,8 @@ fn of_a_server_too_denied_wrong_key_absent_and_unreachable_are_told_apart() {
     assert_eq!(state(DOWN).0, "unreachable");
 }
 
-// Breaks if: a value that is no text counts as not set; the user would hear that there is no directory.
+// Breaks if: a value that is no text counts as not set; the user would hear that there is no
+// directory.
 #[test]
 fn a_variable_that_is_no_text_is_named() {
     let mut command = orcheck(&["ls"]);

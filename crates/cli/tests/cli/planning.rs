@@ -72,7 +72,8 @@ fn table_1_stands_beside_the_exact_numbers() {
     assert_eq!(document["agree"], true);
 }
 
-// Breaks if: the same seed gives other trials, or one without an exact count is given out for exact.
+// Breaks if: the same seed gives other trials, or one without an exact count is given out for
+// exact.
 #[test]
 fn what_is_exact_and_what_is_from_trials_is_told_apart() {
     let exact = document(&[
@@ -286,7 +287,8 @@ fn runs_are_simulated_and_agree_with_the_formula() {
     );
 }
 
-// Breaks if: a trace is read past what is wrong in it, or a run that never gets on passes for one that does.
+// Breaks if: a trace is read past what is wrong in it, or a run that never gets on passes for one
+// that does.
 #[test]
 fn failures_come_from_a_trace_too() {
     let scratch = Scratch::new();
@@ -506,7 +508,8 @@ fn nonsense_is_refused_with_the_flag_and_the_range() {
     );
 }
 
-// Breaks if: a number below zero is taken for a flag, and the message tells neither its own flag nor what is allowed.
+// Breaks if: a number below zero is taken for a flag, and the message tells neither its own flag
+// nor what is allowed.
 #[test]
 fn what_is_below_zero_is_refused_by_every_flag_with_a_number() {
     for (what, flags) in [

@@ -1,6 +1,8 @@
-//! A program with checkpoints: this test program itself, started again and told by its environment what to do.
+//! A program with checkpoints: this test program itself, started again and told by its environment
+//! what to do.
 //!
-//! It says `ready STEP` when its session is open, and what it does afterwards; it never lives longer than a minute.
+//! It says `ready STEP` when its session is open, and what it does afterwards; it never lives
+//! longer than a minute.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -179,7 +181,8 @@ fn program() {
                 std::thread::yield_now();
             }
         }
-        // Computes from one buffer into another and swaps them; what is protected stays the memory that was the first one.
+        // Computes from one buffer into another and swaps them; what is protected stays the memory
+        // that was the first one.
         "solves-swapping" => loop {
             step += 1;
             set(&mut w, 17, element(&v, 17) + 1.0);
@@ -190,7 +193,8 @@ fn program() {
             assert!(begin.elapsed() < LONG, "nobody ended it");
             std::thread::yield_now();
         },
-        // Computes from a counter, which one of them forgets to protect; the noisy one also from its process's number.
+        // Computes from a counter, which one of them forgets to protect; the noisy one also from
+        // its process's number.
         "solves" | "solves-forgetful" | "solves-noisy" | "solves-padded" => loop {
             step += 1;
             let turn = element(&turns, 0) + 1.0;

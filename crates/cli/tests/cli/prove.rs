@@ -47,7 +47,8 @@ fn a_program_that_protects_all_it_computes_from_is_proven() {
     assert_eq!(left(&scratch), before, "what was made is removed");
 }
 
-// Breaks if: the second run begins from nothing, or the checkpoints of one run are compared with themselves.
+// Breaks if: the second run begins from nothing, or the checkpoints of one run are compared with
+// themselves.
 #[test]
 fn a_counter_that_nobody_protected_is_found() {
     let scratch = Scratch::new();
@@ -70,7 +71,8 @@ fn a_counter_that_nobody_protected_is_found() {
     );
 }
 
-// Breaks if: the checkpoints compared are a multiple of two steps apart; the buffers are then back where they were.
+// Breaks if: the checkpoints compared are a multiple of two steps apart; the buffers are then back
+// where they were.
 #[test]
 fn a_program_that_swaps_buffers_and_protects_one_of_them_once_is_found_without_options() {
     let scratch = Scratch::new();
@@ -135,7 +137,8 @@ fn prove_launched(on_term: &str) -> (Answer, bool) {
     (done, made.exists())
 }
 
-// Breaks if: mpirun is killed as its ranks are; what it and they made in /dev/shm stays until the machine is started again.
+// Breaks if: mpirun is killed as its ranks are; what it and they made in /dev/shm stays until the
+// machine is started again.
 #[test]
 fn what_starts_the_program_is_asked_to_end_and_cleans_up() {
     let (done, stays) = prove_launched("rm $MADE; exit");
@@ -159,7 +162,8 @@ fn a_command_that_takes_too_few_checkpoints_is_told_what_to_do() {
     let scratch = Scratch::new();
     let done = prove(&scratch, &[], "ends");
     assert_eq!(done.code, 1, "{}{}", done.stdout, done.stderr);
-    // Breaks if: a program that works is reported to have failed; the number of steps is what to change.
+    // Breaks if: a program that works is reported to have failed; the number of steps is what to
+    // change.
     let words = "ended without a checkpoint, although one was due every 11 steps. Next: give an --every smaller";
     assert!(done.stderr.contains(words), "{}", done.stderr);
     let late = prove(
@@ -172,7 +176,8 @@ fn a_command_that_takes_too_few_checkpoints_is_told_what_to_do() {
     assert_eq!(left_alive.code, 2, "{}", left_alive.stderr);
 }
 
-// Breaks if: what the program wants for a whole machine is asked of the one node on which it is proven.
+// Breaks if: what the program wants for a whole machine is asked of the one node on which it is
+// proven.
 #[test]
 fn a_program_with_replicas_is_proven_on_one_node() {
     let scratch = Scratch::new();
@@ -228,7 +233,8 @@ fn an_encrypted_job_stays_encrypted_and_is_proven_with_its_key() {
             "{locked}"
         );
     }
-    // One of another job in the environment does no harm, and without one it is reported what is missing.
+    // One of another job in the environment does no harm, and without one it is reported what is
+    // missing.
     let plain = prove(&scratch, &given, "solves");
     assert_eq!(plain.code, 0, "{}{}", plain.stdout, plain.stderr);
     let without = prove_with(&scratch, &["--every", "5"], "solves", &encrypted);

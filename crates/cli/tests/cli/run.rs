@@ -153,7 +153,8 @@ fn two_runs_without_a_new_checkpoint_end_it() {
 #[test]
 fn signals_are_passed_on_and_end_the_restarts() {
     for (name, number, code) in [("TERM", 15, 143), ("INT", 2, 130)] {
-        // A shell without job control ignores SIGINT for what it starts in the background, so it waits itself.
+        // A shell without job control ignores SIGINT for what it starts in the background, so it
+        // waits itself.
         let script = format!("trap 'exit {code}' {name}; echo ready; read -r never");
         let mut child = orcheck(&["run", "--restarts", "5", "--", "sh", "-c", &script])
             .stdin(Stdio::piped())
@@ -220,8 +221,8 @@ fn what_ignores_the_request_is_killed_after_the_grace_time() {
 
 #[test]
 fn nothing_of_a_failed_run_is_alive_in_the_next() {
-    // Breaks if: `clear` is dropped; the orphan of the first run would live on beside the second. The second
-    // orphan left its process group, as the ranks that mpirun starts do.
+    // Breaks if: `clear` is dropped; the orphan of the first run would live on beside the second.
+    // The second orphan left its process group, as the ranks that mpirun starts do.
     let scratch = Scratch::new();
     let pids = scratch.path().join("pids").display().to_string();
     let script = format!(

@@ -11,7 +11,8 @@ use crate::program::{self, Running};
 use crate::{Answer, answer, orcheck};
 use orcheck_fixtures::reading::Scratch;
 
-// Breaks if: what was remembered is not compared; an unmounted disk's mount point would take checkpoints.
+// Breaks if: what was remembered is not compared; an unmounted disk's mount point would take
+// checkpoints.
 #[test]
 fn a_server_that_remembers_its_disk_does_not_start_before_another_one() {
     let scratch = Scratch::new();
@@ -180,7 +181,8 @@ fn run_of(job: &str, place: &str) -> String {
     resumed
 }
 
-// Breaks if: what is no file on the server's disk is an error of the server, and not damage, for its callers.
+// Breaks if: what is no file on the server's disk is an error of the server, and not damage, for
+// its callers.
 #[test]
 fn what_is_no_file_on_a_servers_disk_counts_as_damage() {
     let server = Server::start(&[]);
@@ -337,7 +339,8 @@ fn damage_that_lies_on_a_server_is_told_of_while_it_runs() {
     assert!(document.contains("\"damaged_files\": 1"), "{document}");
 }
 
-// Breaks if: the server answers with one of its keys and says nothing, or the caller takes it for a rank of another run.
+// Breaks if: the server answers with one of its keys and says nothing, or the caller takes it for a
+// rank of another run.
 #[test]
 fn a_caller_with_another_key_is_named_at_both_ends() {
     let mut server = Server::start(&["--json"]);
@@ -381,7 +384,8 @@ impl Drop for Daemon {
     }
 }
 
-/// A munged of our own, ended with the test; `None`, and a line that says so, where there can be none.
+/// A munged of our own, ended with the test; `None`, and a line that says so, where there can be
+/// none.
 #[allow(clippy::print_stdout)] // what is not tried is reported
 fn munged(scratch: &Scratch) -> Option<(Daemon, String)> {
     let paths = ["/usr/sbin/munged", "/usr/bin/munged", "/sbin/munged"];
@@ -488,7 +492,8 @@ fn hang_up(server: &Server) {
     rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
 }
 
-// Breaks if: the signal ends the server, or what it rereads ends connections; a mistake in the file has to change nothing.
+// Breaks if: the signal ends the server, or what it rereads ends connections; a mistake in the file
+// has to change nothing.
 #[test]
 fn a_server_rereads_keys_and_quotas_at_sighup_and_keeps_its_connections() {
     let scratch = Scratch::new();

@@ -128,7 +128,8 @@ fn on_a_terminal(arguments: &[&str]) -> String {
     text
 }
 
-// Breaks if: a table is wider than a terminal of 80 columns: its cells would be broken into several lines.
+// Breaks if: a table is wider than a terminal of 80 columns: its cells would be broken into several
+// lines.
 #[test]
 fn tables_fit_a_terminal_of_80_columns() {
     let scratch = Scratch::new();
@@ -188,7 +189,8 @@ fn tables_fit_a_terminal_of_80_columns() {
     }
 }
 
-// Breaks if: the advice is a column, which is too narrow for a command that is to be copied; or it says the same as the message.
+// Breaks if: the advice is a column, which is too narrow for a command that is to be copied; or it
+// says the same as the message.
 #[test]
 fn the_advice_of_doctor_stands_in_lines_of_its_own() {
     let shown = on_a_terminal(&["doctor", "--dir", "/nonexistent"]);
@@ -255,7 +257,8 @@ fn negative_numbers_are_refused_as_values() {
     }
 }
 
-// Breaks if: the figures of an agent are columns of one table, which then is wider than the terminal.
+// Breaks if: the figures of an agent are columns of one table, which then is wider than the
+// terminal.
 #[test]
 fn the_agents_of_status_fit_a_terminal() {
     let scratch = Scratch::new();

@@ -27,7 +27,8 @@ fn allow(path: &Path, mode: u32) {
     std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
 }
 
-// Breaks if: it counts as absent or damaged; the user restarts from an older step although a server has to be started.
+// Breaks if: it counts as absent or damaged; the user restarts from an older step although a server
+// has to be started.
 #[test]
 fn restore_names_the_server_that_is_down() {
     let site = Site::new();
@@ -134,7 +135,8 @@ fn a_newer_commit_record_of_another_user_is_not_passed_over() {
     allow(&record, 0o600);
 }
 
-// Breaks if: it is 0; a script would take what is on a server that is down for a job that can be restarted.
+// Breaks if: it is 0; a script would take what is on a server that is down for a job that can be
+// restarted.
 #[test]
 fn ls_ends_with_15_when_every_step_is_unreachable() {
     let site = Site::new();
@@ -224,7 +226,8 @@ fn a_step_whose_record_nobody_may_read_is_not_said_to_be_absent() {
     allow(&record, 0o600);
 }
 
-// Breaks if: the whole job is left out; its checkpoints can be read, only its claim cannot be locked.
+// Breaks if: the whole job is left out; its checkpoints can be read, only its claim cannot be
+// locked.
 #[test]
 fn status_of_a_job_whose_claim_is_another_users_shows_its_newest_step() {
     let scratch = Scratch::new();
@@ -242,7 +245,8 @@ fn status_of_a_job_whose_claim_is_another_users_shows_its_newest_step() {
     allow(&file, 0o600);
 }
 
-// Breaks if: of many files only those have a reason that are told one by one; the oldest and the newest would be called absent.
+// Breaks if: of many files only those have a reason that are told one by one; the oldest and the
+// newest would be called absent.
 #[test]
 fn each_of_many_records_of_another_user_is_unreachable() {
     let scratch = Scratch::new();
@@ -270,7 +274,8 @@ fn each_of_many_records_of_another_user_is_unreachable() {
     }
 }
 
-// Breaks if: the reason of one copy is that of all; what is whole, and another user's, would be called damaged.
+// Breaks if: the reason of one copy is that of all; what is whole, and another user's, would be
+// called damaged.
 #[test]
 fn copies_of_a_record_have_each_their_own_reason() {
     let scratch = Scratch::new();
@@ -312,7 +317,8 @@ fn rm_of_a_job_whose_claim_is_another_users_says_what_to_do() {
     }
 }
 
-// Breaks if: only records of other users are looked for; a step would be said not to be there whose record is.
+// Breaks if: only records of other users are looked for; a step would be said not to be there whose
+// record is.
 #[test]
 fn a_step_with_a_damaged_record_is_called_damaged_by_its_number() {
     let site = Site::new();
@@ -366,8 +372,9 @@ fn status_of_one_job_is_of_that_job() {
     );
 }
 
-// Breaks if: a directory is the one it was because it bears its name; where a disk is not mounted good checkpoints would be called lost
-// as soon as a run, refused or not, had claimed the mount point.
+// Breaks if: a directory is the one it was because it bears its name; where a disk is not mounted
+// good checkpoints would be called lost as soon as a run, refused or not, had claimed the mount
+// point.
 #[test]
 fn what_was_on_a_disk_that_is_not_mounted_is_not_called_lost() {
     let scratch = Scratch::new();

@@ -1,4 +1,5 @@
-//! `run`: what the program is told of its job, what it tells, and when it is not worth starting it again.
+//! `run`: what the program is told of its job, what it tells, and when it is not worth starting it
+//! again.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
@@ -24,7 +25,8 @@ fn options(root: &str) -> String {
     format!("global = '{root}'\nevery_s = 1e6\npool = '4 MiB'\nchunk = '64 KiB'\n")
 }
 
-// Breaks if: the directories or the name stay with `orcheck run`; the program would write elsewhere, or not at all.
+// Breaks if: the directories or the name stay with `orcheck run`; the program would write
+// elsewhere, or not at all.
 #[test]
 fn a_program_gets_directories_and_name_from_run() {
     let scratch = Scratch::new();
@@ -60,7 +62,8 @@ fn a_program_gets_directories_and_name_from_run() {
 fn run_learns_the_job_and_its_directories_from_the_program() {
     let scratch = Scratch::new();
     let root = scratch.dir("pfs").display().to_string();
-    // Without a checkpoint there is nothing to continue from: it is reported, and the second run is the last.
+    // Without a checkpoint there is nothing to continue from: it is reported, and the second run is
+    // the last.
     let failed = supervised(&["--restarts", "9"], "fails", "cavity", &options(&root));
     assert_eq!(failed.code, 101);
     for words in [
@@ -96,7 +99,8 @@ fn run_learns_the_job_and_its_directories_from_the_program() {
     );
 }
 
-// Breaks if: only what `orcheck halt` and signals to `orcheck run` ask for counts; what waits for the result would begin.
+// Breaks if: only what `orcheck halt` and signals to `orcheck run` ask for counts; what waits for
+// the result would begin.
 #[test]
 fn a_job_that_was_told_to_stop_is_not_finished() {
     let scratch = Scratch::new();
@@ -123,8 +127,8 @@ fn a_job_that_was_told_to_stop_is_not_finished() {
     assert_eq!(ended.code, 0, "{}", ended.stderr);
 }
 
-// Breaks if: the library's warnings are left to the program; who reads none would never hear of lost checkpoints, of a
-// damaged one that was skipped, or of what it lacks to restart.
+// Breaks if: the library's warnings are left to the program; who reads none would never hear of
+// lost checkpoints, of a damaged one that was skipped, or of what it lacks to restart.
 #[test]
 fn what_the_library_warns_of_is_said_for_the_program() {
     let scratch = Scratch::new();
@@ -166,7 +170,8 @@ fn what_the_library_warns_of_is_said_for_the_program() {
     assert_eq!(said, 1, "{skipped}");
 }
 
-// Breaks if: the program tells nothing of a job without checkpoints; a run that lost everything would look as any other.
+// Breaks if: the program tells nothing of a job without checkpoints; a run that lost everything
+// would look as any other.
 #[test]
 fn a_job_without_checkpoints_is_told_and_not_restarted_for_ever() {
     let scratch = Scratch::new();
@@ -213,7 +218,8 @@ fn restarts_end_after_so_many_runs_with_no_newer_step() {
     assert_eq!(runs("0").stdout, "x\nx\nx\nx\nx\n");
 }
 
-// Breaks if: what cannot work is tried again; a mistyped command or option would burn the whole allocation.
+// Breaks if: what cannot work is tried again; a mistyped command or option would burn the whole
+// allocation.
 #[test]
 fn what_cannot_work_is_not_tried_again() {
     for (script, code, words) in [
@@ -278,8 +284,8 @@ fn each_restart_without_progress_waits_longer_and_a_signal_ends_the_wait() {
     assert!(line.contains("a signal asked to stop"), "{line}");
 }
 
-// Breaks if: a run counts only when its job is known; a program that crashes before it opens one, or a mistyped argument of
-// mpirun, would be tried again to the last restart.
+// Breaks if: a run counts only when its job is known; a program that crashes before it opens one,
+// or a mistyped argument of mpirun, would be tried again to the last restart.
 #[test]
 fn runs_that_open_no_job_are_runs_without_progress() {
     let done = answer(&[
@@ -343,7 +349,8 @@ fn runs_that_open_no_job_are_runs_without_progress() {
     assert_eq!(done.stdout, "x\nx\nx\n", "{}", done.stderr);
 }
 
-// Breaks if: the directory of a job is taken for the one above it; the job would begin from nothing below its checkpoints.
+// Breaks if: the directory of a job is taken for the one above it; the job would begin from nothing
+// below its checkpoints.
 #[test]
 fn the_directory_of_the_job_itself_is_refused_before_the_command_starts() {
     let scratch = Scratch::new();
@@ -364,7 +371,8 @@ fn the_directory_of_the_job_itself_is_refused_before_the_command_starts() {
     assert_eq!(started.stdout, "started\n", "{}", started.stderr);
 }
 
-// Breaks if: one job's failure counts for another that was opened after it; a run that got on would not be started again.
+// Breaks if: one job's failure counts for another that was opened after it; a run that got on would
+// not be started again.
 #[test]
 fn a_missing_key_of_one_job_ends_no_restarts_of_another() {
     let scratch = Scratch::new();

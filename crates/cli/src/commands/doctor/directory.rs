@@ -1,6 +1,7 @@
-//! One directory, examined with one small file.
+//! Examines one directory with one small file.
 //!
-//! Invariants: the file is created exclusively, its name ends in `.tmp`, and it is removed on every path.
+//! Invariants: the file is created exclusively, its name ends in `.tmp`, and it is removed on every
+//! path.
 
 use std::path::Path;
 
@@ -21,7 +22,7 @@ use crate::output::size;
 const FILE_BYTES: usize = 1 << 20;
 /// A sync that takes longer deserves a note, in milliseconds.
 const SLOW_SYNC_MS: u128 = 1000;
-/// Free space below which a note is due, in bytes.
+/// Free space, in bytes, below which a note is due.
 const LITTLE_SPACE_BYTES: u64 = 1 << 30;
 
 /// Adds the items of one directory.
@@ -30,7 +31,8 @@ pub(super) fn examine(report: &mut Report, path: &Path, role: &str) {
     let dir = match open_dir(path, Failpoints::none()) {
         Ok(dir) => dir,
         Err(error) => {
-            // Breaks if: it is passed over; who gave a wrong key would look for a server that is down.
+            // Breaks if: it is ignored; a user who gave a wrong key would look for a server that is
+            // down.
             let said = error.next_step().filter(|_| is_served(path));
             let next = said.unwrap_or(match error.kind() {
                 ErrorKind::NotFound => "create it or correct the path",
@@ -43,7 +45,7 @@ pub(super) fn examine(report: &mut Report, path: &Path, role: &str) {
         }
     };
     if is_served(path) {
-        // Without where its key comes from.
+        // Without the source of the key.
         group = dir.path().display().to_string();
     }
     kind(report, &group, path, role);

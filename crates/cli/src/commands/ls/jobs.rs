@@ -1,6 +1,6 @@
-//! All jobs below the directories: what each has, in one line.
+//! Lists all jobs below the directories, each with a summary in one line.
 //!
-//! Not here: the checkpoints of one (`ls.rs`).
+//! Not here: the checkpoints of one job (`ls.rs`).
 
 use orcheck_engine::encoding::Trust;
 use orcheck_format::JobName;
@@ -15,19 +15,20 @@ use crate::output::{
     Failure, Outcome, Tone, age, cell, draw_together, minute, plain, right, size, table, table_text,
 };
 
-/// What a job has.
+/// The summary of a job.
 pub struct Summary {
     job: String,
-    /// Step and level of the newest checkpoint that can be restarted from, as far as names and lengths tell.
+    /// Step and level of the newest checkpoint that can be restarted from, as far as names and
+    /// lengths tell.
     pub newest: Option<(u64, String)>,
     created_unix_ms: Option<u64>,
     checkpoints: usize,
-    /// Of all files of ours.
+    /// Of all files of Orcheck's.
     size_bytes: u64,
     unreachable: bool,
-    /// Whether a key proves the newest one.
+    /// Whether a key verifies the newest one.
     authenticated: bool,
-    /// What to know of the newest one, or why there is none.
+    /// A note on the newest one, or why there is none.
     why: Option<String>,
 }
 
@@ -54,7 +55,8 @@ impl Summary {
         }
     }
 
-    /// Whether nothing is known of its newest checkpoint, because it is where nobody can look.
+    /// Whether nothing is known about its newest checkpoint, because it may be where nobody can
+    /// look.
     pub fn is_unreachable(&self) -> bool {
         self.newest.is_none() && self.unreachable
     }

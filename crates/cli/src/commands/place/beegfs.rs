@@ -1,10 +1,13 @@
-//! BeeGFS: storage pools of one target. Tested against recorded command lines only.
+//! Places files on BeeGFS with storage pools of one target. Tested only against recorded command
+//! lines.
 //!
-//! How: BeeGFS binds a directory to a storage pool, not to a target, so every target needs a pool of its own, which an
-//! administrator makes once: `beegfs-ctl --addstoragepool --desc=NAME --targets=ID`. `beegfs-ctl --liststoragepools` has
-//! the pools, `--listtargets --state --spaceinfo` the targets' states and room; `--setpattern --numtargets=1
-//! --storagepoolid=POOL` pins a directory, and `--getentryinfo` says on which targets a file is. Users other than root may
-//! set patterns where sysAllowUserSetPattern is on.
+//! How: BeeGFS binds a directory to a storage pool, not to a target, so every target needs a pool
+//! of its own, which an administrator creates once:
+//! `beegfs-ctl --addstoragepool --desc=NAME --targets=ID`. `beegfs-ctl --liststoragepools` lists
+//! the pools, and `--listtargets --state --spaceinfo` the targets' states and free space.
+//! `--setpattern --numtargets=1 --storagepoolid=POOL` pins a directory, and `--getentryinfo` says
+//! on which targets a file is. Users other than root may set patterns if sysAllowUserSetPattern is
+//! on.
 //!
 //! Not here: buddy mirrors (a pool of mirror groups is left out), the tool `beegfs` of version 8.
 
@@ -104,13 +107,13 @@ impl Driver for BeeGfs {
     }
 }
 
-/// "     101     Online         Good     1787.6GiB    1700.0GiB  95%  178.8M  178.8M 100%  1"; none for heads and rules.
+/// " 101 Online Good 1787.6GiB 1700.0GiB 95% 178.8M 178.8M 100% 1"; none for heads and rules.
 fn target(line: &str) -> Result<Option<Server>> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let Some(id) = fields.first().filter(|id| id.parse::<u32>().is_ok()) else {
         return Ok(None);
     };
-    // States have one word, or two joined by a dash.
+    // States are one word, or two joined by a dash.
     let (Some(reachable), Some(consistent)) = (fields.get(1), fields.get(2)) else {
         return Err(strange(
             "beegfs-ctl --listtargets",
@@ -150,8 +153,9 @@ fn bytes(text: &&str) -> Option<u64> {
     Some((number * (1u64 << factor) as f64) as u64)
 }
 
-/// Target -> pool, of pools that have one target and no mirror groups. The columns begin where the line of `=` says; a list
-/// that is too long continues in the next line, and a pool whose description reaches into the next column is left out.
+/// Target -> pool, for pools that have one target and no mirror groups. The line of `=` marks the
+/// columns; a list that is too long continues in the next line, and a pool whose description
+/// reaches into the next column is left out.
 fn pools_of_one(listed: &str) -> BTreeMap<String, String> {
     let Some(rule) = listed.lines().find(|line| line.starts_with("===")) else {
         return BTreeMap::new();

@@ -1,7 +1,8 @@
-//! Which servers are used: all that work and have room, or those that the user wants.
+//! Chooses the servers to use: all that work and have free space, or those that the user names.
 //!
-//! Invariants: every server comes out once, in the order of their names (shorter ones first), used or left out with a reason; the
-//! directories of any two servers differ; a server that was named by the user is used, or it is an error.
+//! Invariants: every server appears once, in the order of their names (shorter ones first), used or
+//! left out with a reason; the directories of any two servers differ; a server that the user names
+//! is used, or that is an error.
 //!
 //! Pure. Not here: where the servers come from.
 
@@ -11,24 +12,24 @@ use orcheck_format::{Error, Result};
 
 use super::driver::Server;
 
-/// A server, and whether it is used.
+/// A server, and whether to use it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Choice {
     pub server: Server,
     /// Name of its directory.
     pub directory: String,
-    /// Why it is not used; none when it is.
+    /// Why it is not used; `None` if it is.
     pub left_out: Option<String>,
-    /// It is used, and nobody could tell where a file in its directory lies.
+    /// It is used, but nobody can tell where a file in its directory is.
     pub unverified: bool,
 }
 
-/// Chooses. `wanted`: how many, or names, comma separated. A server with less than `min_free_percent` of its room free
-/// counts as full.
+/// Chooses. `wanted`: a number, or names, comma separated. A server with less than
+/// `min_free_percent` of its space free counts as full.
 ///
 /// # Errors
-/// NotFound: no server, or none of that name; Unavailable: one that was named cannot be used; NoSpace: all are full;
-/// Invalid: two servers whose directories would have the same name.
+/// NotFound: no server, or none of that name; Unavailable: a named server cannot be used; NoSpace:
+/// all are full; Invalid: the directories of two servers would have the same name.
 pub fn choose(
     mut servers: Vec<Server>,
     wanted: Option<&str>,
@@ -113,7 +114,7 @@ fn full(server: &Server, min_free_percent: f64) -> Option<String> {
     })
 }
 
-/// The `number` emptiest of those that can be used.
+/// The `number` emptiest usable servers.
 fn keep(choices: &mut [Choice], number: usize) -> Result<()> {
     let mut able: Vec<usize> = (0..choices.len())
         .filter(|&at| choices[at].left_out.is_none())
@@ -171,7 +172,7 @@ fn only(choices: &mut [Choice], names: &str) -> Result<()> {
     Ok(())
 }
 
-/// A name of a directory: what else there is in a server's name becomes a dash.
+/// The name of a directory: other characters of a server's name become a dash.
 fn directory_of(name: &str) -> String {
     let safe = |c: char| {
         if c.is_ascii_alphanumeric() || "._-".contains(c) {
@@ -217,7 +218,7 @@ mod tests {
             ..Server::named("t11")
         });
         let choices = choose(all, None, 2.0).unwrap();
-        // Breaks if: what is free is not compared, or names are sorted as text alone.
+        // Breaks if: free space is not compared, or names are sorted as plain text.
         assert_eq!(used(&choices), ["t8", "t10"]);
         assert!(
             choices[1]
@@ -260,7 +261,7 @@ mod tests {
         let alike = || vec![Server::named("a:1"), Server::named("a/1")];
         let error = choose(alike(), None, 2.0).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
-        // What the error advises.
+        // As the error advises.
         assert_eq!(used(&choose(alike(), Some("a/1"), 2.0).unwrap()), ["a/1"]);
     }
 

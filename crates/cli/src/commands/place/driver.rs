@@ -1,7 +1,7 @@
-//! What a file system must be able to do so that Orcheck can place files on its servers.
+//! Defines what a file system must support so that Orcheck can place files on its servers.
 //!
-//! Adding one: implement [`Driver`], name it in `who` of `place.rs`. A site need not do that: a program with three
-//! subcommands does (`site.rs`, docs/placement.md).
+//! To add one: implement [`Driver`] and name it in `who` of `place.rs`. A site need not do that: a
+//! program with three subcommands is enough (`site.rs`, docs/placement.md).
 //!
 //! Not here: running programs (`tools.rs`).
 
@@ -11,23 +11,24 @@ use orcheck_format::{Error, Result};
 
 use super::tools::Tools;
 
-/// One server of a file system, or one target where a server has several: what files can be bound to.
+/// One server of a file system, or one target if a server has several: the unit to which files can
+/// be bound.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Server {
-    /// As the file system's own tools call it; unique.
+    /// Its name in the file system's own tools; unique.
     pub name: String,
     /// What the driver pins with: a label, an index, a pool.
     pub handle: String,
-    /// Room for new files.
+    /// Free space.
     pub free_bytes: Option<u64>,
-    /// Room in all.
+    /// Total space.
     pub total_bytes: Option<u64>,
-    /// Why it cannot be used now; none when it can.
+    /// Why it cannot be used now; `None` if it can.
     pub down: Option<String>,
 }
 
 impl Server {
-    /// A server with nothing more known of it.
+    /// A server about which nothing more is known.
     pub fn named(name: impl Into<String>) -> Server {
         let name = name.into();
         Server {
@@ -42,23 +43,24 @@ impl Server {
 
 /// A file system with servers. See the module.
 pub trait Driver {
-    /// What it is called in `--driver`.
+    /// Its name in `--driver`.
     fn name(&self) -> &str;
 
-    /// All servers behind a directory, also those that cannot be used now.
+    /// All servers behind a directory, including those that cannot be used now.
     ///
     /// # Errors
     /// NotFound for a tool that is missing, Unavailable for one that fails.
     fn servers(&self, tools: &dyn Tools, dir: &Path) -> Result<Vec<Server>>;
 
-    /// From now on the bytes of new files in this directory, and in directories made in it, are on that server and no
-    /// other. Doing it again changes nothing.
+    /// From now on, the bytes of new files in this directory, and in directories made in it, are on
+    /// that server and no other. Repeating this changes nothing.
     ///
     /// # Errors
-    /// As [`Driver::servers`]; Unavailable also where the user may not do that.
+    /// As [`Driver::servers`]; also Unavailable if the user may not do that.
     fn pin(&self, tools: &dyn Tools, dir: &Path, server: &Server) -> Result<()>;
 
-    /// The names of the servers that have bytes of a file; none where the file system does not tell.
+    /// The names of the servers that hold bytes of a file; `None` if the file system does not
+    /// report them.
     ///
     /// # Errors
     /// As [`Driver::servers`].
@@ -68,7 +70,7 @@ pub trait Driver {
 /// A path as an argument of a tool.
 ///
 /// # Errors
-/// Invalid where it is not UTF-8: what the tools print could not be compared.
+/// Invalid if it is not UTF-8, because the output of the tools could not be compared.
 pub fn text(path: &Path) -> Result<&str> {
     path.to_str()
         .ok_or_else(|| Error::invalid(format!("{}: expected a path in UTF-8", path.display())))

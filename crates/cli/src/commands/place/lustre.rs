@@ -1,10 +1,11 @@
-//! Lustre: one stripe on one OST. Tested against recorded command lines only.
+//! Places files on Lustre with one stripe on one OST. Tested only against recorded command lines.
 //!
-//! How: `lfs df` lists the OSTs with what is free; one that is inactive has no figures, and flags after its index
-//! (`[OST:3] DRS`) tell more. `lfs setstripe -c 1 -i INDEX` on a directory holds for what is made in it; `lfs getstripe`
-//! says of a file how many stripes it has and on which OST the first is.
+//! How: `lfs df` lists the OSTs with their free space. An inactive OST has no figures, and flags
+//! after its index (`[OST:3] DRS`) say more. `lfs setstripe -c 1 -i INDEX` on a directory applies
+//! to new files in it; `lfs getstripe` reports how many stripes a file has and on which OST the
+//! first one is.
 //!
-//! Not here: pools, and layouts of files that are there already.
+//! Not here: pools, and layouts of existing files.
 
 use std::path::Path;
 
@@ -23,7 +24,7 @@ impl Driver for Lustre {
 
     fn servers(&self, tools: &dyn Tools, dir: &Path) -> Result<Vec<Server>> {
         let line = ["lfs", "df", text(dir)?];
-        // It fails when a single OST is inactive, with everything printed all the same.
+        // It fails if a single OST is inactive, although everything is printed.
         let said = tools.run(&line)?;
         let servers: Vec<Server> = said
             .out
@@ -119,7 +120,7 @@ filesystem_summary:     31457280    23958054    18000000  76% /scr
 
     #[test]
     fn inactive_and_full_osts_are_left_out() {
-        // Breaks if: OSTs are numbered by their line instead of their index.
+        // Breaks if: OSTs are numbered by line instead of index.
         let tools = Replay::new(&[("lfs df /scr/ck", 0, DF)]);
         let servers = Lustre.servers(&tools, Path::new("/scr/ck")).unwrap();
         let choices = choose(servers, None, 2.0).unwrap();

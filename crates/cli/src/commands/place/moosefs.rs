@@ -1,17 +1,20 @@
-//! MooseFS: storage classes. Tested against a real one (testbed/cluster/moosetest.py).
+//! Places files on MooseFS with storage classes. Tested against a real MooseFS
+//! (testbed/cluster/moosetest.py).
 //!
-//! How: `mfscli -SCS` lists the chunkservers with their labels (LABELS in mfschunkserver.cfg, letters from A to Z). A server
-//! is named by labels that no other server has all of: one letter, or several joined. A storage class `orcheck-LABELS`
-//! keeps one copy on such a server; `mfssetsclass` gives it to the directory, from which
-//! files and directories inherit it. `mfsfileinfo` says where the chunks of a file are.
+//! How: `mfscli -SCS` lists the chunkservers with their labels (LABELS in mfschunkserver.cfg,
+//! letters from A to Z). A server is identified by labels that no other server has in full: one
+//! letter, or several joined. A storage class `orcheck-LABELS` keeps one copy on such a server;
+//! `mfssetsclass` assigns it to the directory, from which files and directories inherit it.
+//! `mfsfileinfo` says where the chunks of a file are.
 //!
-//! A pinned file has one copy: a chunkserver that is lost takes it along. Replicas are Orcheck's (`peers`).
-//! While it is away or full, MooseFS puts new files on other servers: the strict mode of a class, which would refuse to,
-//! makes writers wait without end until the server is back, whatever the mount's time limits (3.0.117).
-//! Deleted files usually stay in MooseFS's trash for a day, which would keep the room of every old checkpoint: trash is
-//! switched off in pinned directories.
+//! A pinned file has one copy, which is lost with its chunkserver. Replicas are left to Orcheck
+//! (`peers`). While the chunkserver is away or full, MooseFS puts new files on other servers: the
+//! strict mode of a class, which would refuse, makes writers wait until the server is back,
+//! whatever the mount's time limits are (3.0.117). Deleted files usually stay in MooseFS's trash
+//! for a day and would keep occupying the space of every old checkpoint, so trash is switched off
+//! in pinned directories.
 //!
-//! Not here: labels; an administrator gives them.
+//! Not here: labels, which an administrator assigns.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -21,19 +24,19 @@ use orcheck_format::Result;
 use super::driver::{Driver, Server, strange, text};
 use super::tools::Tools;
 
-/// The port of a master for clients, where the mount names none.
+/// A master's port for clients, if the mount gives none.
 const MASTER_PORT: &str = "9421";
-/// Fields of a line about a connected chunkserver, at least: ip, port, id, labels, version, load, maintenance, chunks,
-/// used, total.
+/// Minimum number of fields in a line about a connected chunkserver: ip, port, id, labels, version,
+/// load, maintenance, chunks, used, total.
 const SERVER_FIELDS: usize = 10;
 
 /// A mounted MooseFS.
 pub struct MooseFs {
-    /// Host and port of its master, for clients.
+    /// Host and client port of its master.
     pub master: (String, String),
 }
 
-/// The master of a mount, if it is one of MooseFS.
+/// The master of a mount, if it is a MooseFS mount.
 pub fn master_of(source: &str, kind: &str) -> Option<(String, String)> {
     let known = ["fuse.mfs", "fuse.moosefs", "moosefs"].contains(&kind);
     let address = match source.strip_prefix("mfs#") {
@@ -103,10 +106,10 @@ impl Driver for MooseFs {
         made.map_err(|error| {
             error.next("making storage classes takes the flag 'admin' in mfsexports.cfg: let an administrator run this once")
         })?;
-        // -r: directories of jobs that were there before.
+        // -r: also existing directories of jobs.
         tools.good(&["mfssetsclass", "-r", &class, dir])?;
         tools.good(&["mfssettrashtime", "-r", "0", dir])?;
-        // The tools end with 0 also after some failures, so what counts is what is there now.
+        // The tools exit with 0 even after some failures, so the present state is what counts.
         let given = tools.good(&["mfsgetsclass", dir])?;
         if !given
             .lines()
@@ -148,7 +151,7 @@ impl Driver for MooseFs {
     }
 }
 
-/// The chunkservers in what `mfscli -SCS` printed. A disconnected one has a short line.
+/// The chunkservers in the output of `mfscli -SCS`. A disconnected one has a short line.
 fn chunkservers(out: &str) -> Result<Vec<Server>> {
     let mut found: Vec<(Server, BTreeSet<char>)> = Vec::new();
     for line in out.lines() {
@@ -211,7 +214,8 @@ fn chunkservers(out: &str) -> Result<Vec<Server>> {
     Ok(found.into_iter().enumerate().map(name).collect())
 }
 
-/// What `mfsscadmin list -l` says of a class: "orcheck-B : 1 ; admin_only: NO ; mode: STD ; ...".
+/// What `mfsscadmin list -l` reports about a class: "orcheck-B : 1 ; admin_only: NO ; mode: STD ;
+/// ...".
 fn definition<'a>(listed: &'a str, class: &str) -> Option<&'a str> {
     let mut lines = listed.lines();
     lines.find(|line| {
@@ -269,7 +273,7 @@ orcheck-B : 1 ; admin_only: NO ; mode: STD ; create_labels: [B] ; keep_labels: [
             .iter()
             .map(|one| (one.name.as_str(), one.handle.as_str(), one.down.is_some()))
             .collect();
-        // Breaks if: a letter that two servers have is taken for a name.
+        // Breaks if: a letter that two servers have counts as a name.
         assert_eq!(
             shown,
             [
@@ -282,7 +286,7 @@ orcheck-B : 1 ; admin_only: NO ; mode: STD ; create_labels: [B] ; keep_labels: [
         );
         assert_eq!(servers[0].free_bytes, Some(97_793_294_336 - 26_694_455_296));
         assert!(servers[3].down.as_deref().unwrap().contains("LABELS"));
-        // Two labels together, where neither is alone.
+        // Two labels together; neither is unique alone.
         let joined = SERVERS.replace("|A|", "|B,C|").replace("|-|3", "|B|3");
         let servers = chunkservers(&joined.replace("|B,D|", "|C|")).unwrap();
         assert_eq!(
@@ -340,7 +344,7 @@ orcheck-B : 1 ; admin_only: NO ; mode: STD ; create_labels: [B] ; keep_labels: [
                 &server,
             )
             .unwrap();
-        // Breaks if: what the tools have done is not read back.
+        // Breaks if: the effect of the tools is not read back.
         let mut unchanged = rest;
         unchanged[3].2 = &loose;
         assert!(
@@ -404,7 +408,7 @@ orcheck-B : 1 ; admin_only: NO ; mode: STD ; create_labels: [B] ; keep_labels: [
             master_of("mfs#mfsmaster", "fuse"),
             some("mfsmaster", "9421")
         );
-        // Breaks if: a mounted subfolder is taken for a part of the name.
+        // Breaks if: a mounted subfolder is mistaken for a part of the name.
         assert_eq!(
             master_of("mfs#mfsmaster/sub", "fuse"),
             some("mfsmaster", "9421")

@@ -1,12 +1,13 @@
-//! OrangeFS: directory hints. Tested against recorded command lines only.
+//! Places files on OrangeFS with directory hints. Tested only against recorded command lines.
 //!
-//! How: `pvfs2-statfs -m` lists the I/O servers with their room, in the order of the file system's configuration, by which
-//! the layout "list" counts them. `ofs_setdirhint` sets the extended attributes user.pvfs2.layout, server_list and
-//! num_dfiles of a directory, which new files follow; `pvfs2-viewdist` says on which servers a file is. Should the order be
-//! another one, the file that is looked at lies elsewhere, and that is an error.
+//! How: `pvfs2-statfs -m` lists the I/O servers with their room, in the order of the file system's
+//! configuration, by which the layout "list" counts them. `ofs_setdirhint` sets the extended
+//! attributes user.pvfs2.layout, server_list and num_dfiles of a directory, which new files follow;
+//! `pvfs2-viewdist` says on which servers a file is. Should the order be another one, the file that
+//! is looked at lies elsewhere, and that is an error.
 //!
-//! Not here: hints of directories below. Where a version does not hand them on, the probe, which lies in such a directory, is
-//! on other servers, and that is an error.
+//! Not here: hints of directories below. Where a version does not hand them on, the probe, which
+//! lies in such a directory, is on other servers, and that is an error.
 
 use std::path::Path;
 

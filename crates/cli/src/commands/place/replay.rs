@@ -1,4 +1,4 @@
-//! Tools for tests: command lines and what they printed, in the order in which they must be asked for.
+//! Replays tools for tests: command lines and their output, in the expected order.
 //!
 //! Not here: anything that runs.
 

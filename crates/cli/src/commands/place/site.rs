@@ -1,4 +1,5 @@
-//! A site's own driver: a program with the subcommands `servers`, `pin` and `where`; docs/placement.md has the interface.
+//! Runs a site's own driver, a program with the subcommands `servers`, `pin` and `where`;
+//! docs/placement.md describes the interface.
 //!
 //! Not here: anything about a file system.
 

@@ -1,12 +1,14 @@
-//! Runs the tools of a file system. The only place of this command where a process is started; tests replace it.
+//! Runs the tools of a file system. This is the only place of this command that starts a process;
+//! tests replace it.
 //!
 //! Invariants:
-//! 1. Every call has a deadline, after which the tool and what it started are killed; what does not die of that, or has made
-//!    itself independent, is left behind after a moment.
-//! 2. At most [`OUTPUT_BYTES`] of what a tool prints are kept.
-//! 3. No shell: arguments reach the tool as they are.
+//! 1. Every call has a deadline, after which the tool and everything it started are killed. A
+//!    process that does not die of that, or has made itself independent, is left behind after a
+//!    moment.
+//! 2. At most [`OUTPUT_BYTES`] of a tool's output are kept.
+//! 3. No shell is involved: arguments reach the tool unchanged.
 //!
-//! Not here: which tools, and what their output means.
+//! Not here: which tools, and the meaning of their output.
 
 use std::io::Read;
 use std::os::unix::process::CommandExt;
@@ -21,16 +23,16 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 /// Longest run of a tool.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Longest wait for a tool that was killed, and for the rest of what it printed.
+/// Longest wait for a killed tool, and for the rest of its output.
 const MOMENT: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(2);
-/// Most that is kept of what a tool prints: 10,000 servers in lines of 100 bytes.
+/// How much of a tool's output is kept: 10,000 servers in lines of 100 bytes.
 const OUTPUT_BYTES: u64 = 1 << 20;
 
-/// How a tool ended and what it printed.
+/// How a tool ended, and its output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Said {
-    /// Exit status; -1 when a signal ended it.
+    /// Exit status; -1 if a signal ended it.
     pub code: i32,
     /// Standard output.
     pub out: String,
@@ -43,13 +45,13 @@ pub trait Tools {
     /// Runs a program to its end.
     ///
     /// # Errors
-    /// NotFound where there is no such program; Unavailable when it does not end in time.
+    /// NotFound if there is no such program; Unavailable if it does not end in time.
     fn run(&self, line: &[&str]) -> Result<Said>;
 
     /// The standard output of a program that must succeed.
     ///
     /// # Errors
-    /// As [`Tools::run`]; Unavailable when it fails, with what it said.
+    /// As [`Tools::run`]; Unavailable if it fails, with its output.
     fn good(&self, line: &[&str]) -> Result<String> {
         let said = self.run(line)?;
         if said.code == 0 {
@@ -79,7 +81,7 @@ pub fn failed(line: &[&str], said: &Said) -> Error {
     ))
 }
 
-/// Real ones, as children of this process.
+/// Real tools, as children of this process.
 pub struct Children {
     clock: SystemClock,
     limit: Duration,
@@ -130,12 +132,12 @@ impl Tools for Children {
         let out = child.stdout.take().map(reader).transpose()?;
         let err = child.stderr.take().map(reader).transpose()?;
         let status = self.end_of(&mut child, self.limit);
-        // What it left behind holds the pipes open.
+        // Processes that it left behind hold the pipes open.
         if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
             let _ = kill_process_group(group, Signal::KILL);
         }
         if status.is_none() {
-            // In the middle of a call that hangs it does not die, and is waited for no longer.
+            // In the middle of a call that hangs it does not die; the wait ends here.
             let _ = self.end_of(&mut child, MOMENT);
         }
         let read = |text: Option<mpsc::Receiver<String>>| {
@@ -165,13 +167,13 @@ impl Tools for Children {
     }
 }
 
-/// What comes through a pipe, once it is closed.
+/// The data from a pipe, once it is closed.
 fn reader(mut pipe: impl Read + Send + 'static) -> Result<mpsc::Receiver<String>> {
     let (tell, text) = mpsc::channel();
     spawn("orcheck-tool", move || {
         let mut bytes = Vec::new();
         let _ = pipe.by_ref().take(OUTPUT_BYTES).read_to_end(&mut bytes);
-        // The rest is not wanted, but a full pipe would stop the tool.
+        // The rest is not needed, but a full pipe would stop the tool.
         let _ = std::io::copy(&mut pipe, &mut std::io::sink());
         // Nobody may be waiting any more.
         let _ = tell.send(String::from_utf8_lossy(&bytes).into_owned());
@@ -204,14 +206,14 @@ mod tests {
         );
         let error = tools.run(&["orcheck-no-such-tool"]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
-        // More than is kept, and a child that stays: neither stops it.
+        // More output than is kept, and a child that stays: neither stops it.
         let said = tools
             .run(&["sh", "-c", "head -c 3000000 /dev/zero; sleep 20 & exit 0"])
             .unwrap();
         assert_eq!((said.code, said.out.len() as u64), (0, OUTPUT_BYTES));
     }
 
-    // Breaks if: what a tool started, or left behind, is waited for.
+    // Breaks if: it waits for what a tool started or left behind.
     #[test]
     fn a_tool_that_hangs_is_not_waited_for() {
         let tools = Children {
@@ -221,7 +223,8 @@ mod tests {
         let scratch = Scratch::new("place-hangs");
         let fifo = scratch.path().join("gone");
         let fifo = fifo.display();
-        // It ends once the one that it leaves behind is in a session of its own, where no kill reaches it.
+        // It ends once the process that it leaves behind is in a session of its own, which no kill
+        // reaches.
         let leaves = format!(
             "mkfifo {fifo}; setsid sh -c 'echo >{fifo}; exec sleep 20' 2>&- & read x <{fifo}; exit 0"
         );

@@ -1,6 +1,8 @@
-//! `orcheck plan`: which levels of checkpoints a job on a machine takes, and how often.
+//! Recommends, for `orcheck plan`, which levels of checkpoints a job on a machine takes, and how
+//! often.
 //!
-//! Not here: where figures come from (`figures.rs`), what follows from them (`orcheck_planner::advice`), pictures (`pictures.rs`).
+//! Not here: the source of figures (`figures.rs`), the computation (`orcheck_planner::advice`),
+//! pictures (`pictures.rs`).
 
 use orcheck_format::{Error, Result};
 use orcheck_interval::Level;
@@ -17,10 +19,10 @@ use crate::output::{
     Failure, Outcome, count, draw_together, percent, plain, right, span, table, table_text,
 };
 
-/// Probabilities of survival that are told, percent.
+/// Probabilities of survival that are reported, percent.
 const PERCENTS: [f64; 3] = [90.0, 99.0, 99.9];
 
-/// What takes this many times the work is as good as never done.
+/// A job that takes this many times its work is as good as never done.
 const HOPELESS: f64 = 1000.0;
 
 /// Recommends.
@@ -126,7 +128,7 @@ fn of(figures: &Figures) -> (Machine, Task) {
     (machine, task)
 }
 
-/// No way gets on.
+/// The error that the job makes no progress in any way.
 fn hopeless(choices: &[Choice]) -> Error {
     let last = choices.iter().filter_map(|choice| choice.levels.0.last());
     let least = |of: &dyn Fn(&Level) -> f64| last.clone().map(of).fold(f64::INFINITY, f64::min);
@@ -150,7 +152,7 @@ fn hopeless(choices: &[Choice]) -> Error {
     .next(next)
 }
 
-/// The recommendation.
+/// The recommendation in words.
 fn words(choices: &[Choice], at: usize, work_s: f64) -> String {
     let choice = &choices[at];
     let interval = span(interval_s(choice));
@@ -224,7 +226,7 @@ fn options(choice: &Choice, machine: &Machine, task: &Task) -> String {
         lines.push("global = '/on/the/file/system'".to_owned());
     }
     match choice.way {
-        // What else is waited for is no part of what the triggers measure: so the interval is reported.
+        // The triggers do not measure other waits, so the interval is given.
         Way::Program => {
             lines.push(format!("every_s = {:.0}", interval_s(choice)));
             lines.push(
@@ -250,7 +252,7 @@ fn options(choice: &Choice, machine: &Machine, task: &Task) -> String {
     lines.iter().map(|line| format!("  {line}\n")).collect()
 }
 
-/// All ways, one a row.
+/// All ways, one per row.
 fn ways(choices: &[Choice], at: usize, work_s: f64) -> String {
     let mut shown = table(&[
         "levels",
@@ -263,7 +265,8 @@ fn ways(choices: &[Choice], at: usize, work_s: f64) -> String {
     ]);
     for (number, choice) in choices.iter().enumerate() {
         let mark = if number == at { " *" } else { "" };
-        // Each level in a line of its own, beside its times: a terminal is too narrow for all in one.
+        // Each level in a line of its own, beside its times: a terminal is too narrow for all in
+        // one.
         let name = name_of(choice.way) + mark;
         let mut cells = vec![plain(name.replace(", ", ",\n"))];
         let each = |of: &dyn Fn(&Level) -> f64| {
@@ -306,7 +309,7 @@ fn ways(choices: &[Choice], at: usize, work_s: f64) -> String {
     )
 }
 
-/// How many nodes may be lost at once, with as many replicas as there may be.
+/// How many nodes may be lost at once, for each possible number of replicas.
 fn survival(machine: &Machine, task: &Task) -> Result<(Option<String>, Value)> {
     let mut rows = Vec::new();
     if machine.disk.is_some() {
@@ -384,7 +387,7 @@ fn document_of(choice: &Choice, work_s: f64) -> Value {
     })
 }
 
-/// The machines that are known.
+/// The known machines.
 fn list() -> std::result::Result<Outcome, Failure> {
     let (mut text, mut documents) = (String::new(), Vec::new());
     for (name, figures) in presets()? {

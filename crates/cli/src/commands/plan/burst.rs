@@ -1,7 +1,9 @@
-//! `orcheck plan burst`: how long a burst of checkpoints takes, and how that compares with what was measured.
+//! Implements `orcheck plan burst`: how long a burst of checkpoints takes, compared with
+//! measurements.
 //!
 //! Invariants:
-//! 1. A parameter is what the file says, or the default, and then what `--set` says; the document has all of them.
+//! 1. A parameter comes from the file, or else from the defaults; `--set` overrides it. The JSON
+//!    document has all of them.
 //!
 //! Not here: the model (`orcheck_planner::contention`), result files (`result.rs`).
 
@@ -100,7 +102,7 @@ fn forecast(args: &BurstArgs) -> Result<(String, Value)> {
     Ok((text, document))
 }
 
-/// What was measured, and what the model says of it.
+/// The measurements, and the model's results for them.
 fn compare(path: &Path, set: &[String]) -> Result<(String, Value)> {
     let mut text = String::new();
     let mut setups = Vec::new();
@@ -166,7 +168,7 @@ fn compare(path: &Path, set: &[String]) -> Result<(String, Value)> {
     Ok((text, json!({ "setups": setups })))
 }
 
-/// Parameters with what `--set` says in their place.
+/// The parameters with those of `--set`.
 fn changed(parameters: &Parameters, set: &[String]) -> Result<Parameters> {
     let mut parameters = parameters.clone();
     let mut document = json!(parameters);
@@ -198,7 +200,7 @@ fn changed(parameters: &Parameters, set: &[String]) -> Result<Parameters> {
             }
             false => json!(number),
         };
-        // One at a time, for serde does not say which one does not fit.
+        // One at a time, because serde does not say which one does not fit.
         parameters =
             serde_json::from_value(document.clone()).map_err(|error| refused(error.to_string()))?;
     }

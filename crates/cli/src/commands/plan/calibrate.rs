@@ -1,15 +1,17 @@
-//! `orcheck plan calibrate`: the figures of this machine that a few seconds of work can measure.
+//! Implements `orcheck plan calibrate`, which measures figures of this machine in a few seconds.
 //!
-//! How: as F. Shahzad et al. (IPDPS Workshops 2013) do. All processors move memory, a fixed number of times, twice as long as a
-//! checkpoint takes until it is safe: without a checkpoint, with one at the beginning, and without again. What the middle one
-//! takes longer, at the bandwidth of its neighbours, by the bytes of the checkpoint, is m. Without anything beside them,
-//! checkpoints give the rates of copies and of the directory.
+//! How: as F. Shahzad et al. (IPDPS Workshops 2013) do. All processors move memory, a fixed number
+//! of times, for twice as long as a checkpoint takes until it is safe: without a checkpoint, with
+//! one at the beginning, and without again. The extra time of the middle run, at the bandwidth of
+//! its neighbours, divided by the bytes of the checkpoint, is m. Checkpoints with nothing else
+//! running give the rates of copies and of the directory.
 //!
 //! Invariants:
-//! 1. What noise hides is not told as a figure.
-//! 2. Nothing is left in the directories, when SIGINT or SIGTERM asks to end either.
+//! 1. A figure that noise hides is not reported.
+//! 2. Nothing is left in the directories, even if SIGINT or SIGTERM asks to end.
 //!
-//! Not here: what follows from the figures (`advice.rs`), a solver's loss by a checkpoint (`bench-lbm`).
+//! Not here: the use of the figures (`advice.rs`), the loss of a solver by a checkpoint
+//! (`bench/lbm`).
 
 use std::path::Path;
 use std::time::Duration;
@@ -30,18 +32,19 @@ use crate::args::CalibrateArgs;
 use crate::output::{Failure, Outcome, plain, right, table, table_text};
 use crate::{exit, stop};
 
-/// Arrays that are moved, bytes of each of the two: far more than caches hold.
+/// Size of each of the two arrays that are moved: far more than caches hold.
 const ARRAY_BYTES: usize = 256 << 20;
 const CHUNK_BYTES: u64 = 4 << 20;
 /// The figure that one node cannot measure.
 const SHARED: &str = "shared_write_gb_s";
 /// Longest wait for a checkpoint.
 const LONG: Duration = Duration::from_secs(600);
-/// How much longer than a flush with nothing beside it a window is, and by what share of it a flush may end after it.
+/// Length of a window relative to a flush with nothing else running, and the share of it by which a
+/// flush may end after it.
 const WINDOW: f64 = 2.0;
 const LATE: f64 = 0.02;
 
-/// A figure as it was measured, in order of size.
+/// Measurements of a figure, sorted.
 struct Measured {
     name: &'static str,
     what: &'static str,
@@ -68,7 +71,7 @@ impl Measured {
 }
 
 /// # Errors
-/// Invalid where the state, the pool and what is moved beside them do not fit into memory.
+/// Invalid if the state, the pool and the moved arrays do not fit into memory.
 fn check_room(gb: f64) -> Result<()> {
     let (needed, usable) = (
         2.0 * gb * 1e9 + 2.0 * ARRAY_BYTES as f64,
@@ -85,7 +88,7 @@ fn check_room(gb: f64) -> Result<()> {
     )))
 }
 
-/// Ends with an error once somebody asked this process to stop: directories are cleared then.
+/// Fails once somebody has asked this process to stop: directories are then cleared.
 fn go_on() -> Result<()> {
     match stop::requested() {
         None => Ok(()),
@@ -121,7 +124,7 @@ pub fn run(args: &CalibrateArgs) -> std::result::Result<Outcome, Failure> {
         documents
             .push(json!({ "figure": figure.name, "median": median, "samples": figure.sorted }));
         if figure.name == SHARED {
-            // All nodes together get more, or less each: nobody measured that here.
+            // All nodes together get more, or each gets less: nobody measured that here.
             lines.push(format!(
                 "# {SHARED} = {median:.3} is what one node gets alone"
             ));
@@ -157,7 +160,7 @@ pub fn run(args: &CalibrateArgs) -> std::result::Result<Outcome, Failure> {
     })
 }
 
-/// What a directory takes, and with `beside` what moves memory beside that.
+/// Measures a directory and, with `beside`, the effect of moving memory at the same time.
 fn of_place(
     args: &CalibrateArgs,
     name: &'static str,
@@ -168,7 +171,7 @@ fn of_place(
     let own = format!("orcheck-calibrate-{}", std::process::id());
     let scratch = above.child(&own, true)?;
     let measured = measure(args, name, scratch.as_ref(), beside);
-    // What was measured counts, but what is left behind has to be known too.
+    // The measurements count, but what is left behind has to be known too.
     let cleared = clear(scratch.as_ref()).and_then(|()| above.remove_child(&own));
     let measured = measured?;
     cleared?;
@@ -221,7 +224,7 @@ fn measure(
     Ok(all)
 }
 
-/// B_M and m, where a checkpoint takes so long until it is safe.
+/// B_M and m, for checkpoints that take this long until they are safe.
 fn moved_beside(
     args: &CalibrateArgs,
     program: &mut Program,
@@ -240,7 +243,7 @@ fn moved_beside(
         let swept = SystemClock.now();
         program.settle()?;
         let late_s = SystemClock.now().saturating_sub(swept).as_secs_f64();
-        // What was not safe when the window ended is no measurement.
+        // If the checkpoint was not safe when the window ended, the measurement does not count.
         with_s.push((late_s < LATE * took_s).then_some(took_s));
         none_s.push(mover.sweep(sweeps, || Ok(()))?);
     }
@@ -274,7 +277,7 @@ struct Program {
 
 impl Program {
     fn open(dir: &Path, state: &mut [u8]) -> Result<Self> {
-        // One snapshot and what belongs to it.
+        // One snapshot and its records.
         let chunks = (state.len() as u64).div_ceil(CHUNK_BYTES) + 4;
         let path = dir
             .to_str()
@@ -319,7 +322,7 @@ impl Program {
     }
 }
 
-/// Two arrays for each processor, one of which is computed from the other.
+/// Two arrays for each processor; one is computed from the other.
 struct Mover(Vec<(Vec<f64>, Vec<f64>)>);
 
 impl Mover {
@@ -333,7 +336,7 @@ impl Mover {
         )
     }
 
-    /// Bytes that one sweep reads and writes.
+    /// Number of bytes that one sweep reads and writes.
     fn sweep_bytes(&self) -> f64 {
         self.0
             .iter()
@@ -341,7 +344,8 @@ impl Mover {
             .sum()
     }
 
-    /// This many sweeps by all processors, and something at the beginning of them; seconds.
+    /// Runs this many sweeps on all processors, and `beside` at their beginning; returns the
+    /// seconds.
     fn sweep(&mut self, sweeps: u32, beside: impl FnOnce() -> Result<()>) -> Result<f64> {
         let begun = SystemClock.now();
         std::thread::scope(|scope| {
@@ -369,7 +373,7 @@ impl Mover {
     }
 }
 
-/// Removes all that is in a directory.
+/// Removes everything in a directory.
 fn clear(dir: &dyn Dir) -> Result<()> {
     for entry in dir.list()? {
         if entry.is_dir {

@@ -2,7 +2,7 @@
 
 use orcheck_planner::advice::{Choice, Way};
 
-/// What a way is called.
+/// The name of a way.
 pub fn name_of(way: Way) -> String {
     match way {
         Way::Program => "program, global".to_owned(),
@@ -19,7 +19,7 @@ pub fn interval_s(choice: &Choice) -> f64 {
     found.map_or(f64::INFINITY, |found| found.pattern.interval_s)
 }
 
-/// The share of the time that goes into checkpoints that count.
+/// The fraction of the time that goes into checkpoints that count.
 pub fn checkpoints(choice: &Choice) -> f64 {
     let last = choice
         .levels

@@ -1,9 +1,11 @@
-//! The figures of a machine and a job: from a preset, a file and flags, one over the other, each with where it is from.
+//! Gathers the figures of a machine and a job: from a preset, a file and flags, in increasing
+//! priority, each with its origin.
 //!
 //! Invariants:
-//! 1. Every figure that is used is shown with its origin; none is made up: what is missing is an error that names all of it.
+//! 1. Every figure that is used is shown with its origin. None is made up: an error names
+//!    everything that is missing.
 //!
-//! Not here: what follows from them (`advice.rs`).
+//! Not here: the use of the figures (`advice.rs`).
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -30,7 +32,7 @@ const PRESETS: [(&str, &str); 8] = [
     ("summit", include_str!("presets/summit.toml")),
 ];
 
-/// Figures that there is a usual value for.
+/// Figures that have a usual value.
 const DEFAULTS: [(&str, f64, &str); 4] = [
     ("memory_passes", 7.0, "the most that Shahzad et al. found"),
     ("work", 86_400.0, "a day"),
@@ -38,7 +40,7 @@ const DEFAULTS: [(&str, f64, &str); 4] = [
     ("shared_percent", 100.0, "all of it"),
 ];
 
-/// Least and most of each figure.
+/// Range of each figure.
 const RANGES: [(&str, f64, f64); 22] = [
     ("machine_nodes", 1.0, 1e7),
     ("nodes", 1.0, 1e7),
@@ -64,7 +66,7 @@ const RANGES: [(&str, f64, f64); 22] = [
     ("system_mtbf", 1e-6, f64::INFINITY),
 ];
 
-/// Without which nothing can be said, and what they are.
+/// The figures without which nothing can be computed, with descriptions.
 const NEEDED: [(&str, &str); 6] = [
     ("memory_gb_s", "GB/s of a node's memory"),
     ("network_gb_s", "GB/s of a node's network"),
@@ -85,7 +87,7 @@ struct Described {
     sources: BTreeMap<String, String>,
 }
 
-/// A figure, and where it is from.
+/// A figure and its origin.
 #[derive(Debug, Clone)]
 pub struct Figure {
     pub value: f64,
@@ -96,15 +98,15 @@ pub struct Figure {
 #[derive(Debug, Default)]
 pub struct Figures {
     pub of: BTreeMap<String, Figure>,
-    /// What the preset or the file says of itself.
+    /// The description in the preset or the file.
     pub about: String,
 }
 
 impl Figures {
-    /// Those that were asked for.
+    /// The figures for these arguments.
     ///
     /// # Errors
-    /// Invalid, naming the flag or the key, the value and the range; for what is missing, all of it.
+    /// Invalid, naming the flag or the key, the value and the range, or everything that is missing.
     pub fn gather(args: &AdviceArgs) -> Result<Self> {
         let mut figures = Self::default();
         let described = args
@@ -157,14 +159,14 @@ impl Figures {
             figures.otherwise("node_gb", rank_gb * ranks, "by its ranks");
         }
         figures.check()?;
-        // What nobody says is taken never to happen, and that is shown.
+        // Without a figure, failures of that kind are assumed never to happen, which is shown.
         for name in ["process_mtbf", "together_mtbf", "system_mtbf"] {
             figures.otherwise(name, f64::INFINITY, "assumed: nothing was given");
         }
         Ok(figures)
     }
 
-    /// Takes figures over those that are there.
+    /// Overrides existing figures with these.
     fn take(
         &mut self,
         machine: &MachineFigures,
@@ -200,7 +202,7 @@ impl Figures {
         self.of.get(name).map(|figure| figure.value)
     }
 
-    /// One that is there, because [`Self::gather`] saw to it.
+    /// A figure that exists, because [`Self::gather`] made sure of it.
     #[must_use]
     pub fn known(&self, name: &str) -> f64 {
         self.value(name).unwrap_or(f64::NAN)
@@ -267,7 +269,7 @@ impl Figures {
         Ok(())
     }
 
-    /// Figures that say nothing without another one.
+    /// Checks figures that mean nothing without another one.
     fn check_pairs(&self) -> Result<()> {
         let has = |name: &str| self.of.contains_key(name);
         if has("rank_gb") && !has("ranks_per_node") {
@@ -294,7 +296,8 @@ impl Figures {
     }
 }
 
-/// The fields that are set. In TOML, unlike JSON, what is no number stays, to be refused.
+/// The fields that are set. Unlike JSON, TOML keeps values that are not numbers, which are then
+/// refused.
 fn numbers(of: &impl Serialize) -> toml::Table {
     toml::Table::try_from(of).unwrap_or_default()
 }
@@ -347,10 +350,11 @@ fn parse(text: &str) -> std::result::Result<Described, String> {
     Ok(described)
 }
 
-/// Every preset with its figures: name, what it is, and for each figure its value and source.
+/// Every preset with its figures: its name and description, and the value and source of each
+/// figure.
 ///
 /// # Errors
-/// Internal: a preset that cannot be read.
+/// Internal: an unreadable preset.
 pub fn presets() -> Result<Vec<(&'static str, Figures)>> {
     let figures = |(name, _): (&'static str, &str)| {
         let preset = preset(name)?;
@@ -370,7 +374,7 @@ pub fn presets() -> Result<Vec<(&'static str, Figures)>> {
 mod tests {
     use super::*;
 
-    // Breaks if: a preset cannot be read, has a figure without a source, or one out of its range.
+    // Breaks if: a preset is unreadable, or has a figure without a source or out of range.
     #[test]
     fn every_figure_of_a_preset_has_a_source() {
         for (name, figures) in presets().unwrap() {

@@ -1,4 +1,4 @@
-//! `orcheck plan interval`: how often to take checkpoints.
+//! Implements `orcheck plan interval`: how often to take checkpoints.
 //!
 //! Not here: the rules (`orcheck_interval::single`).
 
@@ -14,7 +14,7 @@ use crate::exit;
 use crate::output::{Failure, Outcome, percent, plain, right, span, table, table_text};
 use crate::picture::draw;
 
-/// A name, levels, and how often which of them.
+/// A name, levels, and how often each is used.
 type Named = (String, Levels, Pattern);
 
 /// Computes the intervals.
@@ -127,7 +127,7 @@ fn single(args: &IntervalArgs, checkpoint_s: f64) -> Result<(String, Value, Name
     Ok((text, document, ("checkpoints".to_owned(), levels, pattern)))
 }
 
-/// What to do, and what it comes to.
+/// What to do, and its result.
 fn recommendation(args: &IntervalArgs, single: &Single, rules: &str) -> String {
     let best_s = single.best_s();
     let efficiency = single.efficiency(best_s);
@@ -146,7 +146,7 @@ fn recommendation(args: &IntervalArgs, single: &Single, rules: &str) -> String {
     if best_s < args.job.work {
         return text;
     }
-    // Begun again with each failure, as one segment that ends with the work.
+    // Begun again with each failure, like one segment that ends with the work.
     let whole = Single {
         checkpoint_s: 0.0,
         ..*single
@@ -159,7 +159,7 @@ fn recommendation(args: &IntervalArgs, single: &Single, rules: &str) -> String {
 }
 
 /// # Errors
-/// Invalid for two levels of one name.
+/// Invalid if two levels have the same name.
 pub fn check_names(job: &JobArgs) -> Result<()> {
     let names: BTreeSet<&str> = job.levels.iter().map(|named| named.name.as_str()).collect();
     if names.len() == job.levels.len() {

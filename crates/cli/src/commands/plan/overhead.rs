@@ -1,4 +1,4 @@
-//! `orcheck plan overhead`: what checkpoints cost a run in which nothing fails.
+//! Implements `orcheck plan overhead`: what checkpoints cost a run without failures.
 //!
 //! Not here: the model (`orcheck_interval::overhead`).
 

@@ -1,4 +1,4 @@
-//! What is shown in the pictures of `orcheck plan`.
+//! Defines the contents of the pictures of `orcheck plan`.
 //!
 //! Not here: how it is drawn (`picture.rs`).
 
@@ -15,25 +15,27 @@ use super::threads::spread;
 use crate::output::{count, span};
 use crate::picture::{Axis, Bars, Curve, Lines, Panel, draw};
 
-/// How far below the lowest of the best efficiencies is shown.
+/// How far below the lowest of the best efficiencies the axis reaches.
 const SHOWN_BELOW: f64 = 0.1;
 /// Points of a curve.
 const POINTS: u32 = 120;
-/// Runs that the causes of waste are the mean of, and the most segments that they have together.
+/// Number of runs over which the causes of waste are averaged, and the maximum number of segments
+/// in all of them.
 const RUNS: u64 = 200;
 const SEGMENTS_MAX: f64 = 4e6;
-/// Failures that a timeline shows; more cannot be told apart.
+/// Number of failures that a timeline shows; more cannot be distinguished.
 const FAILURES_SHOWN: usize = 60;
 
 /// What was drawn of a recommendation.
 pub struct Drawn {
-    /// A run could not be followed.
+    /// Whether a run could not be simulated.
     pub left_out: bool,
     /// The bars: ways, and shares of all the time by cause.
     pub waste: Vec<(String, Vec<f64>)>,
 }
 
-/// All of a recommendation: efficiency by interval, waste by cause, survival by losses, one run.
+/// The panels of a recommendation: efficiency by interval, waste by cause, survival by losses, one
+/// run.
 pub fn advice(
     path: &Path,
     choices: &[Choice],
@@ -99,7 +101,8 @@ pub fn advice(
     })
 }
 
-/// Whether there is a curve for it: of those with replicas the recommended one, and the best that has the file system as well.
+/// Whether there is a curve for it: among those with replicas, the recommended one and the best one
+/// that also uses the file system.
 fn is_drawn(choices: &[Choice], number: usize, at: usize) -> bool {
     let better = |other: &Choice| other.efficiency() > choices[number].efficiency();
     match choices[number].way {
@@ -111,12 +114,12 @@ fn is_drawn(choices: &[Choice], number: usize, at: usize) -> bool {
     }
 }
 
-/// A job with these checkpoints; `None` for one that never gets on, or that cannot be followed.
+/// A job with these checkpoints; `None` if it makes no progress, or cannot be simulated.
 fn job(choice: &Choice, work_s: f64) -> Option<Job> {
     let found = choice.found.as_ref().ok()?;
     let (mut levels, mut pattern) = (choice.levels.clone(), found.pattern.clone());
     if choice.from_nothing_mtbf_s.is_finite() {
-        // One more level, without a checkpoint but the beginning.
+        // One more level, whose only checkpoint is the beginning.
         let below = levels.0.last().copied()?;
         levels.0.push(Level {
             mtbf_s: choice.from_nothing_mtbf_s,
@@ -134,7 +137,7 @@ fn job(choice: &Choice, work_s: f64) -> Option<Job> {
     job.check().is_ok().then_some(job)
 }
 
-/// Shares of all the time in the mean of some runs: checkpoints, done again, restarts.
+/// Shares of all the time, averaged over some runs: checkpoints, repeated work, restarts.
 fn waste(job: &Job) -> Result<Vec<f64>> {
     let segments = (job.work_s / job.pattern.interval_s).max(1.0);
     let runs = (SEGMENTS_MAX / segments).clamp(1.0, RUNS as f64) as u64;
@@ -148,8 +151,9 @@ fn waste(job: &Job) -> Result<Vec<f64>> {
     Ok(shares(&lives))
 }
 
-/// The waste of a way as the table has it, from the formulas, and divided by causes: only how what is neither work nor a
-/// checkpoint is divided comes from runs. A few hundred runs may meet a rare failure too often or never.
+/// The waste of a way as in the table, from the formulas, divided by causes. Only the division of
+/// the time that is neither work nor checkpoints comes from runs. A few hundred runs may meet a
+/// rare failure too often or never.
 fn of_table(choice: &Choice, shares: &[f64]) -> Vec<f64> {
     // Breaks if: the sum comes from the runs too; bars would be longer than the table says.
     let waste = 1.0 - choice.efficiency();
@@ -163,7 +167,7 @@ fn of_table(choice: &Choice, shares: &[f64]) -> Vec<f64> {
     vec![checkpoints, rest * of_lost, rest * (1.0 - of_lost)]
 }
 
-/// Shares of all the time of these runs: checkpoints, done again, restarts.
+/// Shares of all the time of these runs: checkpoints, repeated work, restarts.
 pub fn shares(lives: &[Life]) -> Vec<f64> {
     let sum = |of: &dyn Fn(&Life) -> f64| lives.iter().map(of).sum::<f64>();
     let total_s = sum(&|life| life.total_s);
@@ -186,12 +190,12 @@ pub fn causes(title: &str, rows: Vec<(String, Vec<f64>)>) -> Panel {
     })
 }
 
-/// How efficient checkpoints of one kind are, by their interval.
+/// The efficiency of checkpoints of one kind, by their interval.
 pub struct Efficiency<'a> {
     pub name: String,
     /// The best interval, seconds.
     pub best_s: f64,
-    /// The share of the time that computes what counts; `None` for an interval that cannot be.
+    /// The fraction of the time that is useful computing; `None` for an impossible interval.
     pub of: Box<dyn Fn(f64) -> Option<f64> + 'a>,
 }
 
@@ -202,7 +206,7 @@ pub fn by_interval(title: &str, of: &[Efficiency<'_>]) -> Panel {
     let high = (all_s().fold(0.0, f64::max) * 8.0).ln();
     let best = |one: &Efficiency<'_>| Some((one.best_s, (one.of)(one.best_s)?));
     let best: Vec<(f64, f64)> = of.iter().filter_map(best).collect();
-    // What is far below all of them is left out: beside it they would look alike.
+    // Values far below all of them are left out: beside those, all others would look alike.
     let least = best.iter().map(|&(_, efficiency)| efficiency);
     let floor = (least.fold(1.0, f64::min) - SHOWN_BELOW).max(0.0);
     let mut curves = Vec::new();
@@ -229,7 +233,7 @@ pub fn by_interval(title: &str, of: &[Efficiency<'_>]) -> Panel {
     })
 }
 
-/// Survival by losses, until it is unlikely; nothing where only trials tell.
+/// Survival by losses, until it is unlikely; `None` if only trials can tell.
 ///
 /// # Errors
 /// As [`Setup::exact`].
@@ -267,7 +271,8 @@ pub fn by_losses(title: &str, setups: &[(String, Setup)]) -> Result<Option<Panel
     }))
 }
 
-/// How far a run was when: it falls back with each failure, and stands while it restarts.
+/// The progress of a run over time: it falls back with each failure, and stands still during a
+/// restart.
 pub fn timeline(title: &str, work_s: f64, life: &Life, names: &[impl AsRef<str>]) -> Panel {
     let shown = &life.events[..life.events.len().min(FAILURES_SHOWN)];
     let (mut done, mut struck) = (vec![(0.0, 0.0)], vec![Vec::new(); names.len()]);

@@ -1,9 +1,9 @@
-//! The key `model` of a result file of `bench-contention`: parameters, and bursts that were measured.
+//! Reads the key `model` of a result file of `bench-contention`: parameters, and measured bursts.
 //!
 //! Invariants:
-//! 1. Whatever the file holds, what is wrong with it is an error that names the file and the place in it.
+//! 1. Whatever the file holds, an error names the file and the place in it.
 //!
-//! Not here: which values are in their range (`orcheck_planner::contention`).
+//! Not here: the ranges of values (`orcheck_planner::contention`).
 
 use std::path::Path;
 
@@ -48,10 +48,10 @@ fn setup(model: Value, at: &str) -> std::result::Result<Calibration, String> {
     if !model.is_object() {
         return Err(format!("{at}: expected an object, found {}", kind(&model)));
     }
-    // Serde tells the type that it expected, and not where: so each field is tried by itself.
+    // Serde reports the expected type, but not where: so each field is tried separately.
     let template = json!(Parameters::default());
     for (table, fields) in template.as_object().into_iter().flatten() {
-        // The only table that may be left out.
+        // The only table that may be omitted.
         let Some(found) = model.get(table) else {
             match table == "fixed" {
                 true => continue,
@@ -85,7 +85,7 @@ fn setup(model: Value, at: &str) -> std::result::Result<Calibration, String> {
     serde_json::from_value(model).map_err(|error| format!("{at}: {error}"))
 }
 
-/// Whether a case has all fields, of the types that they should have.
+/// Checks that a case has all fields, of the right types.
 fn check_case(case: &Value, at: &str) -> std::result::Result<(), String> {
     if !case.is_object() {
         return Err(format!("{at}: expected an object, found {}", kind(case)));

@@ -1,4 +1,4 @@
-//! `orcheck plan simulate`: how long a job takes with failures, run by run.
+//! Implements `orcheck plan simulate`: how long a job takes with failures, run by run.
 //!
 //! Not here: the runs (`orcheck_planner::life`).
 
@@ -20,7 +20,8 @@ use crate::picture::draw;
 
 /// Largest trace.
 const TRACE_LIMIT_BYTES: u64 = 64 << 20;
-/// Standard deviations of the mean that its 95 % interval reaches to, and the fewest runs for which that holds.
+/// Half-width of the 95 % interval of the mean in standard deviations, and the minimum number of
+/// runs for which it is valid.
 const SIGMAS: f64 = 1.96;
 const RUNS_LEAST: usize = 30;
 
@@ -186,7 +187,7 @@ fn summary(args: &SimulateArgs, names: &[String], job: &Job, lives: &[Life]) -> 
         ("done again", mean(&|life| life.lost_s)),
         ("restarts", mean(&|life| life.restarts_s)),
     ];
-    // With other failures than at random there is no formula.
+    // There is a formula only for random failures.
     let formula = matches!(job.failures, Failures::Exponential)
         .then(|| job.levels.efficiency(&job.pattern).ok());
     let expected_s = formula.flatten().map(|efficiency| job.work_s / efficiency);
@@ -215,7 +216,7 @@ fn summary(args: &SimulateArgs, names: &[String], job: &Job, lives: &[Life]) -> 
     }
     let formula_text =
         expected_s.map_or_else(String::new, |s| format!(" The formula says {}.", span(s)));
-    // Of few runs neither the mean nor its spread is near a normal distribution.
+    // With few runs, the distribution of the mean is not close to normal.
     let interval = (lives.len() >= RUNS_LEAST)
         .then(|| ((total_s - spread_s).max(job.work_s), total_s + spread_s));
     let interval_text = interval.map_or_else(String::new, |(low_s, high_s)| {

@@ -1,7 +1,7 @@
-//! `orcheck plan survival`: how many losses a job outlives, and how likely.
+//! Implements `orcheck plan survival`: how many losses a job survives, and how likely.
 //!
 //! Invariants:
-//! 1. What is exact and what is from trials is told apart, trials with their interval.
+//! 1. Exact results and trials are distinguished, trials with their interval.
 //! 2. The same seed gives the same figures, on any number of processors.
 //!
 //! Not here: the computations (`orcheck_planner`).
@@ -23,11 +23,11 @@ use crate::picture::draw;
 
 /// Confidence that all comparisons of trials with exact probabilities together give no false alarm.
 const FAMILY: f64 = 0.999;
-/// Confidence of an interval of trials that stand alone.
+/// Confidence of an interval of trials alone.
 const CONFIDENCE: f64 = 0.95;
-/// Most curves of a picture, as many as there are colours.
+/// Maximum number of curves in a picture: the number of colours.
 const CURVES_MAX: usize = 8;
-/// Trials where nothing else tells, unless said otherwise.
+/// Number of trials if nothing else is possible, unless given.
 const TRIALS: u64 = 100_000;
 
 /// Computes what was asked for.
@@ -50,7 +50,7 @@ pub fn run(args: &SurvivalArgs) -> std::result::Result<Outcome, Failure> {
     })
 }
 
-/// Survival by losses, of all that was asked for.
+/// Survival by losses, for all combinations of the arguments.
 fn picture(args: &SurvivalArgs, path: &Path) -> Result<()> {
     let setups: Vec<(String, Setup)> = setups(args)?
         .into_iter()
@@ -69,7 +69,7 @@ fn picture(args: &SurvivalArgs, path: &Path) -> Result<()> {
     draw(path, &[panel])
 }
 
-/// The document's table, entry by entry.
+/// The paper's table, entry by entry.
 // tidy: long because it is one report, from the figures to the text and the document
 fn table_1(args: &SurvivalArgs) -> Result<(String, Value)> {
     let mut heads = vec!["nodes".to_owned(), "replicas".to_owned()];
@@ -93,7 +93,7 @@ fn table_1(args: &SurvivalArgs) -> Result<(String, Value)> {
             cells.push(right(format!("{found} {mark} {expected}")));
             let mut entry = json!({ "nodes": nodes, "replicas": replicas, "percent": percent, "allowed": found, "reported": expected });
             if let Some(trials) = args.trials {
-                // Where nothing can be gone yet, trials tell nothing: one more is lost.
+                // Where nothing can be gone yet, trials say nothing: lose one more.
                 let lost = found.max(replicas + 1).min(nodes);
                 let exact = exactly(setup.exact(lost)?)?;
                 let found = try_out(setup, lost, args.seed, trials)?;
@@ -149,7 +149,7 @@ fn exactly<T>(found: Option<T>) -> Result<T> {
     found.ok_or_else(|| Error::internal("no exact survival of random replicas"))
 }
 
-/// Most losses that are survived with this many percent.
+/// The maximum number of losses that are survived with these probabilities.
 fn allowed(args: &SurvivalArgs) -> Result<(String, Value)> {
     let mut heads = vec!["nodes".to_owned(), "with".to_owned()];
     heads.extend(args.percent.iter().map(|percent| format!("{percent} %")));
@@ -240,7 +240,7 @@ fn likely(args: &SurvivalArgs) -> Result<(String, Value)> {
     Ok((text, document_of(args, documents)))
 }
 
-/// Six digits, and where these are all nines how much is missing, as far as rounding lets one tell.
+/// Six digits; if these are all nines, how much is missing, as far as rounding permits.
 fn shown_probability(probability: f64, rounding: f64) -> String {
     match 1.0 - probability {
         0.0 => "1".to_owned(),
@@ -266,7 +266,7 @@ fn trials_document(found: Found) -> Value {
     json!({ "trials": found.trials, "survived": found.survived, "low": low, "high": high })
 }
 
-/// All that was asked for, each with the flags that it is from.
+/// All combinations of the arguments, each with the flags that it comes from.
 fn setups(args: &SurvivalArgs) -> Result<Vec<(Setup, &How, String)>> {
     let mut setups = Vec::new();
     for &nodes in &args.nodes {
@@ -291,7 +291,7 @@ fn setups(args: &SurvivalArgs) -> Result<Vec<(Setup, &How, String)>> {
     Ok(setups)
 }
 
-/// Most losses that trials survive with this share.
+/// The maximum number of losses that this share of trials survives.
 fn tried_out(setup: Setup, probability: f64, args: &SurvivalArgs) -> Result<u32> {
     let (mut enough, mut too_many) = (0, setup.units() + 1);
     while too_many - enough > 1 {

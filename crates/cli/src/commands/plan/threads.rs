@@ -1,9 +1,10 @@
-//! Work in numbered pieces, on all processors.
+//! Runs numbered pieces of work on all processors.
 //!
 //! Invariants:
-//! 1. The results come in the order of the pieces, whoever did which: sums of them are the same on any machine.
+//! 1. The results are in the order of the pieces, whichever thread computed them: sums of them are
+//!    the same on any machine.
 //!
-//! Not here: what the pieces are.
+//! Not here: the contents of the pieces.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -26,7 +27,7 @@ pub fn spread<T: Send>(count: u64, piece: impl Fn(u64) -> T + Sync) -> Result<Ve
     };
     let helpers = (cpuset().len() as u64).min(count).saturating_sub(1);
     let mut all = std::thread::scope(|scope| {
-        // Fewer threads than asked for are slower, and nothing else.
+        // Fewer threads than requested are slower, and nothing else.
         let started = (0..helpers).map_while(|_| spawn_scoped(scope, "orcheck-plan", work).ok());
         let threads: Vec<_> = started.collect();
         let mut all = work();

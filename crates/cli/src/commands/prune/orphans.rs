@@ -1,12 +1,12 @@
-//! Containers without a commit record: a run is writing them, or a killed run left them.
+//! Reports containers without a commit record, which a run is writing or a killed run left.
 //!
-//! They are told, and never removed from here: whether their run has ended, and whether their record lies in a directory that
-//! was not given, cannot be known from outside. The next run of the job removes what killed runs left before it writes its
-//! first container.
+//! They are reported and never removed from here: it cannot be known from outside whether their run
+//! has ended, and whether their record is in a directory that was not given. The next run of the
+//! job removes what killed runs left before it writes its first container.
 //!
 //! Invariants:
-//! 1. None is told that another checkpoint refers to, or may refer to because its record cannot be read; none of a checkpoint
-//!    that is marked to be kept.
+//! 1. A container is not reported if another checkpoint refers to it, or may refer to it because
+//!    its record cannot be read, or if its checkpoint is marked to be kept.
 //!
 //! Not here: the removal (engine, `prune/leftovers.rs`).
 
@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use crate::output::{Outcome, count, size};
 
-/// Adds them to what is told.
+/// Adds them to the report.
 pub fn tell(catalog: &Catalog, outcome: &mut Outcome) {
     let files = find(catalog);
     if let Value::Object(document) = &mut outcome.document {
@@ -39,7 +39,7 @@ pub fn tell(catalog: &Catalog, outcome: &mut Outcome) {
     for (path, bytes) in &files {
         text += &format!("  {path}, {}\n", size(*bytes));
     }
-    // What to do about steps that stay is the last line.
+    // The advice about steps that stay must remain the last line.
     let at = outcome.text.find("Next: ").unwrap_or(outcome.text.len());
     outcome.text.insert_str(at, &text);
 }
@@ -62,7 +62,8 @@ fn find(catalog: &Catalog) -> Vec<(String, u64)> {
         let Some(checkpoint @ (step, epoch, _)) = name.checkpoint() else {
             continue;
         };
-        // Breaks if: only its own record counts; a user would remove what checkpoints that are whole refer to.
+        // Breaks if: only its own record counts; a user would remove data to which whole
+        // checkpoints refer.
         let is_needed = needed.contains(&(step, epoch))
             || (unread.iter()).any(|one| one.step > step && one.counter >= epoch);
         if !recorded.contains(&checkpoint) && (!is_needed || off(Switch::NeededOrphans)) {
@@ -73,7 +74,8 @@ fn find(catalog: &Catalog) -> Vec<(String, u64)> {
     found
 }
 
-/// The checkpoints, as steps and epoch counters, that records refer to or that somebody wants to stay.
+/// The checkpoints, as steps and epoch counters, to which records refer, or which are marked to be
+/// kept.
 fn needed(catalog: &Catalog) -> BTreeSet<(u64, u64)> {
     let records = catalog.commits().iter().chain(catalog.rejected());
     let referred = records.chain(catalog.fenced()).flat_map(|commit| {

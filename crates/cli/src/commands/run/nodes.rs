@@ -1,14 +1,17 @@
-//! The nodes of a supervised job: which are there, which are lost, and which spare ones take their places.
+//! Tracks the nodes of a supervised job: which exist, which are lost, and which spares replace
+//! them.
 //!
-//! How: a command of the user says whether a node is there. It is run for every node, all at once, before a restart, and
-//! now and then while the job runs; a node for which it fails, or does not end in time, counts as lost. The job gets the
-//! nodes that are left by the variable ORCHECK_NODES and in place of `{nodes}` and `{count}` in its command.
+//! How: a command of the user tells whether a node is alive. It is run for every node, all at once,
+//! before a restart and now and then while the job runs. A node for which it fails, or does not end
+//! in time, counts as lost. The job gets the remaining nodes in the variable ORCHECK_NODES, and in
+//! place of `{nodes}` and `{count}` in its command.
 //!
 //! Invariants:
-//! 1. A lost node is never used again by this supervisor, whatever it says later.
-//! 2. Every question has a deadline, and its process is gone when the answer counts.
+//! 1. A lost node is never used again by this supervisor, whatever is reported later.
+//! 2. Every query has a deadline, and its process is gone when the answer counts.
 //!
-//! Not here: when it is asked (`run.rs`), starting processes on nodes: that belongs to mpirun, srun or torchrun.
+//! Not here: when nodes are queried (`run.rs`); starting processes on nodes, which mpirun, srun or
+//! torchrun does.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -22,13 +25,13 @@ use crate::args::NodeArgs;
 
 /// Variable with the nodes of the run, comma separated.
 const NODES_VARIABLE: &str = "ORCHECK_NODES";
-/// Variable of the library: on which node a rank is; here a list over which the ranks are dealt.
+/// Variable of the library: the node of a rank; here a list over which the ranks are distributed.
 const NODE_VARIABLE: &str = "ORCHECK_NODE";
 /// Longest wait for the answer of a node.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(5);
 
-/// The nodes; none where the user named none.
+/// The nodes; none if the user named none.
 pub struct Nodes {
     used: Vec<String>,
     spares: Vec<String>,
@@ -38,7 +41,7 @@ pub struct Nodes {
     round: Option<Round>,
 }
 
-/// Questions that are being answered.
+/// Queries in progress.
 struct Round {
     begun: Duration,
     asked: Vec<(String, Child)>,
@@ -105,7 +108,7 @@ impl Nodes {
             .replace("{count}", &self.used.len().to_string())
     }
 
-    /// Continues asking the nodes in use, from `every` to `every`; those that are lost.
+    /// Continues to query the nodes in use, every `every`; returns those that are lost.
     pub fn watch(
         &mut self,
         clock: &SystemClock,
@@ -128,17 +131,18 @@ impl Nodes {
         Vec::new()
     }
 
-    /// Ends the questions that are open.
+    /// Ends the open queries.
     pub fn stop_asking(&mut self) {
         if let Some(round) = self.round.take() {
             round.end();
         }
     }
 
-    /// Asks every node, and puts spare ones in the places of those that are lost; what was lost and what came.
+    /// Queries every node, and replaces lost ones by spares; returns what was lost and what
+    /// replaced it.
     ///
     /// # Errors
-    /// Unavailable when too few are left.
+    /// Unavailable if too few are left.
     pub fn replace_lost(
         &mut self,
         before: usize,
@@ -168,7 +172,7 @@ impl Nodes {
         Ok((lost, came))
     }
 
-    /// How many there are.
+    /// The number of nodes.
     pub fn count(&self) -> usize {
         self.used.len()
     }
@@ -203,7 +207,7 @@ impl Nodes {
                 .stderr(Stdio::null());
             match command.process_group(0).spawn() {
                 Ok(child) => round.asked.push((node.clone(), child)),
-                // Our own shortage says nothing about the node.
+                // A shortage of our own says nothing about the node.
                 Err(_) => continue,
             }
         }

@@ -1,13 +1,16 @@
-//! What `orcheck run` hands down to the program about its job, what the program tells of it, and what its directories hold.
+//! Observes the jobs of the program that `orcheck run` supervises: what it passes down, what the
+//! program reports, and what its directories hold.
 //!
-//! How: directories and name travel down in the environment. The program's rank 0 leaves a note in a mailbox (a small file)
-//! when it opens a job; so the supervisor knows the directories although nobody named them. The same way come the warnings of
-//! the library, which a program need not read.
+//! How: directories and name are passed down in the environment. The program's rank 0 leaves a note
+//! in a mailbox (a small file) when it opens a job, so that the supervisor knows the directories
+//! even if nobody named them. The warnings of the library, which a program need not read, come in
+//! the same way.
 //!
 //! Invariants:
-//! 1. What the program says of itself counts more than the command line: its own name of the job, its own directories.
-//! 2. Nothing is called finished or without a checkpoint from directories that nobody named: neither the command line nor the
-//!    program.
+//! 1. The program's own statements (its name of the job, its directories) take precedence over the
+//!    command line.
+//! 2. Nothing is called finished or without a checkpoint because of directories that neither the
+//!    command line nor the program named.
 //!
 //! Not here: restarts (`run.rs`).
 
@@ -32,7 +35,7 @@ use crate::job::Job;
 use crate::job::Search;
 use crate::output::count;
 
-/// Where jobs are, as far as anybody said.
+/// Where jobs are, as far as it is known.
 pub struct Observer {
     dirs: Vec<PathBuf>,
     node_dirs: Vec<PathBuf>,
@@ -42,37 +45,39 @@ pub struct Observer {
     opened: BTreeMap<String, Note>,
 }
 
-/// What the last run told.
+/// What the last run reported.
 #[derive(Default)]
 pub struct RunReport {
     /// A job that it opened.
     pub job: Option<String>,
     /// Why it opened a job without checkpoints, and no other.
     pub without: Option<String>,
-    /// The lowest epoch that it claimed, of each job that it opened.
+    /// The lowest epoch that it claimed, for each job that it opened.
     pub first_epochs: BTreeMap<String, u64>,
     /// Why it could not open a job.
     pub refused: Option<String>,
     /// Whether trying again cannot help.
     pub refused_for_good: bool,
-    /// What the user should know.
+    /// Notes for the user.
     pub notes: Vec<String>,
-    /// What the library warned of, each once.
+    /// The library's warnings, each once.
     pub warnings: Vec<String>,
-    /// Why checkpoints were lost, in their order.
+    /// Each job that could not be restarted and was not opened again: why, and whether the next run
+    /// will lack the same thing.
     pub lost: Vec<String>,
-    /// Each job that could not be restarted, and was not opened again: why, and whether it lacks what the next run will not have
-    /// either.
-    pub failed: BTreeMap<String, (String, bool)>,
     /// Whether a job was closed because its program was told to stop, and not opened again.
+    pub failed: BTreeMap<String, (String, bool)>,
+    /// Maximum number of warnings of a run that are shown.
     pub stopped: bool,
 }
 
-/// Most warnings of a run that are shown.
+/// The library's messages, for a person: each warning, and for losses their number and the last
+/// one.
 const SHOWN_MOST: usize = 8;
 
 impl RunReport {
-    /// What the library said, for a person: each warning, and of the losses their number and the last one.
+    /// What the library said, for a person: each warning, and of the losses their number and the
+    /// last one.
     pub fn said(&self) -> Vec<String> {
         let new = self
             .warnings
@@ -101,7 +106,7 @@ impl RunReport {
 /// A commit: job, step, epoch and level.
 type Committed = (String, u64, Epoch, Level);
 
-/// What is in the directories of the jobs.
+/// The contents of the jobs' directories.
 #[derive(Default)]
 pub struct JobState {
     /// Everything committed so far.
@@ -110,13 +115,13 @@ pub struct JobState {
     pub epochs: BTreeMap<String, u64>,
     /// Jobs and their epochs that were asked to halt.
     halts: BTreeSet<(String, u64)>,
-    /// What the newest run of each job, of this epoch, was asked for later on, and is not due.
+    /// The newest run of each job (its epoch) and its request for later, if that is not due yet.
     later: BTreeMap<String, (u64, When)>,
-    /// Whether other jobs are there, and which of them the command opens is not known.
+    /// Whether there are other jobs, and it is unknown which of them the command opens.
     with_others: bool,
 }
 
-/// A time to halt at, of a job and its run of an epoch.
+/// A time at which to halt, for a job and its run of an epoch.
 pub struct HaltAt {
     job: String,
     epoch: u64,
@@ -124,10 +129,10 @@ pub struct HaltAt {
 }
 
 impl Observer {
-    /// What the command line says.
+    /// From the command line.
     ///
     /// # Errors
-    /// Invalid for a path that the program cannot be given.
+    /// Invalid for a path that cannot be passed to the program.
     pub fn new(place: &Where) -> Result<Observer> {
         for path in &place.dirs {
             if path.to_str().is_none_or(|text| text.contains(',')) {
@@ -143,13 +148,14 @@ impl Observer {
             dirs: whole(&place.dirs),
             node_dirs: whole(&place.node_dirs),
             job: place.job.clone(),
-            // Without it the command line is all that is known.
+            // Without it, only the command line is known.
             mailbox: Mailbox::create("orcheck-run").ok(),
             opened: BTreeMap::new(),
         })
     }
 
-    /// Puts the directories, the name of the job and the mailbox into the environment of the command.
+    /// Puts the directories, the name of the job and the mailbox into the environment of the
+    /// command.
     pub fn tell(&self, command: &mut Command) {
         if !self.dirs.is_empty() {
             let listed: Vec<_> = self
@@ -159,7 +165,7 @@ impl Observer {
                 .collect();
             command.env("ORCHECK_GLOBAL", listed.join(","));
         }
-        // Of several the program has one; they are for looking at what nodes left.
+        // With several, the program has one; they are for looking at what nodes left.
         if let [dir] = &self.node_dirs[..] {
             command.env("ORCHECK_NODE_DIR", dir);
         }
@@ -227,12 +233,12 @@ impl Observer {
         heard
     }
 
-    /// Whether somebody said which directories count; commits elsewhere would be overlooked.
+    /// Whether it is known which directories count; commits elsewhere would be overlooked.
     pub fn is_sure(&self) -> bool {
         !self.dirs.is_empty() || !self.node_dirs.is_empty() || !self.opened.is_empty()
     }
 
-    /// What the directories tell, where they are known and can be read.
+    /// The state of the directories, if they are known and readable.
     pub fn look(&self) -> Option<JobState> {
         let mut seen = JobState::default();
         if self.opened.is_empty() {
@@ -266,8 +272,8 @@ impl Observer {
         }
     }
 
-    /// Asks the run that follows the one that a time was for to halt, when that time passed before it began: for it that is in the past.
-    /// Gives whether nothing more is to be done.
+    /// Asks the next run to halt if the requested time passed before it began, because the run
+    /// would ignore a past time. Returns whether nothing more has to be done.
     pub fn remind(&self, of: &HaltAt) -> bool {
         if SystemClock::new().unix_ms() < of.unix_ms {
             return false;
@@ -293,7 +299,8 @@ impl Observer {
 }
 
 impl JobState {
-    /// Adds what the directories hold of the job, or of all jobs where it is not named; false when they cannot be read.
+    /// Adds what the directories hold of the job, or of all jobs if it is not named; false if they
+    /// cannot be read.
     fn add_any(&mut self, place: &Where) -> bool {
         let Ok(mut search) = Search::of(place, &Trust::default()) else {
             return self.add(place);
@@ -302,16 +309,16 @@ impl JobState {
         if place.job.is_some() || names.len() < 2 {
             return self.add(place);
         }
-        // Breaks if: such directories count as ones that cannot be read; a command that opens no job would be started again to the
-        // last.
+        // Breaks if: such directories count as unreadable; a command that opens no job would be
+        // restarted to the last.
         self.with_others = true;
         for name in names {
-            // One that cannot be read hides nothing of the others.
+            // An unreadable one does not hide the others.
             if let Ok(job) = search.take(&name, &Trust::default()) {
                 self.add_job(&job);
             }
         }
-        // Which of them the command meant is not known; another one's halt does not concern it.
+        // It is unknown which of them the command meant; a halt of another one does not concern it.
         self.halts.clear();
         self.later.clear();
         true
@@ -321,7 +328,7 @@ impl JobState {
     fn add(&mut self, place: &Where) -> bool {
         match Job::open(place) {
             Ok(job) => self.add_job(&job),
-            // Before the first run the job's directory need not be there.
+            // Before the first run, the job's directory need not exist.
             Err(failure) => return failure.code == exit::NOT_FOUND,
         }
         true
@@ -349,11 +356,13 @@ impl JobState {
         let newest = *newest;
         let now = SystemClock::new().unix_ms();
         for (epoch, when) in later_requests(job.catalog.places()).unwrap_or_default() {
-            // A request for later counts once it is due: before that a failed run is started again.
-            // Breaks if: it does not count; the job would be started again, and its time would not end.
+            // A request for later counts once it is due: before that, a failed run is started
+            // again.
+            // Breaks if: it does not count; the job would be started again after its time.
             match when {
                 Some(When::At(at)) if at > now => {}
-                // How many checkpoints it has taken since only the program knows, which tells that it was told to stop.
+                // Only the program knows how many checkpoints it has taken since; it reports when
+                // it was told to stop.
                 Some(When::After(_)) => {}
                 None => continue,
                 Some(_) => {
@@ -367,7 +376,7 @@ impl JobState {
         }
     }
 
-    /// The times to halt at that are still to come.
+    /// The times to halt that are still to come.
     pub fn times(&self) -> Vec<HaltAt> {
         let times = self.later.iter();
         let times = times.filter_map(|(job, (epoch, when))| match when {
@@ -381,7 +390,7 @@ impl JobState {
         times.collect()
     }
 
-    /// What becomes of a request to halt later on when the run that it was for is followed by another one.
+    /// What becomes of a request to halt later if another run follows the one that was asked.
     pub fn halts_later(&self) -> Option<String> {
         let (_, when) = *self.later.values().next()?;
         let text = described(when, SystemClock::new().unix_ms()).0;
@@ -390,7 +399,8 @@ impl JobState {
             // Breaks if: nothing is reported; the operator waits for an end that nobody remembers.
             When::After(_) => {
                 format!(
-                    "the request to halt {text} applied to that run only; repeat it for the next one"
+                    "the request to halt {text} applied to that run only; repeat it for the next \
+                     one"
                 )
             }
         })
@@ -402,7 +412,8 @@ impl JobState {
         later.any(|(_, when)| matches!(when, When::After(_)))
     }
 
-    /// Whether some job has a newer step than it had: before, or before its first epoch of this run where nobody looked at it then.
+    /// Whether some job has a newer step than before, or, if nobody looked then, than before its
+    /// first epoch of this run.
     pub fn is_newer_than(
         &self,
         before: Option<&JobState>,

@@ -1,4 +1,4 @@
-//! Runs of a command, one after the other, and the decision whether there is another one.
+//! Runs a command again and again, and decides after each run whether there is another.
 //!
 //! Invariants: 2 to 5 of `run.rs`. Not here: one run (`supervisor.rs`), what its program reported
 //! (`observer.rs`).
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// Longest pause before a restart.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// What shells end with when a command cannot be executed, or is not found.
+/// Exit codes of shells for a command that cannot be executed, or is not found.
 const NO_COMMAND: [(i32, &str); 2] = [
     (
         126,
@@ -33,11 +33,11 @@ pub struct Series<'a> {
     wanted: usize,
     used: usize,
     known: Option<JobState>,
-    /// What was asked of runs of these epochs, and earlier ones, is over.
+    /// Requests to runs of these epochs and earlier ones are over.
     begun_after: BTreeMap<String, u64>,
-    /// Runs in a row that made no new checkpoint.
+    /// Number of runs in a row that made no new checkpoint.
     idle_runs: u32,
-    /// It was reported that a restart begins from nothing.
+    /// Whether it was reported that a restart begins from nothing.
     said_none: bool,
     first_pause: Duration,
     pause: Duration,
@@ -48,16 +48,16 @@ pub struct Series<'a> {
 /// A run that ended.
 struct Run {
     status: ExitStatus,
-    /// How, for the user.
+    /// How it ended, for the user.
     ended: String,
     /// A signal asked to stop.
     stopped: bool,
     /// The job was asked to halt.
     halted: bool,
     report: RunReport,
-    /// Whether it made a checkpoint; `None` where nobody can tell.
+    /// Whether it made a checkpoint; `None` if nobody can tell.
     progress: Option<bool>,
-    /// Whether the job's directories, or the program, tell of every checkpoint.
+    /// Whether every checkpoint is visible in the job's directories or in the program's reports.
     is_sure: bool,
     newest: Option<u64>,
     /// When the job is to halt.
@@ -84,7 +84,7 @@ impl<'a> Series<'a> {
         }
     }
 
-    /// Runs the command until a run is the last one; the exit code, and all runs.
+    /// Runs the command until the last run; returns the exit code, and all runs.
     pub fn run(mut self) -> Result<(u8, Vec<Value>), Failure> {
         let code = loop {
             let run = self.next()?;
@@ -113,7 +113,7 @@ impl<'a> Series<'a> {
         for text in &report.notes {
             self.say("job", text);
         }
-        // Breaks if: they are left to the program; the README's own reads none of them.
+        // Breaks if: they are left to the program; the README's own program reads none of them.
         for text in report.said() {
             self.say("warning", &text);
         }
@@ -124,16 +124,16 @@ impl<'a> Series<'a> {
         }
         let is_sure = self.supervisor.observer.borrow().is_sure();
         let progress = self.progress(&report, now.as_ref(), is_sure);
-        // Breaks if: such runs do not count; a mistyped argument of mpirun, or a program that always
-        // fails without checkpoints, would be tried again to the last.
+        // Breaks if: such runs do not count; a mistyped argument of mpirun, or a program that
+        // always fails without checkpoints, would be tried to the last.
         self.idle_runs = match progress == Some(false) && !off(Switch::NoProgress) {
             true => self.idle_runs + 1,
             false => 0,
         };
         self.explain(&report, now.as_ref());
         let newest = now.as_ref().and_then(JobState::newest_step);
-        // Breaks if: one that was asked of an older run counts: a job that was halted once could
-        // never be supervised again.
+        // Breaks if: a request to an older run counts: a job that was halted once could never be
+        // supervised again.
         let halted = is_halted(now.as_ref(), &self.begun_after)
             || report.stopped && now.as_ref().is_some_and(JobState::halts_after);
         let halts_later = now.as_ref().and_then(JobState::halts_later);
@@ -167,19 +167,19 @@ impl<'a> Series<'a> {
         // Breaks if: any commit counts; a program that always fails at the same step would be
         // restarted to the last.
         let is_newer = now.map(|now| now.is_newer_than(self.known.as_ref(), &report.first_epochs));
-        // Without any directory a run that nobody heard of is none that got further: it crashed
-        // before it opened its job, or never would have. Directories that cannot be read are another
-        // thing.
+        // Without any directory, a run that reported nothing made no progress: it crashed before it
+        // opened its job, or never would have opened it. This is different from directories that
+        // cannot be read.
         match is_newer {
             _ if report.without.is_some() => Some(false),
-            // It may be another job's.
+            // It may belong to another job.
             Some(true) if now.is_some_and(JobState::is_with_others) => None,
             Some(is_newer) if is_sure || is_newer => Some(is_newer),
             _ => (!is_sure).then_some(false),
         }
     }
 
-    /// Says why a restart failed, or begins from nothing.
+    /// Reports why a restart failed, or begins from nothing.
     fn explain(&mut self, report: &RunReport, now: Option<&JobState>) {
         let attempt = self.attempt;
         for (job, (why, _)) in &report.failed {
@@ -194,7 +194,7 @@ impl<'a> Series<'a> {
             self.said_none,
         ) {
             self.said_none = true;
-            // Breaks if: a trigger is advised all the same; who has a full disk has set one.
+            // Breaks if: a trigger is advised all the same; a user with a full disk has set one.
             let why = match report.lost.is_empty() {
                 false => "all that it took are lost, as said above",
                 true => {
@@ -213,10 +213,11 @@ impl<'a> Series<'a> {
         }
     }
 
-    /// The exit code, where this run was the last one.
+    /// The exit code, if this run was the last one.
     fn verdict(&self, run: &Run) -> Option<u8> {
         let (status, ended) = (run.status, &run.ended);
-        // Breaks if: a stop counts as the end of the work: what waits for the result would begin.
+        // Breaks if: a stop counts as the end of the work; whatever waits for the result would
+        // begin.
         if status.success() && (run.halted || run.stopped || run.report.stopped) {
             let newest = run
                 .newest
@@ -243,7 +244,7 @@ impl<'a> Series<'a> {
         Some(code_of(status))
     }
 
-    /// Why a run that failed is not followed by another one.
+    /// Why a failed run is not followed by another one.
     fn why_not_again(&self, run: &Run) -> Option<String> {
         let args = self.supervisor.args;
         let (status, report) = (run.status, &run.report);
@@ -284,7 +285,7 @@ impl<'a> Series<'a> {
         }
     }
 
-    /// Replaces lost nodes and waits; whether the command may be started again.
+    /// Replaces lost nodes and waits; returns whether the command may be started again.
     fn can_restart(&mut self, run: &Run) -> bool {
         let ended = &run.ended;
         if let Err(error) = self.replace_nodes() {
@@ -298,8 +299,7 @@ impl<'a> Series<'a> {
         if let Some(text) = &run.halts_later {
             from += &format!("; {text}");
         }
-        // A run that got somewhere is restarted at once; what fails again and again waits longer
-        // each time.
+        // A run that made progress is restarted at once; repeated failures wait longer each time.
         self.pause = match run.progress {
             Some(true) => Duration::ZERO,
             _ if self.pause.is_zero() => self.first_pause,
@@ -331,7 +331,7 @@ impl<'a> Series<'a> {
         true
     }
 
-    /// Puts spare nodes in the places of lost ones.
+    /// Replaces lost nodes by spares.
     fn replace_nodes(&mut self) -> orcheck_format::Result<()> {
         let wanted = self.wanted;
         let nodes = &self.supervisor.nodes;
@@ -364,7 +364,8 @@ fn is_halted(seen: Option<&JobState>, begun_after: &BTreeMap<String, u64>) -> bo
     seen.is_some_and(|seen| seen.halted_after(begun_after)) && !off(Switch::HaltedStays)
 }
 
-/// Whether the job that was opened last could not be restarted for want of what the next run will not have either.
+/// Whether the job that was opened last could not be restarted for a reason that the next run will
+/// share.
 fn lacks(report: &RunReport) -> bool {
     let failed = report.job.as_ref().and_then(|job| report.failed.get(job));
     failed.is_some_and(|(_, for_good)| *for_good)

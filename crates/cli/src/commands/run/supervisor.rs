@@ -1,4 +1,5 @@
-//! One run of a command: started in a process group of its own, watched, signalled, and cleared away.
+//! Supervises one run of a command: starts it in its own process group, watches it, signals it, and
+//! clears it away.
 //!
 //! Invariants: 1 of `run.rs`. Not here: whether there is another run (`series.rs`).
 
@@ -22,14 +23,14 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Environment variable that tells the command which run it is, from 1.
+/// Environment variable with the number of the run, from 1.
 const ATTEMPT_VARIABLE: &str = "ORCHECK_RUN_ATTEMPT";
-/// How often the command and the signals are looked at.
+/// Time between two looks at the command and the signals.
 const POLL: Duration = Duration::from_millis(20);
 /// How long killed processes may take to vanish before they are reported.
 const KILL_WAIT: Duration = Duration::from_secs(5);
 
-/// Signals passed on: the flag that the handler sets, the number, and whether it ends the restarts.
+/// Forwarded signals: the flag that the handler sets, the number, and whether it ends the restarts.
 pub static FORWARDED: [(AtomicBool, i32, bool); 4] = [
     (AtomicBool::new(false), SIGTERM, true),
     (AtomicBool::new(false), SIGINT, true),
@@ -37,7 +38,7 @@ pub static FORWARDED: [(AtomicBool, i32, bool); 4] = [
     (AtomicBool::new(false), SIGUSR1, false),
 ];
 
-/// What starts runs and watches them.
+/// Starts and watches runs.
 pub struct Supervisor<'a> {
     pub args: &'a RunArgs,
     grace: Duration,
@@ -49,7 +50,8 @@ pub struct Supervisor<'a> {
 }
 
 impl<'a> Supervisor<'a> {
-    /// One that looks at its nodes every `look`, and gives what it ends the time `grace`.
+    /// A supervisor that checks its nodes every `look`, and gives processes that it ends the time
+    /// `grace`.
     pub fn new(args: &'a RunArgs, (look, grace): (Duration, Duration), json: bool) -> Result<Self> {
         Ok(Self {
             args,
@@ -63,7 +65,7 @@ impl<'a> Supervisor<'a> {
     }
 
     pub fn say(&self, event: &str, attempt: u32, text: &str) {
-        // What programs tell is theirs; as any other text of theirs it does not act on the terminal.
+        // Texts of programs are untrusted; they must not control the terminal.
         let text = &text
             .split('\n')
             .map(|line| printable(line.to_owned()))
@@ -78,7 +80,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Waits before a restart; false when a signal asked to stop meanwhile.
+    /// Waits before a restart; false if a signal asked to stop meanwhile.
     pub fn pause(&self, pause: Duration) -> bool {
         let begin = self.clock.now();
         while self.clock.now().saturating_sub(begin) < pause {
@@ -93,7 +95,8 @@ impl<'a> Supervisor<'a> {
         true
     }
 
-    /// Runs the command once, which is to halt at these times; also says whether a signal asked to stop.
+    /// Runs the command once, which is to halt at these times; also returns whether a signal asked
+    /// to stop.
     pub fn one_run(
         &self,
         attempt: u32,
@@ -103,7 +106,7 @@ impl<'a> Supervisor<'a> {
         let group = Pid::from_raw(i32::try_from(child.id()).unwrap_or(0))
             .ok_or_else(|| Error::internal(format!("process id {} is out of range", child.id())))?;
         let mut stopping: Option<Duration> = None;
-        // A run on fewer nodes than it was started on is ended, and is no stop of the job.
+        // A run with fewer nodes than it was started on is ended; that does not stop the job.
         let mut crippled: Option<Duration> = None;
         let mut looked = self.clock.now();
         let mut reminded = self.clock.now();
@@ -137,25 +140,26 @@ impl<'a> Supervisor<'a> {
         };
         self.nodes.borrow_mut().stop_asking();
         self.clear(group, attempt);
-        // A signal that came between the last look and the end of the command counts too.
+        // A signal between the last look and the end of the command counts too.
         let late = FORWARDED
             .iter()
             .any(|(flag, _, ends)| flag.swap(false, Ordering::Relaxed) && *ends);
         Ok((status, stopping.is_some() || late))
     }
 
-    /// Passes on what came since the last look; `stopping`: since when the command is asked to end.
+    /// Forwards the signals since the last look; `stopping`: since when the command is asked to
+    /// end.
     fn pass_signals_on(&self, group: Pid, attempt: u32, stopping: &mut Option<Duration>) {
         for (flag, signal, ends) in &FORWARDED {
             if !flag.swap(false, Ordering::Relaxed) {
                 continue;
             }
             if *ends && stopping.is_some() {
-                // Asked twice: no patience left.
+                // Asked twice: no more patience.
                 let _ = kill_process_group(group, Signal::KILL);
                 continue;
             }
-            // A group that has just ended is seen by the next look at the command.
+            // The next look at the command notices a group that has just ended.
             let _ = kill_process_group(group, signal_of(*signal));
             if *ends {
                 *stopping = Some(self.clock.now());
@@ -165,7 +169,7 @@ impl<'a> Supervisor<'a> {
                     &format!(
                         "signal {signal} passed on; the command has {} s to end{}",
                         self.grace.as_secs_f64(),
-                        // Whether the program takes one is known to the program alone.
+                        // Only the program knows whether it takes one.
                         match *signal {
                             SIGTERM => " (with signal = 'TERM' it takes a last checkpoint)",
                             _ => "",
@@ -253,12 +257,13 @@ pub fn not_started(program: &OsStr, error: &std::io::Error) -> Error {
     }
 }
 
-/// Collects orphans that ended. Only between runs: the command itself has been collected then.
+/// Collects orphans that have ended. Only between runs, when the command itself has been collected.
 pub fn reap() {
     while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
 }
 
-/// Whether the group or an orphan of it still exists. Orphans come to us, the subreaper, as children.
+/// Whether the group or an orphan of it still exists. Orphans become children of the subreaper,
+/// which is this process.
 pub fn left_behind(group: Pid) -> bool {
     rustix::process::test_kill_process_group(group).is_ok() || !orphans().is_empty()
 }
@@ -270,10 +275,11 @@ pub fn signal_all(group: Pid, signal: Signal) {
     }
 }
 
-/// Our children; between runs these are orphans of the last run only.
+/// Our children; between runs these are only orphans of the last run.
 fn orphans() -> Vec<Pid> {
     let own = rustix::process::getpid().as_raw_nonzero();
-    // This program has one thread, so one list holds all children. A kernel without it has no such file.
+    // This program has one thread, so one list holds all children. A kernel without this feature
+    // has no such file.
     let listed = orcheck_io::user::read_text(
         std::path::Path::new(&format!("/proc/{own}/task/{own}/children")),
         1 << 20,
@@ -286,7 +292,8 @@ fn orphans() -> Vec<Pid> {
         .collect()
 }
 
-/// Whether it is an agent that a rank of the run started: it finishes what the ranks began, and ends by itself.
+/// Whether it is an agent that a rank of the run started: it finishes what the ranks began, and
+/// ends by itself.
 fn is_agent(pid: &str) -> bool {
     let path = format!("/proc/{pid}/comm");
     let name = orcheck_io::user::read_text(std::path::Path::new(&path), 64);
@@ -302,7 +309,7 @@ fn signal_of(number: i32) -> Signal {
     }
 }
 
-/// The exit code of a shell: the program's, or 128 and the number of the signal that killed it.
+/// The exit code as in a shell: the program's, or 128 plus the number of the signal that killed it.
 pub fn code_of(status: ExitStatus) -> u8 {
     let code = status
         .code()

@@ -1,9 +1,11 @@
-//! The thread that reads what lies on a server again and again.
+//! Runs the thread that keeps rereading a server's data.
 //!
-//! Each damaged file is one line on standard error. Once in the time after which all is read again a line says what was
-//! read, if anything was; the same counts are in the document when the server has ended.
+//! Each damaged file is one line on standard error. Once per period in which everything is reread,
+//! a line reports what was read, if anything; the document at the end of the server has the same
+//! counts.
 //!
-//! Faults survived: a standard error that nobody reads. The thread is not waited for: a disk that hangs keeps nobody.
+//! Faults survived: a standard error that nobody reads. Nothing waits for the thread, so a disk
+//! that hangs delays nobody.
 
 use std::io::Write;
 use std::path::Path;
@@ -21,10 +23,10 @@ use orcheck_staging::server::Stopper;
 
 /// Time between two looks for containers that are new or due.
 const LOOK: Duration = Duration::from_secs(60);
-/// The same where everything is read again sooner.
+/// The same if everything is reread sooner.
 const LOOK_LEAST: Duration = Duration::from_millis(100);
 
-/// A scrub that runs.
+/// A running scrub.
 pub struct Scrubbed {
     pace: Arc<Pace>,
     progress: Progress,
@@ -36,17 +38,17 @@ impl Scrubbed {
         self.pace.stop();
     }
 
-    /// What was done.
+    /// The work done so far.
     pub fn counts(&self) -> Counts {
         self.progress.counts()
     }
 }
 
-/// Begins to read the directories below `dir` of all whom the server serves, also of those who come later, at `rate_mib_s`,
-/// each container once in the time `every`.
+/// Starts to read the directories below `dir` of all tenants of the server, including later ones,
+/// at `rate_mib_s`, and each container once per `every`.
 ///
 /// # Errors
-/// What the directories say.
+/// The error of a directory.
 pub fn start(
     dir: &Path,
     rate_mib_s: u32,

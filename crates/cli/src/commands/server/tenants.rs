@@ -1,10 +1,11 @@
-//! Whom a server serves: from the command line and a file, when it starts and again at SIGHUP.
+//! Reads the tenants of a server from the command line and a file, at the start and again at
+//! SIGHUP.
 //!
 //! Invariants:
-//! 1. What is read again is taken as a whole, or changes nothing.
-//! 2. A key itself is in no text: the text says where it comes from.
+//! 1. A new configuration takes effect as a whole, or changes nothing.
+//! 2. No text contains a key itself, only its source.
 //!
-//! Not here: what a server makes of it (`orcheck_staging`).
+//! Not here: the effect on the server (`orcheck_staging`).
 
 use std::collections::BTreeMap;
 
@@ -22,11 +23,11 @@ const DEFAULT_NAME: &str = "default";
 const MAX_BYTES: u64 = 4 << 20;
 const GIB: f64 = (1u64 << 30) as f64;
 
-/// Whom a server is to serve.
+/// The tenants that a server is to serve.
 pub struct Wanted {
     pub tenants: Vec<Tenant>,
     pub users: Vec<User>,
-    /// Those whose keys cannot be read again: a process keeps its environment.
+    /// Tenants whose keys cannot be read again: a process keeps its environment.
     fixed: Vec<String>,
 }
 
@@ -39,7 +40,7 @@ struct Entry {
     quota_gib: Option<f64>,
 }
 
-/// What the command line and its file say now.
+/// The present contents of the command line and its file.
 pub fn wanted(args: &ServerArgs) -> Result<Wanted> {
     let mut wanted = Wanted {
         tenants: Vec::new(),
@@ -110,7 +111,7 @@ impl Wanted {
     fn add_file(&mut self, text: &str, encrypt: bool) -> Result<()> {
         let next = "write a table for each directory, such as [physics] with key = 'file:PATH' or munge = UID, and quota_gib = N";
         let entries: BTreeMap<String, Entry> = toml::from_str(text).map_err(|error| {
-            // In one line: it may be one of a log.
+            // In one line, because it may go to a log.
             let begin = error.span().map_or(0, |span| span.start);
             let before = text.as_bytes().iter().take(begin);
             let line = 1 + before.filter(|&&byte| byte == b'\n').count();
@@ -154,7 +155,7 @@ impl Wanted {
     }
 }
 
-/// Reads again whom the server is to serve, and has it serve them; what the operator should know.
+/// Reads the tenants again and has the server serve them; returns a line for the operator.
 pub fn reread(args: &ServerArgs, server: &Stopper) -> String {
     let read = wanted(args).and_then(|wanted| {
         let reread = server.serve(&wanted.tenants, &wanted.users)?;
