@@ -126,7 +126,8 @@ pub fn rank_record(rank: u32, at: u64) -> RankRecord {
     }
 }
 
-/// Encoded in every way that leaves 64 bytes in 40 and 24 of the first region, and 32 of the second.
+/// Encoded in every way that leaves 64 bytes in 40 and 24 of the first region, and 32 of the
+/// second.
 pub fn encoded_rank_record() -> RankRecord {
     let mut record = rank_record(6, 0);
     let extent = |extent: &mut Extent, encoding: Encoding, physical, stored_len_bytes| {

@@ -298,7 +298,8 @@ fn encoded_extents() {
         );
     }
     refused(with(0x100, 64, 1), "shows a CRC of its plain bytes");
-    // Breaks if: the bound on encoded extents is taken away; a bomb could then ask for any amount of memory.
+    // Breaks if: the bound on encoded extents is taken away; a bomb could then ask for any amount
+    // of memory.
     refused(
         |m| {
             let region = region(m);
@@ -391,7 +392,8 @@ fn an_unknown_incompatible_feature_is_refused_by_number() {
             "{error}"
         );
     }
-    // Breaks if: `wrap` leaves the bit of a record that refers out; an older version would restart from it.
+    // Breaks if: `wrap` leaves the bit of a record that refers out; an older version would restart
+    // from it.
     let mut record = samples::referring_record().encode();
     assert_eq!(record[32], 1);
     record[32] = 4;
@@ -450,7 +452,8 @@ fn reserved_bytes_and_unknown_keys_are_ignored() {
     assert_eq!(Claim::decode(&bytes), Ok(samples::claim()));
 }
 
-// Breaks if: `FrameHeader::decode` takes any length: its reader would allocate what a stranger says.
+// Breaks if: `FrameHeader::decode` takes any length: its reader would allocate what a stranger
+// says.
 #[test]
 fn a_frame_longer_than_allowed_is_refused() {
     let mut header = FrameHeader {
@@ -465,7 +468,8 @@ fn a_frame_longer_than_allowed_is_refused() {
     assert_eq!(error.kind(), ErrorKind::Corrupt);
 }
 
-// Breaks if: a list, a text, a rank record or a manifest may be as long as it says, wherever it says so.
+// Breaks if: a list, a text, a rank record or a manifest may be as long as it says, wherever it
+// says so.
 #[test]
 fn lists_and_texts_have_their_bounds() {
     let refused = |change: &dyn Fn(&mut Manifest), why: &str| {
