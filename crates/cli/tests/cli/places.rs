@@ -334,7 +334,7 @@ fn run_says_whose_a_directory_is_and_does_not_try_again() {
     let said = &refused.stderr;
     for words in [
         "(EACCES)",
-        "Next: run it as the user to whom the directory belongs",
+        "Next: run it as the user who owns the directory",
         "not restarting: the job could not be opened",
     ] {
         assert!(said.contains(words), "{words}: {said}");

@@ -305,7 +305,7 @@ fn runs_that_open_no_job_are_runs_without_progress() {
         "{}",
         done.stderr
     );
-    let words = "not restarting: 2 runs in a row opened no job that `orcheck run` was told of. Next: see what the command said";
+    let words = "not restarting: 2 runs in a row opened no job that `orcheck run` knows of. Next: read the output of the command";
     assert!(done.stderr.contains(words), "{}", done.stderr);
     // Breaks if: the reason that the program had is called unheard of.
     let done = supervised(&["--restarts", "9"], "ends", "a", &options("/nowhere/a"));

@@ -167,11 +167,11 @@ fn commit_records() {
     );
     commit_refused(
         |r| r.containers[0].ranks = vec![(0, 2), (2, 1)],
-        "not apart",
+        "not separate",
     );
     commit_refused(
         |r| r.containers[0].ranks = vec![(6, 1), (0, 2)],
-        "not apart",
+        "not separate",
     );
     commit_refused(|r| r.containers[0].ranks = vec![(0, 0)], "is empty");
     commit_refused(|r| r.containers[0].ranks = vec![(u32::MAX, 2)], "too long");
@@ -214,7 +214,7 @@ fn commit_records() {
     commit_refused(|r| r.epoch.run = RunId([0; 16]), "expected the container");
     commit_refused(|r| r.nodes.truncate(2), "node 2 of 2");
     commit_refused(|r| r.servers.truncate(1), "server 1 of 1");
-    commit_refused(|r| r.nodes[0].clear(), "is no name");
+    commit_refused(|r| r.nodes[0].clear(), "is not a valid name");
 }
 
 // Breaks if: names are not compared; which of two addresses is the node's would be chance.
