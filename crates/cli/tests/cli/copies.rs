@@ -1,5 +1,5 @@
-//! Level `peers`: containers and their replicas in the directories of several nodes, some of them
-//! damaged or missing.
+//! Tests level `peers`: containers and their replicas in the directories of several nodes, some of
+//! them damaged or missing.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! `copy`: what nodes still hold is brought to the file system, and a job continues from it.
+//! Tests `copy`: it brings what nodes still hold to the file system, and a job continues from it.
 
 use std::path::Path;
 use std::process::Stdio;

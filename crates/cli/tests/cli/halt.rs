@@ -1,4 +1,4 @@
-//! `halt`, and what `run` makes of it.
+//! Tests `halt`, and how `run` reacts to it.
 
 use crate::program::{Running, command_line, tell};
 use crate::{Answer, answer, orcheck};

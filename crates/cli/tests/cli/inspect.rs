@@ -1,4 +1,4 @@
-//! `ls`, `show` and `verify`.
+//! Tests `ls`, `show` and `verify`.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! Which directories are looked into, and what is reported of those that cannot be read.
+//! Tests which directories are searched, and what is reported about unreadable ones.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

@@ -1,5 +1,5 @@
-//! `run`: what the program is told of its job, what it tells, and when it is not worth starting it
-//! again.
+//! Tests `run`: what it passes to the program, what the program reports back, and when a restart is
+//! pointless.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;

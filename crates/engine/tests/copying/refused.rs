@@ -1,4 +1,4 @@
-//! What is not copied, and why.
+//! Tests what is not copied, and why.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! Whatever is encoded comes back as it was.
+//! Tests that every encoded value decodes to itself.
 
 use crate::samples;
 use orcheck_format::disk::*;

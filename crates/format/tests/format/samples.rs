@@ -1,5 +1,5 @@
-//! One small valid value of everything, with every option used somewhere. The golden files hold
-//! their encodings, so these values never change.
+//! Provides one small valid value of every type, with every option used somewhere. The golden files
+//! hold their encodings, so these values never change.
 
 use orcheck_format::disk::*;
 use orcheck_format::wire::{Disk, Link, NodePart, RecipePart, ReplicaPart, *};

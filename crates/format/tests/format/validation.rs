@@ -1,4 +1,4 @@
-//! What is well-formed and still wrong is refused with a message that names the place.
+//! Tests that well-formed but wrong content is refused with a message that names the place.
 
 use crate::samples;
 use orcheck_format::disk::*;

@@ -1,5 +1,5 @@
-//! Servers and libraries of several versions: which of them understand each other, and that what is
-//! new is passed over.
+//! Tests servers and libraries of several versions: which of them understand each other, and that
+//! unknown content is skipped.
 
 use crate::samples::store_messages;
 use orcheck_format::wire::{Message, StoreMessage, Versions};
