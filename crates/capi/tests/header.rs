@@ -1,5 +1,5 @@
-//! The committed `include/orcheck.h` is what cbindgen makes of the sources; with
-//! `ORCHECK_WRITE_HEADER=1` in the environment the test rewrites it instead of comparing.
+//! Tests that the committed `include/orcheck.h` is what cbindgen generates from the sources; with
+//! `ORCHECK_WRITE_HEADER=1` in the environment, the test rewrites the header instead.
 
 use std::path::Path;
 

@@ -1,8 +1,8 @@
-//! How much stack the calls of a program use, and what becomes of a call on a thread that has less.
+//! Measures how much stack the calls of a program use, and tests a call on a thread with less.
 //!
-//! How: the stack below a call is painted before, and looked at afterwards.
+//! How: the stack below a call is painted before the call and inspected after it.
 //!
-//! Not here: callbacks of the program, whose stack comes on top.
+//! Not here: the program's callbacks, whose stack is additional.
 #![allow(unsafe_code, clippy::unwrap_used, clippy::disallowed_methods)]
 
 use orcheck::checkpoint::{orc_checkpoint, orc_due, orc_wait};

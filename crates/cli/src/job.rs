@@ -212,7 +212,7 @@ impl Job {
             (None, None) => "a step".into(),
         };
         Err(Error::not_found(format!(
-            "job {job} has not committed {asked}; committed are: {}",
+            "job {job} has not committed {asked}; committed: {}",
             found.join(", ")
         ))
         .into())

@@ -1,4 +1,5 @@
-//! The baseline of incremental capture when snapshots do not end in the order in which they begin.
+//! Tests the baseline of incremental capture when snapshots do not end in the order in which they
+//! begin.
 #![allow(clippy::unwrap_used)]
 
 use orcheck_engine::capture::{Baseline, Beginning, Capture, Fate, Piece, Segment};

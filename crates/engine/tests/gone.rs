@@ -1,5 +1,5 @@
-//! Nobody waits for the dead: the engine that was killed, and the rank whose process ended inside
-//! its snapshot.
+//! Tests that nobody waits for the dead: a killed engine, or a rank whose process ended inside its
+//! snapshot.
 // It makes directories by itself.
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,5 @@
-//! The keeper's thread at real sockets: owners, readers, strangers, and those who stop listening.
+//! Tests the keeper's thread on real sockets: owners, readers, strangers, and peers that stop
+//! reading.
 // Strangers come by sockets of their own.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 

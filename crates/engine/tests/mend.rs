@@ -1,4 +1,4 @@
-//! Which copies a run makes again, and who does.
+//! Tests which copies a run makes again, and which node makes them.
 #![allow(clippy::unwrap_used)]
 
 use orcheck_engine::replicas::mend::{Copy, plan};

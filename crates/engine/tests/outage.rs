@@ -1,5 +1,5 @@
-//! What a disk may hold when the power fails while a container, a claim or a deletion is under way;
-//! every image that the model of `orcheck_testing::power::outage` allows.
+//! Tests what a disk may hold when the power fails while a container, a claim or a deletion is in
+//! progress: every image that the model of `orcheck_testing::power::outage` allows.
 // It makes directories by itself.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 

@@ -1,5 +1,5 @@
-//! A tracked region against a model: what the capture says the region is made of, is what it is
-//! made of.
+//! Tests a tracked region against a model: the pieces that the capture reports make up the region
+//! exactly.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use orcheck_engine::capture::{Copied, Fate, Pages};

@@ -1,4 +1,4 @@
-//! Replicas under every order of events that a seed can produce: connections are in order,
+//! Tests replicas under every order of events that a seed can produce: each connection is in order,
 //! everything else is not.
 #![allow(clippy::unwrap_used)]
 

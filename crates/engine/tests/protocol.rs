@@ -1,4 +1,5 @@
-//! The commit protocol under every order, duplication and loss of messages a seed can produce.
+//! Tests the commit protocol under every order, duplication and loss of messages that a seed can
+//! produce.
 #![allow(clippy::unwrap_used)]
 
 use orcheck_engine::commit::{

@@ -1,5 +1,5 @@
-//! Prune and the loss of power: no record outlives what it names, also when an earlier prune failed
-//! half-way.
+//! Tests prune under power loss: no record outlives the files that it names, even if an earlier
+//! prune failed halfway.
 // It makes directories by itself.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 

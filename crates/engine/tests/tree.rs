@@ -1,5 +1,5 @@
-//! The tree between the nodes and the lead: whole jobs with a small fan-out, in any order of
-//! messages that connections can bring, with the loss of any node at any moment.
+//! Tests the tree between the nodes and the lead: whole jobs with a small fan-out, in any order of
+//! messages that connections can produce, with the loss of any node at any moment.
 #![allow(clippy::unwrap_used)]
 
 use orcheck_engine::commit::{

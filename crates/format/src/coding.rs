@@ -1,4 +1,4 @@
-//! How values become bytes.
+//! Turns values into bytes and back.
 //!
 //! | file | what |
 //! | --- | --- |

@@ -1,4 +1,4 @@
-//! What lies in the directories of a job.
+//! Encodes and decodes the files in the directories of a job.
 //!
 //! | file | what |
 //! | --- | --- |
@@ -6,13 +6,13 @@
 //! | `manifest.rs` | what a container holds |
 //! | `encoding.rs` | how stored bytes become the bytes of a region |
 //! | `names.rs` | every file name |
-//! | `envelope.rs` | what all small files have around their content |
+//! | `envelope.rs` | what surrounds the content of every small file |
 //! | `seal.rs` | the MAC of a small file |
 //! | `record.rs` | commit records, claims, notes of resumption |
-//! | `members.rs` | where the nodes of a run are reached by later runs |
-//! | `choice.rs` | checkpoints that are rejected or kept |
+//! | `members.rs` | where later runs reach the nodes of a run |
+//! | `choice.rs` | decisions to reject or keep a checkpoint |
 //!
-//! Not here: reading and writing them (the engine).
+//! Not here: reading and writing these files (the engine).
 
 mod choice;
 mod container;

@@ -1,13 +1,14 @@
-//! The one error type: eight kinds and a message that a user can act on.
+//! Defines the one error type: eight kinds and a message that a user can act on.
 //!
-//! How: a layer that knows more prepends where it happened with [`Error::at`] and appends what to
-//! do with [`Error::next`]; the kind never changes on the way up.
+//! How: a layer that knows more prepends the place with [`Error::at`] and appends the next step
+//! with [`Error::next`]; the kind never changes on the way up.
 //!
 //! Invariants:
 //! 1. Codes are stable: they cross the C boundary and the wire.
 //! 2. [`std::fmt::Display`] prints the message alone; the kind is for programs.
-//! 3. A message is for people. What callers decide by is the kind and the [`Detail`], never the text.
-//! 4. A message is one line (except [`Error::of_lines`]) and holds no character that a terminal acts on ([`printable`]).
+//! 3. A message is for people. Callers decide by the kind and the [`Detail`], never by the text.
+//! 4. A message is one line (except [`Error::of_lines`]) and has no character that controls a
+//!    terminal ([`printable`]).
 //!
 //! Not here: the mapping from an operating system's errno to a kind (`orcheck-io`).
 
@@ -18,9 +19,9 @@ use std::fmt;
 #[repr(i32)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ErrorKind {
-    /// The caller asked for something that cannot be: a bad name, a wrong order, a bad option.
+    /// The caller's request cannot be carried out: a bad name, a wrong order, a bad option.
     Invalid = 1,
-    /// What was asked for does not exist.
+    /// The requested object does not exist.
     NotFound,
     /// A device, directory, node or peer does not answer or refuses; it may come back.
     Unavailable,
@@ -59,7 +60,7 @@ impl ErrorKind {
         Self::ALL.into_iter().find(|kind| kind.code() == code)
     }
 
-    /// The Linux errno that comes nearest, for callers that speak errno.
+    /// The closest Linux errno, for callers that use errno.
     pub fn errno(self) -> i32 {
         match self {
             ErrorKind::Invalid => 22,     // EINVAL
@@ -94,25 +95,26 @@ impl fmt::Display for ErrorKind {
     }
 }
 
-/// What Orcheck itself decides by, where the kind is too coarse. It does not cross the C boundary.
+/// What Orcheck's own code decides by where the kind is too coarse. It does not cross the C
+/// boundary.
 #[repr(u8)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Detail {
-    /// The kernel refuses this user.
+    /// The kernel denies access to this user.
     Denied = 1,
     /// It was sealed or encrypted with a key that was not given.
     OtherKey,
-    /// Nothing proves who wrote it, and encryption is configured.
+    /// Nothing proves who wrote it, although encryption is configured.
     Unauthenticated,
     /// Another run holds the job.
     Held,
-    /// A loss that was decided when a commit record may have been written already.
+    /// The step was lost, but a commit record may have been written already.
     Undecided,
-    /// A server does not know the key that it was shown.
+    /// The server does not know the caller's key.
     UnknownKey,
-    /// A symbolic link where none is followed.
+    /// A symbolic link where links are not followed.
     Link,
-    /// What is missing was written to a directory that is none of those that were given.
+    /// What is missing was written to a directory that is not among the given ones.
     NotGiven,
 }
 
@@ -150,7 +152,7 @@ impl Error {
         }
     }
 
-    /// An error that says several things, one a line, as [`joined`] does.
+    /// An error with several messages, one per line, as [`joined`] makes them.
     pub fn of_lines(kind: ErrorKind, lines: &[String]) -> Self {
         let lines: Vec<String> = lines.iter().cloned().map(printable).collect();
         Error {
@@ -200,25 +202,25 @@ impl Error {
         Self::new(ErrorKind::Internal, message)
     }
 
-    /// What a program may react to.
+    /// The kind, for programs.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
 
-    /// Whether this is what happened.
+    /// Whether the error has this detail.
     #[must_use]
     pub fn is(&self, detail: Detail) -> bool {
         self.detail == Some(detail)
     }
 
-    /// The same error, marked as this.
+    /// The same error with this detail.
     #[must_use]
     pub fn with(self, detail: Detail) -> Self {
         let detail = Some(detail);
         Error { detail, ..self }
     }
 
-    /// Kind and detail as one number, for processes of one version; see [`Self::from_code`].
+    /// Kind and detail as one number, for processes of the same version; see [`Self::from_code`].
     #[must_use]
     pub fn code(&self) -> u32 {
         self.code_as(self.kind)
@@ -230,7 +232,7 @@ impl Error {
         kind.code() as u32 | self.detail.map_or(0, |detail| (detail as u32) << 8)
     }
 
-    /// The error that had this number, with its message; Internal for a number that is none.
+    /// The error with this number and message; Internal for an unknown number.
     #[must_use]
     pub fn from_code(code: u32, message: impl Into<String>) -> Self {
         let kind = ErrorKind::from_code((code & 0xff) as i32);
@@ -241,12 +243,12 @@ impl Error {
         }
     }
 
-    /// What a person reads.
+    /// The message for people.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// The same error with the place put in front: "place: message".
+    /// The same error with the place prepended: "place: message".
     #[must_use]
     pub fn at(self, place: impl fmt::Display) -> Self {
         Error {
@@ -256,8 +258,8 @@ impl Error {
         }
     }
 
-    /// The same error with this next step: "message. Next: what". It takes the place of the one that the message has
-    /// already: whoever adds the last one knows what was asked for.
+    /// The same error with this next step: "message. Next: what". It replaces a next step that the
+    /// message already has: the last caller to add one knows the request.
     #[must_use]
     pub fn next(self, what: impl fmt::Display) -> Self {
         Error {
@@ -277,22 +279,22 @@ impl Error {
         self.message.rsplit_once(NEXT).map(|(_, next)| next)
     }
 
-    /// What a person reads, without the next step: for a message that names several errors.
+    /// The message without the next step, for a message that names several errors.
     #[must_use]
     pub fn what(&self) -> String {
         without_next(&self.message)
     }
 }
 
-/// A text whose control characters, and those that change the direction of writing, are shown as escapes. File names may
-/// hold any: on a terminal they would colour, erase or forge what is printed.
+/// Replaces control characters, and characters that change the writing direction, by escapes. File
+/// names may hold any: on a terminal they would colour, erase or forge the output.
 #[must_use]
 pub fn printable(text: String) -> String {
     let acts = |c: char| {
         c.is_control()
             || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     };
-    // Breaks if: they are printed; the name of a file could print a line of its own after the message.
+    // Breaks if: they are printed; a file name could print a line of its own after the message.
     if !text.contains(acts) || off(Switch::Printable) {
         return text;
     }
@@ -306,15 +308,15 @@ pub fn printable(text: String) -> String {
     shown
 }
 
-/// What comes before a next step.
+/// The separator before a next step.
 const NEXT: &str = ". Next: ";
 
-/// A text without the next steps that quoted errors brought with them: each ends where the text or the bracket around it
-/// ends.
+/// Removes the next steps of quoted errors from a text: each ends where the text or the surrounding
+/// bracket ends.
 #[must_use]
 pub fn without_next(text: &str) -> String {
     let mut text = text.to_owned();
-    // Breaks if: it stays; a person would be told to do two things, and the first is out of place.
+    // Breaks if: it stays; the message would give two instructions, the first of them out of place.
     while let Some(at) = text.find(NEXT) {
         let mut depth = 0_usize;
         let end = text[at..].find(|c| {
@@ -331,12 +333,12 @@ pub fn without_next(text: &str) -> String {
     text
 }
 
-/// Several messages as one text, one a line. The text has one next step at most, at its end: that of the last message which
-/// has one, which comes last.
+/// Joins several messages into one text, one per line. The text has at most one next step, at its
+/// end. The last message that has a next step supplies it and is moved to the end.
 #[must_use]
 pub fn joined(messages: &[String]) -> String {
     let last = messages.iter().rposition(|message| message.contains(NEXT));
-    // Breaks if: each keeps its own; a person would be told to do several things at once.
+    // Breaks if: each keeps its own; the text would give several instructions at once.
     let others = messages
         .iter()
         .enumerate()
@@ -354,7 +356,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// A number and what it counts, for messages: `1 rank`, `2 ranks`.
+/// A number and the noun that it counts, for messages: `1 rank`, `2 ranks`.
 #[must_use]
 pub fn count(number: u64, one: &str) -> String {
     match number {

@@ -1,9 +1,9 @@
-//! Names and numbers that identify things: jobs, runs, epochs, levels, element types.
+//! Defines names and numbers that identify things: jobs, runs, epochs, levels, element types.
 //!
 //! Invariants:
 //! 1. A [`JobName`] is safe as a directory name on every file system.
 //! 2. Codes of [`Level`] and [`Dtype`] are stable: they are stored.
-//! 3. Epochs are ordered by their counter first; the run id only tells two runs apart.
+//! 3. Epochs are ordered by their counter first; the run id only distinguishes two runs.
 //!
 //! Not here: how a run id is drawn (`orcheck-io` owns randomness).
 
@@ -19,7 +19,7 @@ pub const MAX_JOB_NAME_BYTES: usize = 64;
 pub struct JobName(String);
 
 impl JobName {
-    /// Checks and takes a name. Fails with Invalid.
+    /// Checks and wraps a name. Fails with Invalid.
     pub fn new(name: &str) -> Result<Self> {
         let first_ok = name
             .bytes()
@@ -64,7 +64,7 @@ impl FromStr for JobName {
     }
 }
 
-/// Sixteen random bytes that tell two incarnations with the same epoch counter apart.
+/// Sixteen random bytes that distinguish two incarnations with the same epoch counter.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RunId(pub [u8; 16]);
 
@@ -132,12 +132,12 @@ pub(crate) fn parse_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     Some(bytes)
 }
 
-/// One incarnation of a job: fences writers of older ones.
+/// One incarnation of a job; a newer epoch fences off the writers of older ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch {
     /// Grows by at least one with every start of the job; the first is 1.
     pub counter: u64,
-    /// Tells two starts apart that took the same counter.
+    /// Distinguishes two starts that took the same counter.
     pub run: RunId,
 }
 
@@ -339,20 +339,21 @@ impl FromStr for Dtype {
     }
 }
 
-/// What was decided.
+/// A decision about a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Decision {
-    /// The program found the checkpoint wrong: it is never offered again, and does not count for `keep`.
+    /// The program found the checkpoint wrong: it is never offered again and does not count for
+    /// `keep`.
     Rejected,
-    /// Somebody wants it to stay: it is never pruned.
+    /// A user wants it to stay: it is never pruned.
     Kept,
 }
 
 impl Decision {
-    /// All of them.
+    /// Every decision.
     pub const ALL: [Decision; 2] = [Decision::Rejected, Decision::Kept];
 
-    /// The ending of the file's name.
+    /// The extension of the file's name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

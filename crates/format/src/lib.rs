@@ -1,16 +1,16 @@
-//! Every byte that leaves a process: the layout of files, records and frames.
+//! Defines every byte that leaves a process: the layout of files, records and frames.
 //!
 //! What it does: turns values into bytes and bytes into checked values. `docs/format.md` is the
-//! normative text; this crate is its implementation in Rust.
+//! normative text; this crate implements it in Rust.
 //!
-//! How: fixed little-endian blocks for what is read first ([`disk`], the frame header of
-//! [`wire`]), deterministic CBOR with integer keys for what has a variable shape (manifests,
-//! records, messages), CRC-64/NVME ([`crc64`]) around everything that is not covered by a digest.
+//! How: fixed little-endian blocks for what a reader needs first ([`disk`], the frame header of
+//! [`wire`]), deterministic CBOR with integer keys for content of variable shape (manifests,
+//! records, messages), CRC-64/NVME ([`crc64`]) around everything that no digest covers.
 //!
 //! Invariants:
 //! 1. Pure: no I/O, no clock, no randomness; the same value always gives the same bytes.
 //! 2. A decoder never panics and never allocates more than a small multiple of its input.
-//! 3. A decoder either returns what was encoded or an error that says where it stopped.
+//! 3. A decoder either returns the encoded value or an error that says where decoding stopped.
 //! 4. An unknown incompatible feature is refused by number; compatible ones are ignored.
 //!
 //! Faults survived: torn, truncated, flipped and foreign bytes are recognised, never interpreted.

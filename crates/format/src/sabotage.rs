@@ -1,32 +1,34 @@
-//! Switches that take one protection away, for proving that the tests would notice.
+//! Declares switches that remove one protection each, to prove that the tests would notice.
 //!
-//! How: at the single place where a protection is, the code asks [`off`]. In every build that is shipped or tested
-//! the answer is a constant `false` and nothing remains of the question. A build with `--cfg orcheck_sabotage` asks
-//! the environment once, at the start of each process: `ORCHECK_SABOTAGE=crc-block` takes the CRC of blocks away.
-//! `make sabotage` does that with every switch and requires that some test fails.
+//! How: the code calls [`off`] at the single place of a protection. In every build that is shipped
+//! or tested, the answer is a constant `false` and the compiler removes the check. A build with
+//! `--cfg orcheck_sabotage` reads the environment once, at the start of each process:
+//! `ORCHECK_SABOTAGE=crc-block` removes the CRC of blocks. `make sabotage` does so with every
+//! switch and requires that at least one test fails.
 //!
 //! Invariants
-//! 1. A switch is asked for at the place of its protection and nowhere else; a test of the tree looks for it.
-//! 2. Every switch serves one promise of `docs/semantics.md`; `docs/protections.md`, which is
-//!    generated, lists the switches of each promise with their tests.
+//! 1. The code checks a switch at the place of its protection and nowhere else; a test of the
+//!    source tree verifies this.
+//! 2. Every switch serves one promise of `docs/semantics.md`; the generated `docs/protections.md`
+//!    lists the switches of each promise with their tests.
 //!
-//! Not here: which faults a protection is against (the modules that ask).
+//! Not here: the faults that a protection is against (the modules that check the switch).
 
-/// A protection that can be taken away.
+/// A protection that can be removed.
 ///
-/// Declared as: name in the environment; what is gone with it; the tests that must notice, each as
-/// `package target filter`, tried in this order before everything else.
+/// Declared as: name in the environment; what is missing without it; the tests that must notice,
+/// each as `package target filter`, tried in this order before all others.
 macro_rules! switches {
     ($($switch:ident = $name:literal, $gone:literal, $tests:literal;)*) => {
-        /// A protection that can be taken away.
+        /// A protection that can be removed.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Switch {
             $(#[doc = $gone] $switch,)*
         }
 
         impl Switch {
-            /// Every switch: its name, what is gone with it, and the tests that must notice (`package target filter`,
-            /// separated by semicolons).
+            /// Every switch: its name, what is missing without it, and the tests that must notice
+            /// (`package target filter`, separated by semicolons).
             pub const ALL: &'static [(Switch, &'static str, &'static str, &'static str)] =
                 &[$((Switch::$switch, $name, $gone, $tests),)*];
         }

@@ -1,11 +1,11 @@
-//! What processes say to each other.
+//! Encodes and decodes the messages between processes.
 //!
 //! | file | what |
 //! | --- | --- |
 //! | `control.rs` | frames, and messages between ranks, nodes and the lead |
 //! | `agent.rs` | messages between ranks and the agent of their node |
 //! | `staging.rs` | messages between a process and a staging server |
-//! | `fields.rs` | fields that several kinds of messages have |
+//! | `fields.rs` | fields that several kinds of messages share |
 //!
 //! Not here: connections (`orcheck-net`).
 

@@ -1,5 +1,5 @@
-//! The rules for the interval, held against published values, against each other and against the
-//! least expected time; the overhead against the document.
+//! Tests the rules for the interval against published values, against each other and against the
+//! least expected time, and the overhead against the document.
 #![allow(clippy::unwrap_used)]
 
 use orcheck_interval::{Overhead, Single};

@@ -1,4 +1,4 @@
-//! The multilevel model, held against one level and against first-order theory (against drawn
+//! Tests the multilevel model against one level and against first-order theory (against random
 //! failures: `life.rs`).
 #![allow(clippy::unwrap_used)]
 

@@ -1,5 +1,5 @@
-//! The door to the disk: what every directory and file must do, on a disk and in memory, with and
-//! without faults.
+//! Tests the interface to the disk: what every directory and file must do, on a disk and in memory,
+//! with and without faults.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)] // tests look behind the door
 
 use orcheck_format::ErrorKind;

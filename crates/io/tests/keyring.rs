@@ -1,8 +1,8 @@
-//! Keys from the kernel's keyrings: found where they are, and only there; everything else is an
-//! error that says so.
+//! Tests keys from the kernel's keyrings: each is found where it is and nowhere else; everything
+//! else is an error that says so.
 //!
-//! Each test is a child with a session keyring of its own, which goes with it. What is put into the
-//! user's keyring goes at the end of the test, or by itself after a minute.
+//! Each test is a child process with its own session keyring, which disappears with it. An entry of
+//! the user's keyring is removed at the end of the test, or expires after a minute.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, unsafe_code)] // keys are written by the test
 
 use orcheck_format::{Error, ErrorKind};

@@ -1,4 +1,4 @@
-//! The model of a power cut, against what the disk functions of this crate promise.
+//! Tests the promises of this crate's disk functions against the model of a power cut.
 // It makes directories by itself.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! Whose a directory must be that takes our files, and directories that a group shares.
+//! Tests who must own a directory that receives our files, and directories that a group shares.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)] // tests look behind the door
 
 use orcheck_format::ErrorKind;

@@ -1,4 +1,4 @@
-//! Reading in the background: how fast, how soon it gives way, and when it ends.
+//! Tests reading in the background: how fast it is, how soon it gives way, and when it ends.
 
 // Tests make files themselves, and a failed preparation may panic anywhere.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]

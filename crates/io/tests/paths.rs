@@ -1,4 +1,4 @@
-//! What a directory says when the path that was configured leads elsewhere: moved, replaced,
+//! Tests what a directory reports when its configured path leads elsewhere: moved, replaced,
 //! unmounted, mounted over.
 #![allow(clippy::disallowed_methods, clippy::print_stdout, clippy::unwrap_used)] // tests look behind the door
 

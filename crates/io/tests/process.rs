@@ -1,4 +1,4 @@
-//! Signals, the environment, and the tools for other crates' tests.
+//! Tests signals, the environment, and the tools for other crates' tests.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)] // tests look behind the door
 
 use orcheck_format::ErrorKind;

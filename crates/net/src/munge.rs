@@ -87,7 +87,7 @@ struct Library {
 fn library() -> Result<&'static Library> {
     static LIBRARY: OnceLock<std::result::Result<Library, String>> = OnceLock::new();
     LIBRARY.get_or_init(load).as_ref().map_err(|why| {
-        Error::unsupported(format!("MUNGE is asked for and cannot be used: {why}"))
+        Error::unsupported(format!("MUNGE is configured and cannot be used: {why}"))
             .next("install libmunge (package libmunge2), or use a key")
     })
 }

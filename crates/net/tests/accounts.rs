@@ -1,7 +1,8 @@
-//! Users and groups that no file of this machine names, as on a cluster with a directory service.
+//! Tests users and groups that no file of this machine names, as on a cluster with a directory
+//! service.
 //!
-//! A child gets an `/etc/nsswitch.conf` of its own, which names a service that this test compiles.
-//! Needs root and a C compiler; skipped, and said, without.
+//! A child gets its own `/etc/nsswitch.conf`, which names a service that this test compiles. Needs
+//! root and a C compiler; without them, the test says so and is skipped.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, unsafe_code)] // the service is built and loaded by the test
 
 use orcheck_io::machine::group_id;

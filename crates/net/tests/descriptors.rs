@@ -1,4 +1,4 @@
-//! Which numbers descriptors get, and what a forked child keeps of them.
+//! Tests which numbers descriptors get, and what a forked child keeps of them.
 //!
 //! Each test starts this program again, as a process that may be killed or closes its standard
 //! streams.

@@ -1,5 +1,5 @@
-//! Who a caller is, by MUNGE: with daemons of our own, their keys and sockets in a directory of the
-//! test.
+//! Tests how MUNGE identifies a caller: the test's own daemons have their keys and sockets in a
+//! directory of the test.
 
 // Tests start programs and make files themselves, and a failed preparation may panic anywhere.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]

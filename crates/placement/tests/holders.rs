@@ -1,4 +1,4 @@
-//! Who holds whose replicas.
+//! Tests which nodes hold whose replicas.
 #![allow(clippy::unwrap_used)]
 
 use orcheck_format::{Epoch, ErrorKind, JobName, NodeId, RunId};

@@ -1,5 +1,5 @@
-//! Placement: properties over random numbers of nodes, servers, lanes and sizes, and the mapping
-//! file's refusals.
+//! Tests placement: properties over random numbers of nodes, servers, lanes and sizes, and the
+//! refusals of the mapping file.
 #![allow(clippy::unwrap_used)]
 
 use orcheck_format::{ErrorKind, TargetId};

@@ -1,5 +1,5 @@
-//! Advice: levels as the table of the module says, against numbers worked out by hand, runs drawn
-//! by chance, and common sense.
+//! Tests advice: the levels of the module's table, against numbers calculated by hand, random runs,
+//! and common sense.
 
 use orcheck_interval::{Level, Levels, Pattern, Single};
 use orcheck_planner::advice::{Choice, Failing, Machine, Rates, Task, Way, best};

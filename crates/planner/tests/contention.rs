@@ -1,4 +1,4 @@
-//! The contention model against its closed form, and what must hold whatever the parameters are.
+//! Tests the contention model against its closed form, and properties that hold for all parameters.
 
 use orcheck_planner::contention::{
     Burst, Calibration, Disk, Fixed, Mode, Network, Outcome, Parameters, closed_form, simulate,

@@ -1,8 +1,9 @@
-//! The figures of the document about orchestration, from the model at that document's parameters:
-//! the tables in `docs/contention.md` are what this computes, and the shapes that the text there
-//! speaks of are asserted.
+//! Tests the figures of the document about orchestration against the model with that document's
+//! parameters: the model computes the tables in `docs/contention.md`, and assertions cover the
+//! shapes that its text describes.
 //!
-//! With `ORCHECK_WRITE_TABLES=1` in the environment the tables are rewritten instead of compared.
+//! With `ORCHECK_WRITE_TABLES=1` in the environment, the test rewrites the tables instead of
+//! comparing them.
 
 // It reads and writes a file of the documentation, and says so.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]

@@ -1,5 +1,5 @@
-//! Lives of a job, held against the closed form, against the multilevel model, and against what
-//! each event says.
+//! Tests simulated lives of a job against the closed form, against the multilevel model, and
+//! against what each event reports.
 #![allow(clippy::unwrap_used)]
 
 use orcheck_interval::{Level, Levels, Pattern, Single};

@@ -1,8 +1,9 @@
-//! The contention model against SimGrid, the simulator of the field: five common cases, within 5 %.
+//! Tests the contention model against SimGrid, an established simulator: five common cases, within
+//! 5 %.
 //!
-//! The same bursts run in `bench/simgrid/burst.cpp`, which this test compiles: another program,
-//! another simulator, whose network shares links max-min fairly and whose disks know a rate and no
-//! seeks. Where SimGrid is not installed the test says so; `make check` installs it.
+//! The same bursts run in `bench/simgrid/burst.cpp`, which this test compiles: another program and
+//! another simulator, whose network shares links max-min fairly and whose disks have a rate but no
+//! seeks. Where SimGrid is not installed, the test says so; `make check` installs it.
 
 // Compiling and running another program is what this test is about.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]

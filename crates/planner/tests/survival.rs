@@ -1,4 +1,4 @@
-//! The survival of a job, held against the document, against counting, and against trials.
+//! Tests the survival of a job against the document, against counting, and against trials.
 #![allow(clippy::unwrap_used)]
 
 use orcheck_planner::survival::{

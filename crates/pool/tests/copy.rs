@@ -1,4 +1,4 @@
-//! The copy kernels against the obvious: copy, then checksum.
+//! Tests the copy kernels against the obvious implementation: copy, then checksum.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)] // tests look behind the door
 
 use orcheck_format::{ErrorKind, crc64};

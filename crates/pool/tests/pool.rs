@@ -1,4 +1,4 @@
-//! The pool, its words, rings and gates, between threads and between processes.
+//! Tests the pool, its words, rings and gates, between threads and between processes.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)] // tests look behind the door
 
 use orcheck_format::{ErrorKind, crc64};

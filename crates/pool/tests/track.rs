@@ -1,6 +1,6 @@
-//! Which writes page tracking sees, and which it cannot.
+//! Tests which writes page tracking sees, and which it cannot.
 //!
-//! Skipped, loudly, where the kernel has no asynchronous write protection or forbids it.
+//! Skipped, with a message, where the kernel has no asynchronous write protection or forbids it.
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,

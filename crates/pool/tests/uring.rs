@@ -1,5 +1,5 @@
-//! Pool memory on its way to the disk through io_uring: pinned once, unpinned, or by plain writes,
-//! always the same bytes.
+//! Tests pool memory written to the disk through io_uring: pinned once, unpinned, or by plain
+//! writes, always the same bytes.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)] // tests look behind the door
 #![allow(unsafe_code)] // a child becomes another user
 

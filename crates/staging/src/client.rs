@@ -236,7 +236,7 @@ impl Line {
 
     fn strange(&mut self, found: &dyn std::fmt::Debug) -> Error {
         self.conn.give_up(Error::corrupt(format!(
-            "expected the answer to what was asked, found {found:?}"
+            "expected the answer to the request, found {found:?}"
         )))
     }
 }

@@ -1,4 +1,4 @@
-//! Which disk a server has: callers and operators notice another one.
+//! Tests the identity of a server's disk: callers and operators notice another disk.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)] // tests look behind the door
 
 use orcheck_format::ErrorKind;

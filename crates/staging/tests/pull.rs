@@ -1,4 +1,4 @@
-//! Who may send when: against every order of offers, arrivals, silences and departures.
+//! Tests who may send when, against every order of offers, arrivals, silences and departures.
 #![allow(clippy::unwrap_used)]
 
 use orcheck_staging::server::pull::{Begins, Limits, Pull};

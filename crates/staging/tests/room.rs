@@ -1,4 +1,4 @@
-//! Room for ordinary traffic, on disks of our own making.
+//! Tests how a server leaves room for ordinary traffic, on simulated disks.
 
 use orcheck_staging::server::pauses::{FIRST_PAUSE, PAUSE_MAX, Pauses, Seen};
 use std::time::Duration;

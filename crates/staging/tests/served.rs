@@ -1,5 +1,5 @@
-//! A server as its callers see it: directories and files like those of this machine, and what is
-//! particular about it.
+//! Tests a server as its callers see it: directories and files that behave like local ones, and the
+//! differences.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)] // tests look behind the door
 
 use orcheck_format::ErrorKind;

@@ -1,5 +1,5 @@
-//! A thread is cancelled while it calls: it ends after the call, and the program continues with the
-//! session.
+//! Tests that a thread cancelled during a call ends after the call, and that the program continues
+//! with the session.
 
 use crate::program::{
     Program, WORKLOADS, end_if_cancelled, inside_a_checkpoint, judge, uncancelled,

@@ -1,5 +1,5 @@
-//! A program forks while another of its threads calls: the child is refused, ends as it likes, and
-//! the parent does not notice.
+//! Tests a program that forks while another of its threads is in a call: calls of the child are
+//! refused, the child may end in any way, and the parent is not affected.
 
 use crate::cancelled::moment;
 use crate::program::{Program, WORKLOADS, judge, message};

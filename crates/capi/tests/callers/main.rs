@@ -1,8 +1,8 @@
-//! Programs that fork and cancel threads while they use the C interface: whole jobs, with the
+//! Tests programs that fork and cancel threads while they use the C interface: whole jobs, with the
 //! verdicts of the fault suite.
 //!
-//! A harness of its own, as `faults` of the client, with which it shares states, ledgers, verdicts
-//! and the run that must come up afterwards.
+//! It has its own harness, like `faults` of the client, and shares states, ledgers, verdicts and
+//! the final run with it.
 // It looks at files by itself, prints its own verdicts, and calls what C programs call.
 #![allow(
     unsafe_code,

@@ -1,4 +1,4 @@
-//! A solver of one rank that uses the C interface as a C program does.
+//! Implements a solver of one rank that uses the C interface as a C program does.
 
 use orcheck::checkpoint::{orc_checkpoint, orc_wait};
 use orcheck::regions::{orc_protect, orc_protect_codec};

@@ -245,7 +245,7 @@ fn explain(
             let step = older.step;
             error
                 .next(format!(
-                    "{first}copy step {step}, which is here whole, with --step {step}"
+                    "{first}copy step {step}, which is complete here, with --step {step}"
                 ))
                 .into()
         }

@@ -60,11 +60,14 @@ pub fn run(args: &HaltArgs, talk: bool) -> Result<Outcome, Failure> {
     })?;
     if !asked.lives && !args.force {
         return Err(Error::not_found(format!(
-            "no run of job {name} is there: the newest, epoch {}, {}, has ended",
+            "job {name} has no run: the newest, epoch {}, {}, has ended",
             asked.claim.epoch,
             asked.describe()
         ))
-        .next("start the job again to have something to halt; add --force only where this machine does not see locks of others")
+        .next(
+            "start the job again to have something to halt; add --force only where this machine \
+             does not see the locks of other machines",
+        )
         .into());
     }
     // Somebody else reads it later, so it has no age.
@@ -180,7 +183,10 @@ impl Wait {
                         job.name.as_str(),
                         self.timeout.as_secs_f64()
                     ))
-                    .next("wait on, or take it back with --remove; a program hears it in orc_due and orc_checkpoint, with every_steps alone only at the next checkpoint"),
+                    .next(
+                        "wait on, or take it back with --remove; a program learns of it in orc_due \
+                         and orc_checkpoint, with every_steps alone only at the next checkpoint",
+                    ),
                 ));
             }
             clock.sleep(POLL);

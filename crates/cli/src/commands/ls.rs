@@ -292,8 +292,7 @@ fn state_of_unread(unread: &Unread) -> (&'static str, String) {
     match why.kind() {
         _ if why.is(Detail::OtherKey) => (
             "unreadable",
-            "sealed with another key than those given: give the key of the run that wrote it"
-                .to_owned(),
+            "sealed with another key: give the key of the run that wrote it".to_owned(),
         ),
         // Breaks if: it is called unreadable, like a damaged one; a user who may read it finds it
         // whole.

@@ -119,7 +119,8 @@ fn who(wanted: &str, kind: &str, dir: &Path) -> Result<Who> {
         ("beegfs", _) => Who::Driver(Box::new(beegfs::BeeGfs)),
         ("orangefs", _) => Who::Driver(Box::new(orangefs::OrangeFs)),
         ("gpfs", _) => Who::Nobody(
-            "GPFS spreads every file over all disks of its pool, and has nothing that binds a directory to a server",
+            "GPFS spreads every file over all disks of its pool and cannot bind a directory to a \
+             server",
         ),
         ("moosefs" | "fuse", Some(master)) => Who::Driver(Box::new(moosefs::MooseFs { master })),
         ("moosefs", None) => {
@@ -132,7 +133,7 @@ fn who(wanted: &str, kind: &str, dir: &Path) -> Result<Who> {
         }
         _ if wanted == "auto" => {
             return Err(Error::unsupported(format!(
-                "{} is on {kind}, which is none of the parallel file systems that are known here",
+                "{} is on {kind}, which is not a parallel file system that Orcheck knows",
                 dir.display()
             ))
             .next("name one with --driver, or give your own: docs/placement.md; directories of several servers can also be named in `global` by hand"));
@@ -181,9 +182,16 @@ fn place(
                     "{} was pinned to {}, but a new file in it lies on {}",
                     sub.path().display(),
                     choice.server.name,
-                    if on.is_empty() { "no server".to_owned() } else { on.join(", ") }
+                    if on.is_empty() {
+                        "no server".to_owned()
+                    } else {
+                        on.join(", ")
+                    }
                 ))
-                .next("look at the servers' states and at the rights to place files; nothing was written to use these directories"));
+                .next(
+                    "check the servers' states and the permission to place files; nothing was \
+                     written to use these directories",
+                ));
             }
         }
         placed.push(Placed {

@@ -59,7 +59,8 @@ pub fn run(args: &PruneArgs) -> Result<Outcome, Failure> {
                 let next = match going.contains(&(step, removal.epoch)) {
                     true => "run the same command again".to_owned(),
                     false => format!(
-                        "to be rid of it, remove the files whose names begin with s{step:012}-e{:06}-{}-",
+                        "to remove it, delete the files whose names begin with \
+                         s{step:012}-e{:06}-{}-",
                         epoch.counter,
                         epoch.run.short()
                     ),
@@ -105,7 +106,8 @@ fn proven(job: &Job, trust: &Trust) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Error::invalid(format!(
-        "job {} is encrypted, and without its key nobody knows which of its checkpoints are genuine: nothing was removed",
+        "job {} is encrypted; without its key, genuine and forged checkpoints cannot be told \
+         apart: nothing was removed",
         job.name.as_str()
     ))
     .next("give --encrypt-key, or name the steps to remove: `orcheck rm STEP`")

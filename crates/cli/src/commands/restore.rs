@@ -54,7 +54,7 @@ pub fn run(args: &RestoreArgs, json_wanted: bool) -> std::result::Result<Outcome
             && let Some(older) = job.older_whole(commit)
         {
             let next = format!(
-                "restore step {} at level {}, which is here whole",
+                "restore step {} at level {}, which is complete here",
                 older.step, older.level
             );
             return Failure::with(failure.code, failure.error.next(next));

@@ -82,7 +82,7 @@ pub fn run(args: &ServerArgs) -> std::result::Result<Outcome, Failure> {
         }
     };
     stop::wait_for(thread, &*clock, limit, meanwhile, stop_all, &late).map_err(|error| {
-        error.next("nothing that was acknowledged is lost; look at the disk and the kernel's log")
+        error.next("nothing that was acknowledged is lost; check the disk and the kernel's log")
     })?;
     let counts = scrubbed.map(|scrubbed| scrubbed.counts());
     Ok(outcome(&at, &stopper.counts(), counts))
@@ -149,7 +149,7 @@ fn remembered(path: &Path) -> Result<Option<u64>> {
             path.display(),
             text.trim()
         ))
-        .next("remove the file if the server is to begin with the disk that is there")
+        .next("remove the file if the server is to start with the current disk")
     })?;
     Ok(Some(number))
 }

@@ -170,7 +170,8 @@ impl Running {
             (Some((step, level, at)), out_of_reach) => {
                 let mut text = format!("{step} at level {level}, taken {}", moment(*at, now));
                 if *level != Level::Global {
-                    text += "\n  it is on nodes alone; `orcheck copy --to global` brings it to a file system";
+                    text += "\n  it is only on nodes; `orcheck copy --to global` brings it to a \
+                             file system";
                 }
                 if let Some(OutOfReach::Step(newer)) = out_of_reach {
                     text += &format!("\n  step {newer} is newer, and unreachable");

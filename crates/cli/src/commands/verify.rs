@@ -86,7 +86,8 @@ impl Checked<'_> {
                 homes.join(", ")
             ),
             (true, true) => format!(
-                "step {step} is not all here. Next: bring back what cannot be read, then ask again"
+                "step {step} is not all here. Next: bring back what cannot be read, then verify \
+                 again"
             ),
             (false, _) => format!(
                 "neither step {step} nor an older one can be restored. Next: give all directories of the job: another one may hold a good copy"
@@ -154,8 +155,9 @@ pub fn run(args: &VerifyArgs, show_progress: bool) -> Result<Outcome, Failure> {
     let locked_bytes: u64 = checked.iter().map(|one| one.verdict.locked_bytes()).sum();
     if locked_bytes > 0 {
         warnings.push(format!(
-            "{} are encrypted and no key was given: not authenticated; checked is only that they are stored as whoever \
-             wrote them meant it. Give --encrypt-key to check who wrote them and what they hold",
+            "{} are encrypted and no key was given: they are not authenticated, and only their \
+             stored bytes were checked. Give --encrypt-key to check who wrote them and what they \
+             hold",
             size(locked_bytes)
         ));
     }

@@ -146,7 +146,7 @@ impl Hidden {
                 self.path
             )),
             "permission denied" => error.next(format!(
-                "run it as the user to whom {} belongs, or as root",
+                "run it as the user who owns {}, or as root",
                 self.path
             )),
             "absent" => error.next(format!(
@@ -154,7 +154,7 @@ impl Hidden {
                 self.path
             )),
             _ => error.next(format!(
-                "bring back the server or disk of {}, then ask again",
+                "bring back the server or disk of {}, then try again",
                 self.path
             )),
         }
@@ -236,7 +236,7 @@ impl Search {
                 // Breaks if: it is left out; with a mistyped step, another checkpoint would be
                 // used.
                 return Err(Error::not_found(format!(
-                    "'{}' is neither a step nor a directory that is here",
+                    "'{}' is neither a step nor an existing directory",
                     path.display()
                 ))
                 .next("correct it; `orcheck ls` lists the steps")
@@ -474,7 +474,7 @@ impl Search {
             return Err(self.none(
                 &format!("job {} has no directory", name.as_str()),
                 Some(&name),
-                "check --job and the directories; leave --job out to be told the names there",
+                "check --job and the directories; omit --job to list the names there",
             ));
         }
         self.take(&name, trust)
@@ -484,8 +484,11 @@ impl Search {
         let names = self.names();
         match &names[..] {
             [name] => Ok(name.clone()),
-            [] => Err(self.none("no job found", None,
-                "give the directory that the program was given, or one of a job itself without a flag")),
+            [] => Err(self.none(
+                "no job found",
+                None,
+                "give the directory that the program uses, or a job's own directory without a flag",
+            )),
             _ => {
                 let names: Vec<&str> = names.iter().map(JobName::as_str).collect();
                 Err(Error::invalid(format!(

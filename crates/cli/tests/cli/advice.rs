@@ -1,5 +1,5 @@
-//! `plan` itself, `plan calibrate`, and pictures: what is recommended, where figures are from, what
-//! is drawn, what is refused.
+//! Tests `plan` itself, `plan calibrate`, and pictures: recommendations, sources of figures,
+//! drawings, refusals.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! `agent`: as a batch script starts it, and as a rank does.
+//! Tests `agent`, started as a batch script and as a rank start it.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! `plan burst`: the table, the document, parameters, and result files.
+//! Tests `plan burst`: the table, the document, parameters, and result files.
 
 use std::path::Path;
 

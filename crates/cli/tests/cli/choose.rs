@@ -1,4 +1,4 @@
-//! `rm`, `keep` and `prune`.
+//! Tests `rm`, `keep` and `prune`.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,5 @@
-//! Level `peers`: containers and their replicas in the directories of several nodes, some of them
-//! damaged or missing.
+//! Tests level `peers`: containers and their replicas in the directories of several nodes, some of
+//! them damaged or missing.
 
 use std::path::PathBuf;
 
@@ -157,7 +157,7 @@ fn what_is_missing_is_named_with_what_is_here_whole() {
     assert_eq!(refused.code, 10, "{}", refused.stderr);
     for part in [
         "(node 0 'node0', copies on node1, ",
-        "restore step 30 at level peers(1), which is here whole",
+        "restore step 30 at level peers(1), which is complete here",
     ] {
         assert!(refused.stderr.contains(part), "{}", refused.stderr);
     }

@@ -1,4 +1,4 @@
-//! `copy`: what nodes still hold is brought to the file system, and a job continues from it.
+//! Tests `copy`: it brings what nodes still hold to the file system, and a job continues from it.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -162,7 +162,7 @@ fn a_newest_step_that_is_not_whole_is_named_and_the_older_one_offered() {
     std::fs::remove_file(&held.newest.paths[1]).unwrap();
     let refused = held.copy(&[]);
     assert_eq!(refused.code, 10, "{}", refused.stderr);
-    let words = "Next: give also the directory of node node1, or copy step 5, which is here whole, with --step 5";
+    let words = "Next: give also the directory of node node1, or copy step 5, which is complete here, with --step 5";
     assert!(refused.stderr.contains(words), "{}", refused.stderr);
     assert_eq!(refused.stderr.matches("Next: ").count(), 1);
     assert!(held.is_empty());

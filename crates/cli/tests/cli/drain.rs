@@ -1,4 +1,4 @@
-//! `drain`: what agents hold is made safe, and they end.
+//! Tests `drain`: agents make what they hold safe, and end.
 
 use crate::program::Running;
 use crate::{Answer, answer};

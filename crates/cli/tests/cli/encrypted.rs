@@ -1,4 +1,4 @@
-//! Encrypted checkpoints from outside: with the key, with another one, with none.
+//! Tests commands on encrypted checkpoints: with the right key, with a wrong key, without a key.
 
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! A job that a group of users shares: two members, and somebody else, each with processes of their
-//! own.
+//! Tests a job that a group of users shares: two members and a stranger, each with their own
+//! processes.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;

@@ -1,4 +1,4 @@
-//! `halt`, and what `run` makes of it.
+//! Tests `halt`, and how `run` reacts to it.
 
 use crate::program::{Running, command_line, tell};
 use crate::{Answer, answer, orcheck};
@@ -58,7 +58,7 @@ fn a_running_job_takes_a_checkpoint_ends_and_goes_on_later() {
     let again = answer(&["halt", "--dir", &root]);
     assert_eq!(again.code, 10, "{}", again.stderr);
     assert!(
-        again.stderr.contains("no run of job cavity is there"),
+        again.stderr.contains("job cavity has no run"),
         "{}",
         again.stderr
     );

@@ -1,4 +1,4 @@
-//! `ls`, `show` and `verify`.
+//! Tests `ls`, `show` and `verify`.
 
 use std::path::PathBuf;
 
@@ -262,7 +262,7 @@ fn show_tells_containers_ranks_and_regions() {
     let absent = site.ask(&["show", "41"]);
     assert_eq!(absent.code, 10);
     assert!(
-        absent.stderr.contains("committed are: 40 (global)"),
+        absent.stderr.contains("committed: 40 (global)"),
         "{}",
         absent.stderr
     );

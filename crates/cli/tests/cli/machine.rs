@@ -1,4 +1,4 @@
-//! `doctor`, `completions` and `man`.
+//! Tests `doctor`, `completions` and `man`.
 
 use crate::answer;
 use orcheck_fixtures::reading::Scratch;

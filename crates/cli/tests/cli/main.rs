@@ -1,4 +1,4 @@
-//! The binary from outside: exit codes, JSON documents, files.
+//! Tests the binary from outside: exit codes, JSON documents, files.
 
 // Tests make and damage files themselves, and a failed preparation may panic anywhere.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]

@@ -1,4 +1,4 @@
-//! `run` with nodes: which are lost, and what the next run gets.
+//! Tests `run` with nodes: which nodes are lost, and which the next run gets.
 
 use crate::{Answer, orcheck};
 use orcheck_fixtures::reading::Scratch;

@@ -1,4 +1,4 @@
-//! `place`: with the driver that docs/placement.md shows, as a site would write one.
+//! Tests `place` with the driver that docs/placement.md shows, as a site would write one.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Which directories are looked into, and what is reported of those that cannot be read.
+//! Tests which directories are searched, and what is reported about unreadable ones.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -334,7 +334,7 @@ fn run_says_whose_a_directory_is_and_does_not_try_again() {
     let said = &refused.stderr;
     for words in [
         "(EACCES)",
-        "Next: run it as the user to whom the directory belongs",
+        "Next: run it as the user who owns the directory",
         "not restarting: the job could not be opened",
     ] {
         assert!(said.contains(words), "{words}: {said}");

@@ -1,4 +1,4 @@
-//! `plan survival`, `interval`, `simulate` and `overhead`: tables, documents, and what is refused.
+//! Tests `plan survival`, `interval`, `simulate` and `overhead`: tables, documents, and refusals.
 
 use serde_json::Value;
 

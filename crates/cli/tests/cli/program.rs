@@ -1,7 +1,7 @@
-//! A program with checkpoints: this test program itself, started again and told by its environment
-//! what to do.
+//! Provides a program with checkpoints: this test program itself, started again and controlled by
+//! its environment.
 //!
-//! It says `ready STEP` when its session is open, and what it does afterwards; it never lives
+//! It prints `ready STEP` when its session is open, and then everything it does. It never lives
 //! longer than a minute.
 
 use std::io::{BufRead, BufReader, Read, Write};

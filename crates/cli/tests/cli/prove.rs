@@ -1,4 +1,4 @@
-//! `prove`: what a restart does not bring back.
+//! Tests `prove`: it finds what a restart does not restore.
 
 use crate::program::{command_line, tell};
 use crate::{Answer, answer, orcheck};

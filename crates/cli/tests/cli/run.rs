@@ -1,4 +1,4 @@
-//! `run`: restarts, signals, what is left behind.
+//! Tests `run`: restarts, signals, and what it leaves behind.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;

@@ -1,4 +1,4 @@
-//! `server`: as an operator starts it, and as programs and commands use it.
+//! Tests `server`, started as an operator starts it and used by programs and commands.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;

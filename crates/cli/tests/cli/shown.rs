@@ -1,4 +1,5 @@
-//! What a person reads: local times with their age, and tables that fit a terminal of 80 columns.
+//! Tests the output for people: local times with their age, and tables that fit a terminal of 80
+//! columns.
 
 use crate::advice::LIMA;
 use std::process::Command;

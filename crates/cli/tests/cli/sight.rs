@@ -1,4 +1,5 @@
-//! What cannot be read, or may lie where nobody can look, is not called lost, absent or damaged.
+//! Tests that what cannot be read, or may lie where nobody can look, is not called lost, absent or
+//! damaged.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! `run`: what the program is told of its job, what it tells, and when it is not worth starting it
-//! again.
+//! Tests `run`: what it passes to the program, what the program reports back, and when a restart is
+//! pointless.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
@@ -305,7 +305,7 @@ fn runs_that_open_no_job_are_runs_without_progress() {
         "{}",
         done.stderr
     );
-    let words = "not restarting: 2 runs in a row opened no job that `orcheck run` was told of. Next: see what the command said";
+    let words = "not restarting: 2 runs in a row opened no job that `orcheck run` knows of. Next: read the output of the command";
     assert!(done.stderr.contains(words), "{}", done.stderr);
     // Breaks if: the reason that the program had is called unheard of.
     let done = supervised(&["--restarts", "9"], "ends", "a", &options("/nowhere/a"));

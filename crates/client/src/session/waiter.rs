@@ -1,5 +1,4 @@
-//! Waits for a checkpoint to be safe, independently of the session, with which the program can
-//! continue meanwhile.
+//! Waits for a checkpoint to be safe; the program can use the session meanwhile.
 //!
 //! Invariants:
 //! 1. A wait ends at its deadline, when the step is decided, or soon after the engine or the

@@ -234,7 +234,7 @@ impl Relay {
         actions
     }
 
-    /// Panics if the state contradicts the invariants above, which is a defect whatever arrived.
+    /// Panics if the state contradicts the invariants above, which is a defect, whatever the input.
     pub fn check_invariants(&self) {
         for (key, collected) in &self.collected {
             let (waiting, said) = (&collected.waiting, &collected.said);

@@ -69,7 +69,8 @@ impl Ledger {
         }
     }
 
-    /// Panics if the state contradicts the invariants above, which is a defect whatever was stored.
+    /// Panics if the state contradicts the invariants above, which is a defect, whatever was
+    /// stored.
     pub fn check_invariants(&self) {
         for ((level, rank), steps) in &self.ranks {
             for (step, stored) in steps {

@@ -158,7 +158,7 @@ impl Owner {
         actions
     }
 
-    /// Panics if the state contradicts the invariants above, which is a defect whatever arrived.
+    /// Panics if the state contradicts the invariants above, which is a defect, whatever the input.
     pub fn check_invariants(&self) {
         for (node, holder) in &self.holders {
             let (sent, ready) = (holder.sent_bytes, self.ready_bytes);
@@ -416,7 +416,7 @@ impl Keeper {
         actions
     }
 
-    /// Panics if the state contradicts the invariants above, which is a defect whatever arrived.
+    /// Panics if the state contradicts the invariants above, which is a defect, whatever the input.
     pub fn check_invariants(&self) {
         let mut files = BTreeSet::new();
         let mut open: BTreeMap<u32, usize> = BTreeMap::new();

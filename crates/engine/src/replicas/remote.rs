@@ -371,7 +371,7 @@ impl Asked {
 /// The error for an answer that no keeper of this version gives here.
 fn strange(node: &str, message: &Message) -> Error {
     Error::corrupt(format!(
-        "node '{node}' answered with a message of kind {} that was not asked for",
+        "node '{node}' answered with an unexpected message of kind {}",
         message.kind()
     ))
 }

@@ -1,4 +1,4 @@
-//! A copy that fails, is killed, or loses power before each of its steps.
+//! Tests a copy that fails, is killed, or loses power before each of its steps.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,5 +1,5 @@
-//! Copies of committed checkpoints: what they hold, what they refuse, and what a failure or a power
-//! cut leaves of one.
+//! Tests copies of committed checkpoints: their content, refusals, and what a failure or a power
+//! cut leaves behind.
 
 // Tests make and damage files themselves, and a failed preparation may panic anywhere.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]

@@ -1,4 +1,4 @@
-//! What is not copied, and why.
+//! Tests what is not copied, and why.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -314,7 +314,7 @@ fn a_copy_that_would_supersede_what_is_there_is_refused() {
         write(&[there(&site)], &spec);
         let words = [
             "step 12 of epoch ",
-            "would not count any more",
+            "would no longer count",
             "Next: copy to another directory",
         ];
         refused(&site, ErrorKind::Invalid, &words);

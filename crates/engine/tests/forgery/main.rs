@@ -1,6 +1,6 @@
-//! Fault class F24: somebody with write access who has everything but the key. Thousands of forged
-//! jobs are read as a restart and `orcheck verify` read them; no byte of them may be taken for the
-//! job's.
+//! Tests fault class F24: an attacker who has write access and everything but the key. Thousands of
+//! forged jobs are read as a restart and `orcheck verify` read them; no forged byte may be accepted
+//! as the job's.
 //!
 //! `ORCHECK_TRIALS` is the number of forgeries of each kind, `ORCHECK_SEED` repeats a run.
 

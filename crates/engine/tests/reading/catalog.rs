@@ -1,4 +1,4 @@
-//! Which commits count, which do not, and what is reported about the rest.
+//! Tests which commits count, which do not, and what is reported about the rest.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Checkpoints that were rejected, kept or removed by hand.
+//! Tests checkpoints that were rejected, kept or removed by hand.
 
 use orcheck_engine::directory::choose::{Removal, checkpoint_of, decide, decision, take_back};
 use orcheck_engine::directory::prune::{KeepRule, Referred, prune};

@@ -1,5 +1,5 @@
-//! A container in several directories, as replicas of level `peers` are: whichever copy is good is
-//! used.
+//! Tests a container in several directories, as replicas of level `peers` are: the reader uses
+//! whichever copy is good.
 
 use orcheck_engine::restart::reader::{Reader, holder_of};
 use orcheck_engine::upkeep::verify_commit;

@@ -1,4 +1,5 @@
-//! Damage in each structure of a container gives the right verdict, and never wrong bytes.
+//! Tests that damage in each structure of a container gives the right verdict and never wrong
+//! bytes.
 
 use orcheck_engine::restart::reader::{Reader, holder_of};
 use orcheck_engine::upkeep::{Verdict, verify_commit};

@@ -1,4 +1,4 @@
-//! Requests to halt: who is asked, who sees it, and when it is taken back.
+//! Tests requests to halt: which run is asked, who sees the request, and when it is withdrawn.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What a run removes of earlier runs before it writes its first container.
+//! Tests which files of earlier runs a run removes before it writes its first container.
 
 use orcheck_engine::directory::choose::{decide, decision};
 use orcheck_engine::directory::prune::KeepRule;

@@ -1,4 +1,4 @@
-//! Catalog, reader and verification on files made straight from the format.
+//! Tests catalog, reader and verification on files made directly with the format crate.
 
 // Tests make and damage files themselves, and a failed preparation may panic anywhere.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]

@@ -1,5 +1,5 @@
-//! Reads that succeed with other bytes: another block, another file, an older version of the file,
-//! zeros. Each read of a restart in turn; what comes out is right, or an error.
+//! Tests reads that succeed with wrong bytes: another block, another file, an older version of the
+//! file, zeros. Each read of a restart is falsified in turn; the result is right, or an error.
 
 use orcheck_engine::directory::Catalog;
 use orcheck_engine::restart::reader::{Reader, holder_of};

@@ -1,4 +1,4 @@
-//! What a reader gives back, byte for byte, and what it says when it cannot.
+//! Tests what a reader returns, byte for byte, and what it reports when it cannot.
 
 use std::sync::Mutex;
 

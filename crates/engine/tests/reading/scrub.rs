@@ -1,4 +1,4 @@
-//! Scrubbing: damage is found, told of once, and never where there is none.
+//! Tests scrubbing: damage is found and reported once, and never reported where there is none.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! What a rank says about its snapshot is checked before it goes into a manifest.
+//! Tests that a rank's description of its snapshot is checked before it goes into a manifest.
 
 use orcheck_engine::commit::make_visible;
 use orcheck_engine::directory::TargetFailure;

@@ -1,4 +1,4 @@
-//! Fixed fields: numbers and marks at known places of a block.
+//! Writes and reads fixed fields: numbers and marks at known places of a block.
 //!
 //! Not here: which fields a block has (`disk`, `wire`).
 
@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::ids::{Epoch, RunId};
 use crate::sabotage::{Switch, off};
 
-/// The first `len` bytes, or Corrupt.
+/// The first `len` bytes; Corrupt if there are fewer.
 pub(crate) fn exactly<'b>(what: &str, bytes: &'b [u8], len: usize) -> Result<&'b [u8]> {
     bytes.get(..len).ok_or_else(|| {
         Error::corrupt(format!(

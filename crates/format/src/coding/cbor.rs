@@ -1,13 +1,15 @@
-//! Deterministic CBOR: what RFC 8949 section 4.2.1 calls core deterministic encoding.
+//! Writes and reads deterministic CBOR: the core deterministic encoding of RFC 8949, section 4.2.1.
 //!
-//! How: [`Writer`] emits maps with ascending unsigned keys and leaves absent options out.
-//! [`Reader`] checks the head of every item before it lets `minicbor` decode it.
+//! How: [`Writer`] emits maps with ascending unsigned keys and omits absent options. [`Reader`]
+//! checks the head of every item before `minicbor` decodes it.
 //!
 //! Invariants:
-//! 1. Indefinite lengths, longer-than-needed numbers, unordered or repeated keys and trailing
-//!    bytes are refused; so one value has one encoding, up to keys this version does not know.
-//! 2. A count or length is compared with the bytes that are left before anything is allocated.
-//! 3. Unknown keys are skipped, checked by the same rules, at most [`MAX_DEPTH`] levels deep.
+//! 1. Indefinite lengths, longer-than-needed numbers, unordered or repeated keys and trailing bytes
+//!    are refused. One value therefore has one encoding, except for keys that this version does not
+//!    know.
+//! 2. A count or length is compared with the number of bytes left before anything is allocated.
+//! 3. Unknown keys are skipped. Their values pass the same checks, at most [`MAX_DEPTH`] levels
+//!    deep.
 //!
 //! Not here: what the keys mean (`manifest`, `record`, `wire`).
 
@@ -15,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::ids::{Epoch, JobName, Level, RunId};
 use crate::sabotage::{Switch, off};
 
-/// Nesting allowed inside an unknown value: the stack is ours, the bytes are not.
+/// Levels of nesting allowed inside an unknown value: the stack is ours, the bytes are not.
 const MAX_DEPTH: u32 = 16;
 
 const UINT: u8 = 0;
@@ -43,7 +45,7 @@ impl Writer {
         Writer(minicbor::Encoder::new(Vec::new()))
     }
 
-    /// One that appends.
+    /// A writer that appends to `bytes`.
     pub(crate) fn behind(bytes: Vec<u8>) -> Self {
         Writer(minicbor::Encoder::new(bytes))
     }
@@ -52,7 +54,7 @@ impl Writer {
         self.0.into_writer()
     }
 
-    // Writing to a Vec has the error type Infallible, so there is nothing to hand on below.
+    // Writing to a Vec has the error type Infallible, so there is no error to pass on below.
 
     pub(crate) fn map(&mut self, pairs: u64) -> &mut Self {
         let _ = self.0.map(pairs);
@@ -101,10 +103,10 @@ impl Writer {
     }
 }
 
-/// Takes one CBOR item apart.
+/// Decodes one CBOR item.
 pub(crate) struct Reader<'b> {
     decoder: minicbor::Decoder<'b>,
-    /// What is being read, for messages.
+    /// The record being read, for messages.
     what: &'static str,
 }
 
@@ -141,7 +143,7 @@ impl<'b> Reader<'b> {
         ))
     }
 
-    /// Major type, argument and length of the next head; moves nothing.
+    /// Major type, argument and length of the next head. Does not advance.
     fn head(&self) -> Result<(u8, u64, usize)> {
         let left = self.left();
         let Some(&first) = left.first() else {
@@ -234,7 +236,8 @@ impl<'b> Reader<'b> {
         let text = self.text(max_bytes)?;
         if text.is_empty() || text.chars().any(char::is_control) {
             return Err(self.corrupt(format_args!(
-                "{text:?} is no name: expected 1 to {max_bytes} bytes without control characters"
+                "{text:?} is not a valid name: expected 1 to {max_bytes} bytes without control \
+                 characters"
             )));
         }
         Ok(text.to_owned())
@@ -278,7 +281,7 @@ impl<'b> Reader<'b> {
         Ok(())
     }
 
-    /// Passes over items that are not known here.
+    /// Skips items that this version does not know.
     pub(crate) fn pass_over(&mut self, items: usize) -> Result<()> {
         (0..items).try_for_each(|_| self.skip(0))
     }
@@ -298,8 +301,9 @@ impl<'b> Reader<'b> {
         Ok(items)
     }
 
-    /// Every pair of a map, keys ascending. `field` reads the value of a key it knows and says
-    /// false for one it does not, having read nothing; that value is then skipped.
+    /// Calls `field` with every key of a map; keys ascend. `field` reads the value of a key that it
+    /// knows and returns true. For an unknown key it reads nothing and returns false; the value is
+    /// then skipped.
     pub(crate) fn map(
         &mut self,
         mut field: impl FnMut(&mut Self, u64) -> Result<bool>,

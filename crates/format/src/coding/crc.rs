@@ -1,4 +1,4 @@
-//! CRC-64/NVME: the checksum of chunks, blocks and records.
+//! Computes CRC-64/NVME, the checksum of chunks, blocks and records.
 //!
 //! How: `crc-fast` picks the fastest instructions of the processor at run time.
 //!
@@ -7,9 +7,9 @@
 //!    0xae8b14860a799888), on every machine.
 //! 2. `crc64_combine(crc64(a), crc64(b), b.len())` is `crc64(a ++ b)`.
 //!
-//! 3. A [`CrcShift`] gives what `crc64_combine` gives, for its one length.
+//! 3. A [`CrcShift`] computes what `crc64_combine` computes, for one fixed length.
 //!
-//! Not here: a defence against forgery; manifests are identified by BLAKE3 digests for that.
+//! Not here: protection against forgery; BLAKE3 digests identify manifests for that.
 
 use crc_fast::CrcAlgorithm::Crc64Nvme;
 
@@ -25,8 +25,8 @@ pub fn crc64_combine(a: u64, b: u64, len_b_bytes: u64) -> u64 {
 
 /// [`crc64_combine`] for a fixed length of `b`: eight table look-ups, a few nanoseconds.
 ///
-/// A CRC is linear: appending this many bytes maps each bit of the CRC before to a fixed word, and
-/// the words of the bits of one byte are summed up beforehand.
+/// A CRC is linear: appending this many bytes maps each bit of the previous CRC to a fixed word.
+/// The table holds the precomputed sums of these words for every value of one byte.
 pub struct CrcShift {
     tables: Box<[[u64; 256]; 8]>,
 }
@@ -95,7 +95,7 @@ mod tests {
         assert_eq!(crc64(b""), 0);
     }
 
-    // Breaks if: a table is built for another bit order or length.
+    // Breaks if: a table is built for another bit order or another length.
     #[test]
     fn a_shift_is_a_combination_of_its_length() {
         let bytes: Vec<u8> = (0..70_000u32).map(|i| (i * 31 + i / 97) as u8).collect();

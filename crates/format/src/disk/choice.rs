@@ -1,12 +1,13 @@
-//! Choices: what a program or a person decided about one checkpoint.
+//! Encodes choices: decisions of a program or a person about one checkpoint.
 //!
-//! How: a small file beside the commit records of the checkpoint, named after it, with the same envelope
-//! (`record.rs`). Its name says all that the engine needs; who decided it, when and why is inside.
+//! How: a choice is a small file beside the commit records of its checkpoint. It is named after the
+//! checkpoint and has the same envelope (`record.rs`). Its name holds everything that the engine
+//! needs; who made the decision, when and why is inside.
 //!
 //! Invariants:
-//! 1. A choice that decodes is of one checkpoint: job, step and epoch.
+//! 1. A choice that decodes belongs to one checkpoint: job, step and epoch.
 //!
-//! Not here: who writes it, and what follows (`engine::directory`, `catalog`, `prune`).
+//! Not here: who writes a choice, and its effects (`engine::choose`, `catalog`, `prune`).
 
 use crate::coding::{Reader, Writer};
 use crate::disk::envelope::{KIND_CHOICE, unwrap, wrap};
@@ -29,11 +30,11 @@ pub struct Choice {
     pub epoch: Epoch,
     /// The decision.
     pub decision: Decision,
-    /// The host on which it was made.
+    /// The host on which the decision was made.
     pub host: String,
-    /// The user who made it.
+    /// The user who made the decision.
     pub uid: u32,
-    /// When, in milliseconds since 1970.
+    /// When the decision was made, in milliseconds since 1970.
     pub since_unix_ms: u64,
     /// Why, for people; may be empty.
     pub why: String,

@@ -1,4 +1,4 @@
-//! The fixed blocks of a container: header, rank header, rank record, trailer.
+//! Encodes the fixed blocks of a container: header, rank header, rank record, trailer.
 //!
 //! ```text
 //! [header block]
@@ -7,18 +7,19 @@
 //! [zeros up to the alignment, the trailer in the last 512 bytes]
 //! ```
 //!
-//! How: everything is little endian; each block ends in the CRC-64/NVME of what precedes it.
-//! A reader starts at the trailer; a scan without a trailer starts at the header and walks from
-//! rank header to rank record. `docs/format.md` has the byte tables.
+//! How: everything is little endian; each block ends with the CRC-64/NVME of the bytes before it. A
+//! reader starts at the trailer. A scan without a trailer starts at the header and walks from rank
+//! header to rank record. `docs/format.md` has the byte tables.
 //!
 //! Invariants:
-//! 1. The first eight bytes, the feature words and the place of the CRC in the header block never
-//!    change, so that every future version can be refused by name.
+//! 1. The first eight bytes, the feature words and the position of the CRC in the header block
+//!    never change, so a reader can refuse a file of any future version and
+//!    name the reason.
 //! 2. The trailer lies inside one 512-byte sector: it is written whole or not at all.
 //! 3. Reserved bytes are written as zero and not interpreted.
 //!
-//! Faults survived: truncation (no trailer, or one that names another length), a trailer of
-//! another file (it holds the CRC of the header), flipped bits anywhere.
+//! Faults survived: truncation (the trailer is missing or names another length), the trailer of
+//! another file (a trailer holds the CRC of its header), flipped bits anywhere.
 //!
 //! Not here: order and alignment of the writes; reading streams.
 
@@ -29,20 +30,20 @@ use crate::ids::{Epoch, JobName, Level, MAX_JOB_NAME_BYTES};
 use crate::numbers::{NodeId, Rank, WriterId};
 use crate::sabotage::{Switch, off};
 
-/// Size of the header and rank header blocks, and the least alignment of everything else.
+/// Size of the header and rank header blocks, and the smallest alignment of everything else.
 pub const BLOCK_BYTES: usize = 4096;
 /// Size of the trailer: one sector, which devices write whole.
 pub const TRAILER_BYTES: usize = 512;
-/// Size of what precedes the CBOR of a rank record.
+/// Size of the prefix before the CBOR of a rank record.
 pub const RANK_RECORD_PREFIX_BYTES: usize = 24;
-/// Largest alignment a header may name, in bytes: the largest logical block in use is far below.
+/// Largest alignment a header may name, in bytes: the largest logical block in use is far smaller.
 pub const MAX_ALIGNMENT_BYTES: u32 = 1 << 20;
-/// Size of one unit of a striped container: what file systems and disks treat as one piece.
+/// Size of one unit of a striped container: file systems and disks treat this much as one piece.
 pub const STRIPE_UNIT_BYTES: u64 = 64 << 10;
 /// [`RankHeader::stream_len_bytes`] of a stream whose length is not known yet.
 pub const STREAM_LEN_UNKNOWN: u64 = u64::MAX;
 
-/// Where [`Encryption`] is in the header block: behind the longest job name.
+/// Where [`Encryption`] is in the header block: after the longest job name.
 const ENCRYPTION_AT: usize = 96 + MAX_JOB_NAME_BYTES;
 
 const HEADER_MAGIC: [u8; 8] = *b"ORCKv1\r\n";
@@ -57,7 +58,7 @@ pub struct Features {
     pub compat: u64,
     /// May be ignored by readers; a writer that does not know a bit leaves the file alone.
     pub ro_compat: u64,
-    /// Must be known by everybody.
+    /// Must be known by every reader and writer.
     pub incompat: u64,
 }
 
@@ -69,10 +70,10 @@ impl Features {
     pub const REFERENCES: u64 = 2;
     /// Incompatible bit 2: extents may be encoded; see [`crate::disk::encoding`].
     pub const ENCODED: u64 = 1 << 2;
-    /// Incompatible bit 3: extents are encrypted, and the header says with which key.
+    /// Incompatible bit 3: extents are encrypted, and the header identifies the key.
     pub const ENCRYPTED: u64 = 1 << 3;
 
-    /// Incompatible bit 4: the header has a MAC, and so have the records that name the container.
+    /// Incompatible bit 4: the header has a MAC, and so does every record that names the container.
     pub const SEALED: u64 = 1 << 4;
 
     /// Incompatible bits that this version knows.
@@ -126,9 +127,9 @@ pub struct ContainerHeader {
     pub job: JobName,
     /// The checkpoint's step.
     pub step: u64,
-    /// Who wrote it.
+    /// The epoch that wrote it.
     pub epoch: Epoch,
-    /// For which level it was written.
+    /// The level for which it was written.
     pub level: Level,
     /// Index of the node.
     pub node: NodeId,
@@ -139,18 +140,18 @@ pub struct ContainerHeader {
     /// Everything after this block starts at a multiple of this: a power of two, at least
     /// [`BLOCK_BYTES`].
     pub alignment_bytes: u32,
-    /// When it was begun, in milliseconds since 1970.
+    /// When it was created, in milliseconds since 1970.
     pub created_unix_ms: u64,
-    /// With [`Features::ENCRYPTED`]: with which key.
+    /// With [`Features::ENCRYPTED`]: identifies the key.
     pub encryption: Option<Encryption>,
 }
 
-/// What a header says of the key of its container. Neither part helps to find the key.
+/// What a header says about the key of its container. Neither part helps to find the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Encryption {
-    /// Random; from it and the user's key comes the container's key.
+    /// Random; the container's key is derived from it and the user's key.
     pub salt: [u8; 32],
-    /// Derived from the same two, to recognise a wrong key by.
+    /// Derived from the same two; a reader recognises a wrong key by it.
     pub key_check: [u8; 16],
     /// With [`Features::SEALED`]: MAC of [`ContainerHeader::covered`].
     pub mac: Option<[u8; 32]>,
@@ -274,7 +275,7 @@ impl ContainerHeader {
     }
 }
 
-/// The CRC at the end of a header block, as [`Trailer::header_crc`] repeats it.
+/// The CRC at the end of a header block; [`Trailer::header_crc`] repeats it.
 pub fn header_crc(block: &[u8; BLOCK_BYTES]) -> u64 {
     Get {
         bytes: block,
@@ -290,7 +291,7 @@ pub struct RankHeader {
     pub rank: Rank,
     /// The checkpoint's step.
     pub step: u64,
-    /// Who wrote it.
+    /// The epoch that wrote it.
     pub epoch: Epoch,
     /// Bytes of the stream without padding; [`STREAM_LEN_UNKNOWN`] if not known when written.
     pub stream_len_bytes: u64,
@@ -327,7 +328,7 @@ impl RankHeader {
     }
 }
 
-/// What precedes the CBOR of a rank record: enough to know how many bytes to read.
+/// The prefix before the CBOR of a rank record: enough to know how many bytes to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RankFooterPrefix {
     /// Bytes of CBOR after the prefix.
@@ -355,7 +356,7 @@ impl RankFooterPrefix {
     }
 }
 
-/// A rank record in its frame: prefix, then CBOR; not padded.
+/// A framed rank record: prefix, then CBOR; not padded.
 pub fn encode_rank_record(record: &RankRecord) -> Vec<u8> {
     let mut w = Writer::new();
     record.write(&mut w);
@@ -373,8 +374,8 @@ pub fn encode_rank_record(record: &RankRecord) -> Vec<u8> {
     bytes
 }
 
-/// Reads a framed rank record from the start of `bytes`; also says how many bytes it took.
-/// Fails with Corrupt or Unsupported.
+/// Reads a framed rank record from the start of `bytes`. Also returns how many bytes it took. Fails
+/// with Corrupt or Unsupported.
 pub fn decode_rank_record(bytes: &[u8]) -> Result<(RankRecord, usize)> {
     let what = "rank record";
     let prefix = RankFooterPrefix::decode(bytes)?;
@@ -392,7 +393,7 @@ pub fn decode_rank_record(bytes: &[u8]) -> Result<(RankRecord, usize)> {
     Ok((record, used))
 }
 
-/// The last sector of a container: where the manifest is, and that nothing is missing.
+/// The last sector of a container: locates the manifest and proves that nothing is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Trailer {
     /// Byte offset of the manifest.
@@ -448,13 +449,13 @@ impl Trailer {
     }
 }
 
-/// Puts the CRC of everything before it into the last eight bytes.
+/// Writes the CRC of everything before it into the last eight bytes.
 pub(crate) fn seal(block: &mut [u8]) {
     let (body, crc) = block.split_at_mut(block.len() - 8);
     crc.copy_from_slice(&crc64(body).to_le_bytes());
 }
 
-/// Checks length, magic and CRC; the returned reader stands behind the magic.
+/// Checks length, magic and CRC; the returned reader is positioned after the magic.
 fn unseal<'b, const N: usize>(what: &str, bytes: &'b [u8], magic: &[u8; 8]) -> Result<Get<'b>> {
     let bytes = exactly(what, bytes, N)?;
     check_magic(what, bytes, magic)?;

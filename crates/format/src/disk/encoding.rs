@@ -1,4 +1,5 @@
-//! How the stored bytes of an extent become the region's bytes: what [`Extent::encoding`] says.
+//! Defines how the stored bytes of an extent become the region's bytes: the meaning of
+//! [`Extent::encoding`].
 //!
 //! ```text
 //! plain ─ shuffle by element size ─ compress ─ CRC appended, AES-256-GCM ─ stored
@@ -6,11 +7,11 @@
 //! ```
 //!
 //! Invariants:
-//! 1. Code 0 is "as it is"; an unknown bit or compression is Unsupported, never guessed.
-//! 2. An encoded extent holds at most [`MAX_ENCODED_BYTES`] of a region, so that decoding it takes a
-//!    bounded amount of memory whatever its bytes say.
-//! 3. Compressed bytes are fewer than plain ones: what does not shrink is stored as it is.
-//! 4. Of an encrypted extent no checksum of the plain bytes is readable: it is inside.
+//! 1. Code 0 is "stored as is"; an unknown bit or compression is Unsupported, never guessed.
+//! 2. An encoded extent holds at most [`MAX_ENCODED_BYTES`] of a region, so decoding it takes a
+//!    bounded amount of memory whatever its bytes are.
+//! 3. Compressed bytes are fewer than plain ones: a piece that does not shrink is stored as is.
+//! 4. No checksum of an encrypted extent's plain bytes is readable: the checksum is encrypted too.
 //!
 //! Not here: shuffling, compressing and encrypting (`orcheck-engine`).
 
@@ -18,17 +19,17 @@ use crate::disk::manifest::{Extent, RegionRecord};
 use crate::error::{Error, Result};
 use crate::sabotage::{Switch, off};
 
-/// Most bytes of a region in one extent that is not stored as it is.
+/// Most bytes of a region in one extent that is not stored as is.
 pub const MAX_ENCODED_BYTES: u64 = 4 << 20;
 /// What encryption adds to an extent: the CRC of the plain bytes (8) and the tag (16).
 pub const SEAL_BYTES: u64 = 24;
 
 const ENCRYPTED: u16 = 1 << 8;
 
-/// How an extent was made smaller.
+/// How an extent is compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Compression {
-    /// It was not.
+    /// It is not.
     #[default]
     None,
     /// One zstd frame.
@@ -40,10 +41,10 @@ pub enum Compression {
 /// The meaning of [`Extent::encoding`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Encoding {
-    /// How it was made smaller.
+    /// How it is compressed.
     pub compression: Compression,
-    /// Base-2 logarithm of the element size, in bytes, by which bytes were shuffled before they were
-    /// compressed: 0 (not at all) to 4.
+    /// Base-2 logarithm of the element size, in bytes, used to shuffle the bytes before
+    /// compression: 0 (not shuffled) to 4.
     pub shuffle_log2: u8,
     /// Encrypted with AES-256-GCM under the container's key.
     pub encrypted: bool,
@@ -88,7 +89,7 @@ impl Encoding {
         })
     }
 
-    /// Whether stored bytes are the region's bytes.
+    /// Whether the stored bytes are the region's bytes.
     #[must_use]
     pub fn is_plain(self) -> bool {
         self.code() == 0
@@ -138,8 +139,8 @@ impl Extent {
 }
 
 impl RegionRecord {
-    /// 16 bytes that stand for the declaration of the region: name, kind, type, flags, length and
-    /// shape. Encryption binds every extent to it.
+    /// 16 bytes that identify the declaration of the region: name, kind, type, flags, length and
+    /// shape. Encryption binds every extent to them.
     #[must_use]
     pub fn identity(&self) -> [u8; 16] {
         let declaration = RegionRecord {

@@ -1,6 +1,8 @@
-//! The envelope of a small file: mark, kind, version, length, features, CBOR, an optional seal, CRC.
+//! Wraps and unwraps a small file: mark, kind, version, length, features, CBOR, an optional seal,
+//! CRC.
 //!
-//! Not here: what the CBOR is (`record.rs`, `members.rs`, `choice.rs`), how a seal is made (`seal.rs`).
+//! Not here: the meaning of the CBOR (`record.rs`, `members.rs`, `choice.rs`), how a seal is made
+//! (`seal.rs`).
 
 use crate::coding::{Get, Put, check_crc, check_magic, crc64, exactly};
 use crate::disk::container::Features;
@@ -10,9 +12,9 @@ use crate::sabotage::{Switch, off};
 
 /// Length of the MAC.
 pub const MAC_BYTES: usize = 32;
-/// Length of what says which key it is.
+/// Length of a key's identifier.
 pub const KEY_ID_BYTES: usize = 16;
-/// Incompatible feature of small records: there is a seal.
+/// Incompatible feature of small records: the record has a seal.
 pub(crate) const SEALED: u64 = 2;
 pub(crate) const SEAL_BYTES: usize = KEY_ID_BYTES + MAC_BYTES;
 /// Bytes of an envelope around its CBOR: 40 before and 8 after.
@@ -22,7 +24,7 @@ pub(crate) const ENVELOPE_HEAD_BYTES: usize = 40;
 pub(crate) const ENVELOPE_MAGIC: [u8; 8] = *b"ORCKdoc\n";
 pub(crate) const ENVELOPE_VERSION: u16 = 1;
 /// Incompatible feature of small records: a commit record refers to older checkpoints. A version
-/// that does not know it must neither restart from the checkpoint nor let go of older ones.
+/// that does not know this feature must neither restart from the checkpoint nor delete older ones.
 pub(crate) const REFERS: u64 = 1;
 pub(crate) const KIND_COMMIT: u16 = 1;
 pub(crate) const KIND_CLAIM: u16 = 2;
@@ -79,7 +81,7 @@ pub(crate) fn unwrap<'b>(what: &str, kind: u16, bytes: &'b [u8]) -> Result<(&'b 
     if !off(Switch::CrcEnvelope) {
         check_crc(what, crc_at, stored, crc64(&bytes[..crc_at]))?;
     }
-    // Only now are these fields known to be what was written.
+    // Only now are these fields known to be as written.
     if found_kind != kind && !off(Switch::RecordKind) {
         return Err(Error::corrupt(format!(
             "{what}, byte 8: expected a record of kind {kind}, found {found_kind}"

@@ -1,15 +1,15 @@
-//! What a container holds: ranks, regions, extents.
+//! Encodes and checks the manifest of a container: its ranks, regions and extents.
 //!
-//! How: deterministic CBOR (see `docs/format.cddl`). The manifest is identified by the BLAKE3
-//! digest of its bytes; the commit record holds that digest, so a manifest that was swapped or
-//! rebuilt wrongly is recognised.
+//! How: deterministic CBOR (see `docs/format.cddl`). The BLAKE3 digest of its bytes identifies a
+//! manifest. The commit record holds that digest, so a manifest that was swapped or rebuilt wrongly
+//! is detected.
 //!
 //! Invariants:
 //! 1. The extents of a region cover it in order and without gaps.
 //! 2. Ranks are unique and ascending; region names are unique within a rank.
 //! 3. A manifest that passed [`Manifest::validate`] points only inside its files.
 //!
-//! Not here: reading the bytes an extent points at, and checking their CRCs.
+//! Not here: reading the bytes that an extent points to, and checking their CRCs.
 
 use crate::coding::{Reader, Writer};
 use crate::disk::names::{FileName, MAX_FILE_NAME_BYTES};
@@ -19,20 +19,20 @@ use crate::numbers::{NodeId, Rank, WriterId};
 use crate::sabotage::{Switch, off};
 use std::collections::BTreeMap;
 
-/// Longest name of a region or a node, in bytes: fits a file name wherever one is made of it.
+/// Longest name of a region or a node, in bytes: fits a file name wherever one is made from it.
 pub const MAX_NAME_BYTES: usize = 255;
-/// Most dimensions of an array: what MPI subarrays and NumPy users need, with room.
+/// Most dimensions of an array: more than MPI subarrays and NumPy users need.
 pub const MAX_DIMS: usize = 8;
 /// Most regions of one rank: a descriptor table of this many stays below 100 MiB.
 pub const MAX_REGIONS_PER_RANK: usize = 1 << 20;
 /// Most ranks in one container: far above the cores of any node.
 pub const MAX_RANKS_PER_CONTAINER: usize = 1 << 16;
-/// Largest encoded manifest, rank record or small record, in bytes: what a reader must hold in
-/// memory at once; enough for more than a million extents.
+/// Largest encoded manifest, rank record or small record, in bytes: a reader must hold it in memory
+/// as a whole. Enough for more than a million extents.
 pub const MAX_METADATA_BYTES: usize = 64 << 20;
 /// Most files of one container, itself included: the range of [`Extent::store`].
 pub const MAX_STORES: usize = 1 << 16;
-/// Smallest encoded extent; more extents than this allows cannot be in [`MAX_METADATA_BYTES`].
+/// Smallest encoded extent; [`MAX_METADATA_BYTES`] cannot hold more extents than this allows.
 const MAX_EXTENTS: usize = MAX_METADATA_BYTES / 15;
 
 type RegionsByName<'a> = BTreeMap<&'a str, &'a RegionRecord>;
@@ -44,9 +44,9 @@ pub struct Manifest {
     pub job: JobName,
     /// The checkpoint's step.
     pub step: u64,
-    /// Who wrote it.
+    /// The epoch that wrote it.
     pub epoch: Epoch,
-    /// For which level it was written.
+    /// The level for which it was written.
     pub level: Level,
     /// Index of the node.
     pub node: NodeId,
@@ -62,7 +62,7 @@ pub struct Manifest {
     pub ranks: Vec<RankRecord>,
 }
 
-/// What is stored of one rank.
+/// What is stored for one rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RankRecord {
     /// The rank.
@@ -81,7 +81,7 @@ pub enum RegionKind {
     Bytes = 0,
     /// Typed elements, perhaps a slice of a global array.
     Array = 1,
-    /// The stream of a codec of the program.
+    /// The stream of one of the program's codecs.
     Codec = 2,
     /// A file that the program wrote itself.
     File = 3,
@@ -111,11 +111,11 @@ impl RegionKind {
 pub struct RegionRecord {
     /// The name: 1 to [`MAX_NAME_BYTES`] bytes of UTF-8 without control characters.
     pub name: String,
-    /// What it is to the program.
+    /// What the region is to the program.
     pub kind: RegionKind,
     /// The type of its elements.
     pub dtype: Dtype,
-    /// Flags of the program's declaration, kept as given.
+    /// Flags of the program's declaration, stored unchanged.
     pub flags: u32,
     /// Its size.
     pub len_bytes: u64,
@@ -125,7 +125,7 @@ pub struct RegionRecord {
     pub global: Vec<u64>,
     /// First element of this rank's part in the global array, per dimension; empty if none.
     pub offset: Vec<u64>,
-    /// The rank that stores the bytes, where this one holds the same.
+    /// The rank that stores the bytes, if this one holds the same bytes.
     pub same_as: Option<Rank>,
     /// The stored pieces, in order; empty if `same_as` is given.
     pub extents: Vec<Extent>,
@@ -144,8 +144,8 @@ pub struct Extent {
     pub stored_len_bytes: u64,
     /// Bytes of the region.
     pub len_bytes: u64,
-    /// How stored bytes become the region's bytes: the code of an [`Encoding`](crate::disk::encoding::Encoding); 0 is
-    /// as they are.
+    /// How stored bytes become the region's bytes: the code of an
+    /// [`Encoding`](crate::disk::encoding::Encoding); 0 means stored as is.
     pub encoding: u16,
     /// CRC-64/NVME of the stored bytes.
     pub crc_stored: u64,
@@ -154,7 +154,7 @@ pub struct Extent {
 }
 
 impl Manifest {
-    /// The one encoding of this manifest.
+    /// The only encoding of this manifest.
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::new();
         w.map(10);
@@ -213,8 +213,8 @@ impl Manifest {
         })
     }
 
-    /// Checks what the manifest says against itself and against the length of the container's
-    /// own file, in bytes. Stripes and other containers are checked when they are opened.
+    /// Checks the manifest against itself and against the length of the container's own file, in
+    /// bytes. Stripes and other containers are checked when they are opened.
     pub fn validate(&self, file_len_bytes: u64) -> Result<()> {
         if off(Switch::ManifestBounds) {
             return Ok(());
@@ -270,8 +270,9 @@ impl Manifest {
         self.check_references(&held)
     }
 
-    /// Regions that say `same_as` a rank of this very container must find it there, with the
-    /// same length and bytes of its own. Ranks of other containers are checked at restart.
+    /// Checks regions that are `same_as` those of another rank of this container: that rank must
+    /// store a region of the same name and length itself. Ranks of other containers are checked at
+    /// restart.
     fn check_references(&self, held: &BTreeMap<Rank, RegionsByName<'_>>) -> Result<()> {
         for rank in &self.ranks {
             for region in &rank.regions {
@@ -345,8 +346,8 @@ impl Manifest {
         Ok(())
     }
 
-    /// The step of an older container that extents of this one may lie in: one of the same run and
-    /// the same writer. Fails with Corrupt for any other name.
+    /// The step of an older container that extents of this one may lie in. That container must be
+    /// of the same run and the same writer. Fails with Corrupt for any other name.
     pub fn referred_step(&self, name: &str) -> Result<u64> {
         let own = FileName::Container {
             step: self.step,
@@ -502,7 +503,7 @@ impl RegionRecord {
         if let Some(rank) = self.same_as {
             if !self.extents.is_empty() {
                 return Err(Error::corrupt(format!(
-                    "said to be stored by rank {rank}, yet has {} extents of its own",
+                    "is marked as stored by rank {rank}, yet has {} extents of its own",
                     self.extents.len()
                 )));
             }

@@ -1,14 +1,15 @@
-//! The list of members: where the nodes of a run are reached by runs after it.
+//! Encodes the list of members: where later runs reach the nodes of a run.
 //!
-//! How: one small record beside the claim of the epoch, with the same envelope (`record.rs`). Every node that takes part
-//! keeps one in its own directory, so that whoever is left finds the others, among them nodes that hold replicas and
-//! have no rank of the next run.
+//! How: one small record beside the claim of the epoch, with the same envelope (`record.rs`). Every
+//! node of the run keeps one in its own directory. Any node that is left can therefore find the
+//! others, including nodes that hold replicas but have no rank in the next run.
 //!
 //! Invariants:
 //! 1. A list that decodes names every node once.
-//! 2. The keys in it are secret: the file is readable by its owner only, and what is printed of a list has no keys.
+//! 2. The keys in a list are secret: only its owner can read the file, and a printed list has no
+//!    keys.
 //!
-//! Not here: who is asked, and what for (crate `client`).
+//! Not here: who contacts these nodes, and what for (crate `client`).
 
 use crate::coding::{Reader, Writer, flag};
 use crate::disk::envelope::{KIND_MEMBERS, unwrap, wrap};
@@ -21,17 +22,17 @@ use std::fmt;
 
 /// Most addresses of one node.
 pub const MAX_ADDRESSES: usize = 64;
-/// Longest address, in bytes: a path of a Unix socket is shorter.
+/// Longest address, in bytes; the path of a Unix socket is shorter.
 pub const MAX_ADDRESS_BYTES: usize = 256;
 
-/// The nodes of a run, and older ones that it knew of.
+/// The nodes of a run, and older nodes that it knows of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Members {
     /// The job.
     pub job: JobName,
     /// The run.
     pub epoch: Epoch,
-    /// Its nodes, and nodes of runs before it that it did not have.
+    /// Its nodes, and nodes of earlier runs that are not among them.
     pub nodes: Vec<Member>,
 }
 
@@ -40,11 +41,11 @@ pub struct Members {
 pub struct Member {
     /// Its name.
     pub name: String,
-    /// Where its keeper was reached, best first.
+    /// Where its keeper was reachable, best first.
     pub addresses: Vec<String>,
-    /// The key of the run that it took part in last.
+    /// The key of the last run that the node took part in.
     pub key: [u8; 32],
-    /// Whether that run encrypts what travels over TCP.
+    /// Whether that run encrypts TCP traffic.
     pub encrypt: bool,
     /// The counter of that run's epoch.
     pub epoch: u64,

@@ -1,19 +1,19 @@
-//! Every file name that may exist in a job's directory.
+//! Prints and parses every file name that may exist in a job's directory.
 //!
 //! How: [`FileName::parse`] accepts exactly the texts that `Display` prints, so a foreign file is
 //! never mistaken for one of ours. Numbers are zero-padded so that a plain listing is in order.
 //!
 //! | name | meaning |
 //! | --- | --- |
-//! | `s000000000042-e000007-1a2b3c4d-n0003-w00.orc` | container of step 42, epoch 7, node 3, writer 0 |
+//! | `s000000000042-e000007-1a2b3c4d-n0003-w00.orc` | container of step 42, node 3, writer 0 |
 //! | `s000000000042-e000007-1a2b3c4d-n0003-w00.stripe01` | stripe 1 of that container |
-//! | `s000000000042-e000007-1a2b3c4d-global.commit` | commit record (`process`, `node`, `peers2`, `global`) |
-//! | `epoch-000007.claim`, `epoch-000007.resumed` | who runs epoch 7, and from where it continued |
-//! | `epoch-000007.members` | where its nodes are reached by later runs |
-//! | `epoch-000007.halt` | the run of epoch 7 is asked to take a checkpoint and end |
-//! | `epoch-000007.halt-at` | the same, at a time or after some checkpoints |
-//! | `s000000000042-e000007-1a2b3c4d.rejected`, `….kept` | step 42 of epoch 7 is never offered again; is never pruned |
-//! | `<anything>.tmp` | a file that was not complete when its writer died |
+//! | `s000000000042-e000007-1a2b3c4d-global.commit` | commit record (`node`, `peers2` … likewise) |
+//! | `epoch-000007.claim`, `epoch-000007.resumed` | who runs epoch 7, and from which step |
+//! | `epoch-000007.members` | where later runs reach its nodes |
+//! | `epoch-000007.halt` | a request that the run of epoch 7 take a checkpoint and end |
+//! | `epoch-000007.halt-at` | the same request for a later time, or after a number of checkpoints |
+//! | `s000000000042-e000007-1a2b3c4d.rejected`, `….kept` | step 42 is rejected; is kept |
+//! | `<anything>.tmp` | a file that was incomplete when its writer died |
 //!
 //! Invariants:
 //! 1. `parse(name.to_string()) == Some(name)` for every name, and nothing else parses.
@@ -45,7 +45,7 @@ pub enum FileName {
         /// Index of the writer within the node.
         writer: WriterId,
     },
-    /// Data of a striped container that lies in another store than the container itself.
+    /// Data of a striped container, in another store than the container itself.
     Stripe {
         /// The checkpoint's step.
         step: u64,
@@ -76,27 +76,27 @@ pub enum FileName {
         /// The epoch's counter.
         epoch: u64,
     },
-    /// From which step an epoch continued.
+    /// The step from which an epoch resumed.
     Resumed {
         /// The epoch's counter.
         epoch: u64,
     },
-    /// Where the nodes of an epoch are reached.
+    /// Where the nodes of an epoch are reachable.
     Members {
         /// The epoch's counter.
         epoch: u64,
     },
-    /// The run of an epoch is asked to take a checkpoint and end.
+    /// A request that the run of an epoch take a checkpoint and end.
     Halt {
         /// The epoch's counter.
         epoch: u64,
     },
-    /// The run of an epoch is asked to take a checkpoint and end later on.
+    /// A request that the run of an epoch take a checkpoint and end later.
     HaltAt {
         /// The epoch's counter.
         epoch: u64,
     },
-    /// What somebody decided about a checkpoint.
+    /// A decision about a checkpoint.
     Choice {
         /// The checkpoint's step.
         step: u64,
@@ -196,8 +196,8 @@ impl FileName {
         parse_loosely(text).filter(|name| off(Switch::NameExact) || name.to_string() == text)
     }
 
-    /// The checkpoint that the file belongs to: step, epoch counter and the beginning of the run id; `None` for files of a
-    /// whole run.
+    /// The checkpoint that the file belongs to: step, epoch counter and the beginning of the run
+    /// id; `None` for files of a whole run.
     #[must_use]
     pub fn checkpoint(&self) -> Option<(u64, u64, [u8; 4])> {
         match *self {
@@ -217,8 +217,8 @@ impl FileName {
         }
     }
 
-    /// The step of the container called `text` if it differs from this one only in being of an
-    /// older step.
+    /// The step of the container called `text` if that name differs from this one only by an older
+    /// step.
     pub fn of_older_step(&self, text: &str) -> Option<u64> {
         let older = FileName::parse(text)?;
         let (FileName::Container { step: own, .. }, FileName::Container { step, .. }) =
@@ -304,7 +304,7 @@ fn parse_loosely(text: &str) -> Option<FileName> {
     }
 }
 
-/// What follows `epoch-`.
+/// Parses the part after `epoch-`.
 fn parse_of_epoch(rest: &str) -> Option<FileName> {
     let (number, kind) = rest.split_once('.')?;
     let epoch = number.parse().ok()?;

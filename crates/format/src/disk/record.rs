@@ -1,7 +1,7 @@
-//! Small files, one record each: commit records, claims, notes of resumption.
+//! Encodes small files of one record each: commit records, claims, notes of resumption.
 //!
 //! How: an envelope of 40 bytes (mark, kind, version, length, feature words), deterministic CBOR,
-//! and a CRC-64/NVME over both; one file is one envelope with nothing after it.
+//! and a CRC-64/NVME over both. A file is one envelope and ends with it.
 //!
 //! Invariants:
 //! 1. A commit record that decodes covers every rank of the job exactly once.
@@ -9,7 +9,8 @@
 //!
 //! Faults survived: a torn, truncated, extended or flipped record is Corrupt, never half-read.
 //!
-//! Not here: its seal (`seal.rs`); when a record is written and what makes it valid against others (the engine).
+//! Not here: a record's seal (`seal.rs`); when a record is written, and which of several records
+//! counts (the engine).
 
 use crate::coding::{Reader, Writer};
 use crate::disk::envelope::{KIND_CLAIM, KIND_COMMIT, KIND_RESUMED, REFERS, unwrap, wrap};
@@ -21,7 +22,7 @@ use crate::numbers::{NodeId, Rank, TargetId, WriterId};
 use crate::sabotage::{Switch, off};
 use std::collections::BTreeSet;
 
-/// Most nodes of a job: a hundred times the largest machines.
+/// Most nodes of a job: a hundred times as many as the largest machines have.
 pub const MAX_NODES: usize = 1 << 20;
 /// Most targets of a job.
 pub const MAX_SERVERS: usize = 1 << 16;
@@ -33,7 +34,7 @@ pub const MAX_CONTAINERS: usize = 1 << 20;
 pub const MAX_RANK_RANGES: usize = 1 << 16;
 /// Most older checkpoints that one container may refer to.
 pub const MAX_REFERRED: usize = 64;
-/// Most nodes that hold a replica of one container: as many losses as a level can name.
+/// Most nodes that hold a replica of one container: the most losses that a level can name.
 pub const MAX_HOLDERS: usize = 255;
 /// The record whose appearance makes a checkpoint restartable at one level.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,7 +43,7 @@ pub struct CommitRecord {
     pub job: JobName,
     /// The checkpoint's step.
     pub step: u64,
-    /// Who committed it.
+    /// The epoch that committed it.
     pub epoch: Epoch,
     /// What the commit survives.
     pub level: Level,
@@ -52,7 +53,7 @@ pub struct CommitRecord {
     pub nodes: Vec<String>,
     /// Generation of the placement map that was used.
     pub placement_generation: u64,
-    /// Paths of the targets as configured, by index; informative, they may have moved.
+    /// Paths of the targets as configured, by index. For information only: they may have moved.
     pub servers: Vec<String>,
     /// Every container of the checkpoint.
     pub containers: Vec<ContainerRef>,
@@ -65,7 +66,7 @@ pub struct CommitRecord {
 pub struct ContainerRef {
     /// File name (not path) of the container.
     pub file: String,
-    /// Index of the server that has it.
+    /// Index of the server that holds it.
     pub server: TargetId,
     /// Index of the node that wrote it.
     pub node: NodeId,
@@ -77,15 +78,15 @@ pub struct ContainerRef {
     pub manifest_digest: [u8; 32],
     /// The ranks it holds: (first, count), ascending, not touching each other.
     pub ranks: Vec<(Rank, u32)>,
-    /// Steps of older checkpoints of the same epoch, ascending, at most [`MAX_REFERRED`], whose
-    /// containers must stay as long as this one does: extents of this one lie there.
+    /// Steps of older checkpoints of the same epoch, ascending, at most [`MAX_REFERRED`]. Extents
+    /// of this container lie in their containers, which must stay as long as this one does.
     pub refers_to: Vec<u64>,
-    /// Indices of the other nodes that hold a replica, in the order in which they were drawn; none
-    /// but at level `peers`.
+    /// Indices of the other nodes that hold a replica, in the order of their selection; empty
+    /// except at level `peers`.
     pub holders: Vec<NodeId>,
 }
 
-/// Who runs an epoch of a job; created before anything else of that epoch.
+/// The claim of an epoch by a run; created before any other file of that epoch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
     /// The job.
@@ -98,7 +99,7 @@ pub struct Claim {
     pub pid: u32,
     /// User id of the lead.
     pub uid: u32,
-    /// Since when, in milliseconds since 1970.
+    /// When the claim was made, in milliseconds since 1970.
     pub since_unix_ms: u64,
     /// Ranks in the job.
     pub world_size: u32,
@@ -106,14 +107,14 @@ pub struct Claim {
     pub nodes: Vec<String>,
 }
 
-/// From which step an epoch continued; readers ignore later steps of older epochs.
+/// The step from which an epoch resumed; readers ignore later steps of older epochs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resumed {
     /// The job.
     pub job: JobName,
-    /// The epoch that continued.
+    /// The epoch that resumed.
     pub epoch: Epoch,
-    /// The step it restarted from; `None` is a fresh start.
+    /// The step it restarted from; `None` for a fresh start.
     pub step: Option<u64>,
     /// The epoch that had committed that step.
     pub from: Option<Epoch>,
@@ -223,10 +224,10 @@ impl ContainerRef {
         for (index, (first, count)) in self.ranks.iter().enumerate() {
             let first = u64::from(*first);
             let end = first + u64::from(*count);
-            // Touching ranges would be a second way to say the same.
+            // Touching ranges would be a second encoding of the same set.
             if *count == 0 || end > 1 << 32 || (index > 0 && first <= free) {
                 return Err(Error::corrupt(format!(
-                    "{}: the rank range of {count} from {first} is empty, too long or not apart \
+                    "{}: the rank range of {count} from {first} is empty, too long or not separate \
                      from the one before",
                     self.file
                 )));
@@ -237,7 +238,7 @@ impl ContainerRef {
     }
 }
 
-/// Ranks in any order, perhaps repeated, as ascending (first, count) ranges.
+/// Converts ranks, in any order and perhaps repeated, to ascending (first, count) ranges.
 pub fn ranks_to_ranges(ranks: &[Rank]) -> Vec<(Rank, u32)> {
     let mut sorted = ranks.to_vec();
     sorted.sort_unstable();
@@ -331,7 +332,8 @@ impl CommitRecord {
             created_unix_ms: r.need(created, "time (key 10)")?,
         };
         record.validate().map_err(|error| error.at(what))?;
-        // Breaks if: a list without its mark is taken; who does not know the mark would prune what it names.
+        // Breaks if: a list without its mark is accepted; a version that does not know the mark
+        // would prune what the list names.
         if (incompat & REFERS != 0) != record.refers() {
             return Err(Error::corrupt(format!(
                 "{what}, byte 32: expected incompat bit 0 exactly where containers refer to older steps, found {incompat:#x}"
@@ -340,7 +342,8 @@ impl CommitRecord {
         Ok(record)
     }
 
-    /// A level that survives the loss of nodes has as many replicas of every container; others have none.
+    /// Checks the number of replicas: at level `peers`, every container has at least as many as
+    /// losses that the level survives; at other levels, none.
     fn check_holders(&self, container: &ContainerRef) -> Result<()> {
         let (most, least) = match self.level {
             Level::Peers(losses) => (MAX_HOLDERS, losses as usize),
@@ -348,7 +351,8 @@ impl CommitRecord {
         };
         let there = |holder: &NodeId| holder.index() < self.nodes.len();
         let held = container.holders.len();
-        // Breaks if: a record with too few replicas is taken; the loss of its nodes would be the loss of the checkpoint.
+        // Breaks if: a record with too few replicas is accepted; the loss of its nodes would be the
+        // loss of the checkpoint.
         if held < least && !off(Switch::ReplicaCount)
             || held > most
             || !container.holders.iter().all(there)
@@ -364,8 +368,8 @@ impl CommitRecord {
         Ok(())
     }
 
-    /// Checks that containers belong here and that every rank is in exactly one. `decode` does
-    /// this; a committer does it before it writes. Fails with Corrupt.
+    /// Checks that every container belongs to this checkpoint and that every rank is in exactly one
+    /// container. `decode` calls this; a committer calls it before it writes. Fails with Corrupt.
     pub fn validate(&self) -> Result<()> {
         if off(Switch::EveryRankOnce) {
             return Ok(());

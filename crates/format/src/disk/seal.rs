@@ -1,4 +1,4 @@
-//! The seal of a small record: a keyed MAC behind its CBOR.
+//! Seals small records with a keyed MAC after the CBOR.
 //!
 //! ```text
 //! 40 bytes head, incompat bit 1 set │ CBOR │ 16 bytes: which key │ 32 bytes: MAC │ 8 bytes: CRC
@@ -6,9 +6,9 @@
 //! ```
 //!
 //! Invariants:
-//! 1. The head is covered, so that neither the kind of a record nor its features can be exchanged.
-//! 2. The CRC covers the seal too: damage is told from a forgery without the key.
-//! 3. A decoder reads a sealed record like any other; whether the seal is right is asked separately.
+//! 1. The MAC covers the head, so neither the kind of a record nor its features can be changed.
+//! 2. The CRC covers the seal too, so damage and forgery can be distinguished without the key.
+//! 3. A decoder reads a sealed record like any other; verifying the seal is a separate step.
 //!
 //! Not here: keys and MACs (`engine::encoding`).
 
@@ -21,21 +21,21 @@ use crate::error::{Error, Result};
 /// Where the incompatible features are in the head.
 const INCOMPAT_AT: usize = 32;
 
-/// A sealed record, taken apart.
+/// A sealed record, split into its parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seal<'b> {
     /// What the MAC covers.
     pub covered: &'b [u8],
-    /// Which key it was made with.
+    /// Identifies the key that made the MAC.
     pub key_id: [u8; KEY_ID_BYTES],
     /// The MAC.
     pub mac: [u8; MAC_BYTES],
 }
 
-/// Puts a seal on an encoded record that has none; `mac` makes the MAC of what it is given.
+/// Seals an encoded record that has no seal yet; `mac` computes the MAC of the bytes it gets.
 ///
 /// # Errors
-/// Internal for what is no record, or is sealed already.
+/// Internal if the bytes are not a record, or the record is sealed already.
 pub fn seal(
     record: &[u8],
     key_id: [u8; KEY_ID_BYTES],
@@ -46,7 +46,9 @@ pub fn seal(
         .checked_sub(8)
         .filter(|_| record.len() >= ENVELOPE_BYTES && incompat(record) & SEALED == 0);
     let Some(body) = body else {
-        return Err(Error::internal("only a record without a seal is sealed"));
+        return Err(Error::internal(
+            "only a record without a seal can be sealed",
+        ));
     };
     let mut bytes = record[..body].to_vec();
     let features = incompat(record) | SEALED;
@@ -59,10 +61,10 @@ pub fn seal(
     Ok(bytes)
 }
 
-/// The seal of a record; `None` for one without.
+/// The seal of a record; `None` if it has none.
 ///
 /// # Errors
-/// Corrupt for what is damaged or no record.
+/// Corrupt if the bytes are damaged or not a record.
 pub fn seal_of(record: &[u8]) -> Result<Option<Seal<'_>>> {
     let what = "record";
     let head = exactly(what, record, ENVELOPE_BYTES)?;

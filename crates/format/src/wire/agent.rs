@@ -1,16 +1,18 @@
-//! What ranks and the agent of their node say to each other: first of all the job as the engine's threads must know it,
-//! and connections that are open already.
+//! Encodes the messages between ranks and the agent of their node: first of all the job as the
+//! engine's threads must know it, and connections that are already open.
 //!
-//! How: [`AgentMessage`] travels in frames like every other message ([`crate::wire::control`]); descriptors travel behind the
-//! messages that say so.
+//! How: [`AgentMessage`] travels in frames like every other message ([`crate::wire::control`]);
+//! descriptors follow the messages that announce them.
 //!
 //! Invariants
-//! 1. Both sides run the same version; the version is the first thing in an adoption, and another one is refused by name.
-//! 2. What is decoded is consistent: every rank on one node, with one writer, in ascending order.
+//! 1. Both sides run the same version. An adoption begins with the version; another version is
+//!    refused by name.
+//! 2. What is decoded is consistent: every rank is on one node, with one writer, in ascending
+//!    order.
 //!
 //! Faults survived: arbitrary bytes give Corrupt or Unsupported.
 //!
-//! Not here: who sends what when (`engine::host`).
+//! Not here: who sends which message when (`engine::agent`).
 
 use crate::coding::{Reader, Writer, flag};
 use crate::disk::{Compression, Encoding};
@@ -20,7 +22,7 @@ use crate::numbers::{NodeId, Rank};
 use crate::sabotage::{Switch, off};
 use crate::wire::fields::{MAX_TEXT_BYTES, cut, read_kind};
 
-/// Most ranks, nodes, servers, domains and bytes of an unread frame that are taken in.
+/// Most ranks, nodes, servers, domains and bytes of an unread frame that a decoder accepts.
 const MAX_ITEMS: usize = 1 << 20;
 const MAX_NAME_BYTES: usize = 255;
 const MAX_PATH_BYTES: usize = 4096;
@@ -35,33 +37,33 @@ pub struct NodePart {
     pub host: String,
     /// Ranks of each writer, ascending.
     pub writers: Vec<Vec<Rank>>,
-    /// Where its keeper is reached; none without replicas.
+    /// Where its keeper is reachable; empty without replicas.
     pub addresses: Vec<String>,
 }
 
-/// What replicas take.
+/// The parameters of replication.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ReplicaPart {
     /// Replicas of each container.
     pub replicas: u32,
     /// Losses of nodes that checkpoints survive.
     pub losses: u8,
-    /// Room for those of other nodes, in bytes.
+    /// Room for replicas of other nodes, in bytes.
     pub budget_bytes: u64,
-    /// Where those lie, as a number of the engine.
+    /// Where those replicas lie, as a number of the engine.
     pub store: u8,
-    /// By node: the domains that it fails with.
+    /// By node: the failure domains that it belongs to.
     pub domains: Vec<Vec<u32>>,
     /// The job's key.
     pub key: [u8; 32],
-    /// What travels between nodes over TCP is encrypted.
+    /// Whether TCP traffic between nodes is encrypted.
     pub encrypt: bool,
 }
 
 /// How containers are encoded.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RecipePart {
-    /// How pieces are made smaller.
+    /// How pieces are compressed.
     pub compression: Compression,
     /// The compressor's level.
     pub level: i32,
@@ -72,7 +74,7 @@ pub struct RecipePart {
 /// The job as an agent must know it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Adoption {
-    /// Version of the program that says it.
+    /// Version of the sending program.
     pub version: String,
     /// The job.
     pub job: JobName,
@@ -90,27 +92,27 @@ pub struct Adoption {
     pub keep: u64,
     /// How streams travel: 0 traditional, 1 vertical, 2 orchestrated.
     pub mode: u8,
-    /// Direct I/O where the file system takes it.
+    /// Direct I/O where the file system supports it.
     pub direct: bool,
-    /// CP-threads run on the SMT sibling where there is one.
+    /// CP-threads run on the SMT sibling if there is one.
     pub pin: bool,
     /// Snapshots may refer to older containers.
     pub incremental: bool,
     /// Longest wait inside the engine, in milliseconds.
     pub timeout_ms: u64,
-    /// Most nodes directly below one in the tree to the lead.
+    /// Most nodes directly below one node in the tree to the lead.
     pub fan_out: u32,
     /// How containers are encoded.
     pub recipe: RecipePart,
-    /// Replicas on other nodes, where they are asked for.
+    /// Replicas on other nodes, if configured.
     pub replication: Option<ReplicaPart>,
-    /// Where the lanes lead at first, as TOML; empty without placed directories.
+    /// The initial targets of the lanes, as TOML; empty without placed directories.
     pub placement: String,
-    /// Where relative paths begin.
+    /// The directory that relative paths start from.
     pub working_dir: String,
 }
 
-/// Whom a connection leads to.
+/// The other end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Link {
     /// A rank of the node, by its number.
@@ -124,31 +126,31 @@ pub enum Link {
 /// A message between a rank and the agent of its node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AgentMessage {
-    /// A new run of the job asks the agent to finish with older ones; answered by `Done` or `Refused`.
+    /// A new run of the job asks the agent to finish older runs; answered by `Done` or `Refused`.
     Yield {
-        /// Also with one whose ranks live.
+        /// Also finish a run whose ranks are alive.
         force: bool,
         /// Longest wait, in milliseconds.
         patience_ms: u64,
     },
-    /// Takes a job over; the descriptor of its pool follows. Answered by `Done` or `Refused`, like each of the next
-    /// three.
+    /// Takes a job over; the descriptor of its pool follows. Answered by `Done` or `Refused`, like
+    /// each of the next three.
     Adopt {
         /// An encoded [`Adoption`].
         job: Vec<u8>,
     },
     /// The lock of a claim, which outlives its rank; its descriptor follows.
     Lock,
-    /// A door of the keeper changes its process; its descriptor follows.
+    /// Hands over a listener of the keeper; its descriptor follows.
     Door {
-        /// Where it is reached.
+        /// The address it listens on.
         address: String,
     },
-    /// A connection changes its process; its descriptor follows.
+    /// Hands over a connection; its descriptor follows.
     Link {
-        /// Whom it leads to.
+        /// The other end.
         to: Link,
-        /// What continues with it.
+        /// The state to continue from.
         state: ConnState,
     },
     /// Everything was handed over: begin. Answered by `Done` or `Refused`.
@@ -160,28 +162,31 @@ pub enum AgentMessage {
         /// Counter of its epoch.
         epoch: u64,
     },
-    /// What is the agent doing? Answered by a note about itself, one about each session, and `Done`.
+    /// Asks what the agent is doing. Answered by a note about the agent, one about each session,
+    /// and `Done`.
     Status,
-    /// Finish what ranks left behind, and end. Answered by a note about each session that ended or is still there, and by
-    /// `Done`, or `Refused` when one is still there after this long.
+    /// Asks the agent to finish what ranks left behind, and to end. Answered by a note about each
+    /// session that ended or still exists, then by `Done`, or by `Refused` if one still exists
+    /// after this long.
     Drain {
         /// Longest wait, in milliseconds.
         patience_ms: u64,
     },
-    /// On the rank's own connection: its snapshot of this step is whole in the pool.
+    /// Sent on the rank's own connection: its snapshot of this step is whole in the pool.
     Sealed {
         /// The rank.
         rank: Rank,
         /// The step.
         step: u64,
     },
-    /// What should the user know? Answered by notes, then `Done`.
+    /// Asks what the user should know. Answered by notes, then `Done`.
     Ask,
-    /// The session ends in order. The agent hangs up when nothing of it is left.
+    /// The session ends normally. The agent closes the connection when nothing of the session is
+    /// left.
     Leave,
-    /// What was asked for is done.
+    /// The request was carried out.
     Done,
-    /// What was asked for is refused.
+    /// The request was refused.
     Refused {
         /// Kind of the error.
         kind: ErrorKind,
@@ -303,7 +308,7 @@ impl AgentMessage {
             4 => {
                 let index = r.need(second, "index (key 2)")?;
                 let index = u32::try_from(index)
-                    .map_err(|_| r.corrupt(format_args!("{index} is no rank and no node")))?;
+                    .map_err(|_| r.corrupt(format_args!("{index} is not a rank or node")))?;
                 let to = match r.need(first, "whom (key 1)")? {
                     0 => Link::Rank(Rank(index)),
                     1 if index == 0 => Link::Lead,
@@ -333,7 +338,7 @@ impl AgentMessage {
                 let rank = r.need(first, "rank (key 1)")?;
                 AgentMessage::Sealed {
                     rank: Rank::try_from(rank)
-                        .map_err(|_| r.corrupt(format_args!("{rank} is no rank")))?,
+                        .map_err(|_| r.corrupt(format_args!("{rank} is not a rank")))?,
                     step: r.need(second, "step (key 2)")?,
                 }
             }
@@ -344,12 +349,12 @@ impl AgentMessage {
     }
 }
 
-/// An authenticated connection that changes its process.
+/// The state of an authenticated connection that moves to another process.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ConnState {
     /// Whether descriptors can travel over it.
     pub unix: bool,
-    /// Whether payloads are encrypted; never where descriptors travel.
+    /// Whether payloads are encrypted; never true where descriptors travel.
     pub encrypted: bool,
     /// Who is at the other end, for messages.
     pub peer: String,
@@ -361,7 +366,7 @@ pub struct ConnState {
     pub sent: u64,
     /// Frames received so far.
     pub received: u64,
-    /// Bytes received that were not taken yet.
+    /// Bytes received but not taken yet.
     pub inbox: Vec<u8>,
 }
 
@@ -504,7 +509,7 @@ impl Adoption {
         }
         if self.node.index() >= self.nodes.len() {
             return Err(Error::corrupt(format!(
-                "it has {} nodes, so no node {}",
+                "it has {} nodes, so node {} does not exist",
                 self.nodes.len(),
                 self.node
             )));
@@ -512,7 +517,7 @@ impl Adoption {
         let domains = self.replication.as_ref().map(|r| r.domains.len());
         if domains.is_some_and(|len| len != self.nodes.len()) {
             return Err(Error::corrupt(
-                "its nodes and their domains are not as many",
+                "the number of its nodes differs from the number of their domain lists",
             ));
         }
         if self.fan_out == 0 {
@@ -552,7 +557,7 @@ impl ConnState {
     }
 }
 
-// Keys are not for logs.
+// Keys do not belong in logs.
 impl std::fmt::Debug for ConnState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "ConnState(to {})", self.peer)
@@ -592,7 +597,7 @@ fn read_node(r: &mut Reader<'_>) -> Result<NodePart> {
     })
 }
 
-/// The encoding of a recipe that says nothing but this; its number is what travels.
+/// The encoding that only compresses; its code is what travels.
 fn compressed(compression: Compression) -> Encoding {
     Encoding {
         compression,
@@ -605,7 +610,7 @@ fn read_recipe(r: &mut Reader<'_>) -> Result<RecipePart> {
     let encoding = Encoding::from_code(r.uint()?)?;
     let compression = encoding.compression;
     if encoding != compressed(compression) {
-        return Err(r.unsupported("a recipe says more than how pieces are compressed"));
+        return Err(r.unsupported("a recipe has an encoding that does more than compress"));
     }
     let level = i64::from(r.uint::<u32>()?) - (1 << 31);
     let secret = match r.bytes(32)? {

@@ -1,16 +1,17 @@
-//! Control messages between the ranks of a node, nodes and the lead.
+//! Encodes the control messages between the ranks of a node, nodes and the lead.
 //!
-//! How: a frame is a header of 20 bytes, a payload of deterministic CBOR, and 16 bytes that prove both,
-//! which the transport appends and checks before the payload is looked at. It may encrypt the payload.
+//! How: a frame is a header of 20 bytes, a payload of deterministic CBOR, and a MAC of 16 bytes
+//! over both. The transport appends the MAC and checks it before anyone decodes the payload. It may
+//! encrypt the payload.
 //!
 //! Invariants:
-//! 1. A payload is at most [`MAX_PAYLOAD_BYTES`]; a reader may allocate that much and no more.
+//! 1. A payload is at most [`MAX_PAYLOAD_BYTES`] long; a reader may allocate that much and no more.
 //! 2. Texts of errors are at most [`MAX_TEXT_BYTES`]; longer ones are cut when encoded.
 //!
 //! Faults survived: arbitrary payloads give Corrupt or Unsupported.
 //!
-//! Not here: connections, authentication, sequence checks (`orcheck-io`); who sends what when
-//! (the engine).
+//! Not here: connections, authentication, sequence checks (`orcheck-io`); who sends which message
+//! when (the engine).
 
 mod kinds;
 
@@ -34,12 +35,12 @@ pub const MAX_DATA_BYTES: usize = 16 << 20;
 /// Bytes of a frame header.
 pub const FRAME_HEADER_BYTES: usize = 20;
 
-/// Most ranges of nodes for which one message speaks.
+/// Most ranges of nodes that one message speaks for.
 const MAX_SPEAKERS: usize = MAX_NODES;
 
 /// Kind of [`Message::Said`].
 const SAID: u8 = 64;
-/// Kind of a frame whose payload is an offset of 8 bytes and raw bytes of a file.
+/// Kind of a frame whose payload is an offset of 8 bytes followed by raw bytes of a file.
 pub const BULK: u8 = 254;
 /// Bytes of the offset that precedes raw bytes.
 pub const BULK_HEAD_BYTES: usize = 8;
@@ -47,12 +48,12 @@ pub const BULK_HEAD_BYTES: usize = 8;
 const FRAME_MAGIC: u32 = u32::from_le_bytes(*b"ORCf");
 const FRAME_VERSION: u8 = 1;
 
-/// What precedes every payload on a connection.
+/// The header before every payload on a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameHeader {
     /// [`Message::kind`], or a number above 127 that the transport uses for itself.
     pub kind: u8,
-    /// None are defined; written as zero.
+    /// No flags are defined; written as zero.
     pub flags: u16,
     /// Bytes of the payload, without the MAC.
     pub len_bytes: u32,
@@ -116,7 +117,7 @@ impl FrameHeader {
 /// A control message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Message {
-    /// The first message on a connection: who is there.
+    /// The first message on a connection: identifies the sender.
     Hello {
         /// The sender's rank.
         rank: Rank,
@@ -156,7 +157,7 @@ pub enum Message {
         /// All its containers.
         containers: Vec<ContainerRef>,
     },
-    /// The lead asks to store a copy of the commit record.
+    /// The lead asks a node to store a copy of the commit record.
     Record {
         /// The checkpoint's step.
         step: u64,
@@ -173,7 +174,7 @@ pub enum Message {
         level: Level,
         /// Index of the node.
         node: NodeId,
-        /// What went wrong, if something did.
+        /// The error, if it failed.
         failed: Option<Error>,
     },
     /// Every copy of the commit record is durable.
@@ -199,39 +200,39 @@ pub enum Message {
         /// The map as TOML.
         text: String,
     },
-    /// The sender leaves in order.
+    /// The sender leaves normally.
     Goodbye {
         /// Index of the sender's node.
         node: NodeId,
     },
     /// An owner asks a holder for room for a replica of its container.
     Reserve {
-        /// What the owner calls it on this connection.
+        /// The owner's name for it on this connection.
         slot: u32,
         /// The container's file name.
         file: String,
         /// The most bytes it will have.
         len_bytes: u64,
     },
-    /// A holder has set room aside, and may be sent this many bytes.
+    /// A holder has reserved the room; the owner may send this many bytes.
     Granted {
         /// The owner's slot.
         slot: u32,
-        /// Bytes that may be on the way.
+        /// Bytes that may be in flight.
         credit_bytes: u64,
     },
-    /// A holder may be sent more.
+    /// The owner may send more to a holder.
     Credit {
         /// The owner's slot.
         slot: u32,
-        /// Bytes, beyond those it could be sent before.
+        /// Bytes beyond those allowed before.
         bytes: u64,
     },
-    /// All bytes of a replica were sent.
+    /// The owner has sent all bytes of a replica.
     Finish {
         /// The owner's slot.
         slot: u32,
-        /// How many they were.
+        /// Their number.
         len_bytes: u64,
         /// Their CRC-64.
         crc: u64,
@@ -241,7 +242,7 @@ pub enum Message {
         /// The owner's slot.
         slot: u32,
     },
-    /// A holder will not have the replica.
+    /// A holder does not hold the replica, or cannot serve a fetch.
     Lost {
         /// The owner's slot.
         slot: u32,
@@ -250,14 +251,14 @@ pub enum Message {
         /// Text of the error.
         text: String,
     },
-    /// The owner does not need the replica any more.
+    /// The owner no longer needs the replica.
     LetGo {
         /// The owner's slot.
         slot: u32,
     },
-    /// Bytes of a file: of a replica on its way to a holder, or of what was fetched.
+    /// Bytes of a file: of a replica on its way to a holder, or of a file that was fetched.
     Data {
-        /// The slot of whoever gets them, or gave them.
+        /// The slot of the receiver or the sender.
         slot: u32,
         /// Where they lie in the file.
         at_bytes: u64,
@@ -266,27 +267,27 @@ pub enum Message {
     },
     /// Send bytes of a file; answered by `Data` or `Lost` of the same slot.
     Fetch {
-        /// What the asker calls the answer.
+        /// The requester's name for the answer.
         slot: u32,
         /// File name.
         file: String,
-        /// Where they begin.
+        /// Where the bytes begin.
         at_bytes: u64,
         /// How many, at most [`MAX_DATA_BYTES`].
         len_bytes: u64,
     },
-    /// Which files are there? Answered by `Listing`.
+    /// Requests the list of files. Answered by `Listing`.
     List,
     /// The job's files in a holder's directory.
     Listing {
         /// Name and length of each.
         files: Vec<(String, u64)>,
     },
-    /// What several nodes have in common to say to the lead, passed on by one above them.
+    /// The same message of several nodes to the lead, combined and passed on by a node above them.
     Said {
         /// Indices of the nodes: (first, count), ascending, not touching each other.
         by: Vec<(NodeId, u32)>,
-        /// What each of them says; a vote has the containers of all of them.
+        /// The message of each of them; a vote has the containers of all of them.
         message: Box<Message>,
     },
     /// Between a rank and the agent of its node.
@@ -331,7 +332,8 @@ impl Message {
         self.encode_behind(Vec::new(), 0)
     }
 
-    /// The payload behind what is there, with room for this many bytes more behind it: what is long is copied once.
+    /// Appends the payload to `bytes` and reserves room for `more` bytes after it, so long content
+    /// is copied once.
     pub fn encode_behind(&self, mut bytes: Vec<u8>, more: usize) -> Vec<u8> {
         let long = match self {
             Message::Data { bytes, .. } | Message::Record { bytes, .. } => bytes.len(),
@@ -686,7 +688,7 @@ fn read_about_checkpoint(message: u8, r: &mut Reader<'_>) -> Result<Message> {
     })
 }
 
-/// Only what nodes say to the lead can be passed on, and not twice.
+/// Reads a combined message. Only messages of nodes to the lead can be combined, and only once.
 fn read_said(r: &mut Reader<'_>) -> Result<Message> {
     let (mut by, mut kind, mut bytes) = (None, None, None);
     r.map(|r, key| {
@@ -710,13 +712,17 @@ fn read_said(r: &mut Reader<'_>) -> Result<Message> {
     for &(first, count) in &by {
         let next = u64::from(first) + u64::from(count);
         if count == 0 || u64::from(first) < end || next > MAX_NODES as u64 {
-            return Err(r.corrupt(format_args!("{count} nodes from {first} are no range")));
+            return Err(r.corrupt(format_args!(
+                "{count} nodes from {first} are not a valid range"
+            )));
         }
-        // A range that touches the one before would be written as one.
+        // A range that touches the one before would have been merged with it.
         end = next + 1;
     }
     if !matches!(kind, 3 | 4 | 6 | 10) {
-        return Err(r.corrupt(format_args!("a message of kind {kind} is not passed on")));
+        return Err(r.corrupt(format_args!(
+            "a message of kind {kind} cannot be passed on for others"
+        )));
     }
     let message = Box::new(Message::decode(kind, &bytes)?);
     Ok(Message::Said { by, message })

@@ -1,4 +1,4 @@
-//! Fields that several kinds of messages have.
+//! Encodes fields that several kinds of messages share.
 
 use crate::coding::Reader;
 use crate::error::{ErrorKind, Result};

@@ -1,57 +1,63 @@
-//! What a process and a staging server say to each other: directories and files that lie on the server.
+//! Encodes the messages between a process and a staging server: requests about directories and
+//! files on the server.
 //!
-//! How: a connection asks, and each [`Ask`] but [`Ask::Need`] and [`Ask::Offer`] gets one answer: [`Reply::Told`],
-//! [`Reply::Names`], [`Reply::Failed`], or raw bytes for [`Ask::Read`] (`docs/format.md`, "Bytes in bulk"). A connection
-//! has at most one file open: `Create` and `Open` begin with it, `Close` or the next of them ends it. Bytes to be written
-//! travel raw too; beyond the first [`FIRST_BYTES`] of a file they wait until the server wants them.
+//! How: a process sends requests. Each [`Ask`] except [`Ask::Need`] and [`Ask::Offer`] gets one
+//! answer: [`Reply::Told`], [`Reply::Names`], [`Reply::Failed`], or raw bytes for [`Ask::Read`]
+//! (`docs/format.md`, "Bytes in bulk"). A connection has at most one open file: `Create` and `Open`
+//! open it, `Close` or the next `Create` or `Open` closes it. Bytes to be written also travel raw;
+//! bytes after the first [`FIRST_BYTES`] of a file wait until the server asks for them.
 //!
-//! Versions: a connection begins with [`Ask::Greet`], in which the process says which versions it speaks; the server says
-//! the same in [`Reply::Greeted`], and both speak the newest that both know. Version 1, of Orcheck 0.1.0, does not greet:
-//! to its servers a greeting looks like a question about the directory of the caller, to its processes nothing is sent that
-//! they do not know. Everything after the first keys of a map, the first numbers of an answer and the first items of
-//! an entry is passed over by who does not know it.
+//! Versions: a connection begins with [`Ask::Greet`], which lists the versions that the process
+//! speaks. The server lists its own in [`Reply::Greeted`], and both use the newest version that
+//! both know. Version 1, of Orcheck 0.1.0, has no greeting: its servers take a greeting for a
+//! request about the caller's directory, and its processes are sent nothing that they do not know.
+//! A reader skips every key of a map, number of an answer and item of an entry that it does not
+//! know.
 //!
 //! Invariants:
-//! 1. A directory is at most [`MAX_DEPTH`] plain names below what belongs to the caller; none of them leads upwards.
-//! 2. What is decoded encodes to the same bytes.
+//! 1. A directory is at most [`MAX_DEPTH`] plain names below the caller's own directory; no name
+//!    leads upwards.
+//! 2. A decoded message encodes to the same bytes.
 //!
 //! Faults survived: arbitrary bytes give Corrupt or Unsupported.
 //!
-//! Not here: who may ask (the key of the connection), what is done about it (`orcheck-staging`).
+//! Not here: who may send requests (the key of the connection), how they are carried out
+//! (`orcheck-server`).
 
 use crate::coding::{Reader, Writer, flag};
 use crate::disk::{MAX_CONTAINERS, MAX_FILE_NAME_BYTES};
 use crate::error::{Detail, Error, Result};
 use crate::wire::fields::{MAX_TEXT_BYTES, cut, read_kind};
 
-/// Bytes of a file that may be sent before the server wants any.
+/// Bytes of a file that may be sent before the server asks for any.
 pub const FIRST_BYTES: u64 = 64 << 10;
-/// Most bytes that are sent at once, to or from a server: what it has room for in one piece.
+/// Most bytes sent at once to or from a server: what it has room for in one piece.
 pub const PIECE_BYTES: u64 = 4 << 20;
-/// Most directories below one another.
+/// Most levels of nested directories.
 pub const MAX_DEPTH: usize = 4;
 /// Most numbers in one answer.
 const MAX_NUMBERS: usize = 64;
-/// Most items of an entry of a listing; the first three are known here.
+/// Most items of an entry of a listing; this version knows the first three.
 const MAX_ITEMS: usize = 16;
 /// Longest name of a release.
 const MAX_RELEASE_BYTES: usize = 64;
-/// Versions of these messages that are understood. Raising the first ends the support of a minor release.
+/// Versions of these messages that this release understands. Raising the first ends the support of
+/// a minor release.
 const VERSIONS: (u32, u32) = (1, 2);
 
-/// Which versions of this somebody speaks.
+/// The protocol versions that one side speaks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Versions {
     /// The oldest.
     pub oldest: u32,
     /// The newest.
     pub newest: u32,
-    /// The release of Orcheck that says so, for messages.
+    /// The release of Orcheck on that side, for messages.
     pub release: String,
 }
 
 impl Versions {
-    /// Those that are spoken here.
+    /// The versions of this release.
     #[must_use]
     pub fn own() -> Self {
         Self {
@@ -61,7 +67,7 @@ impl Versions {
         }
     }
 
-    /// Of whoever does not say it.
+    /// The versions of a side that does not send any.
     #[must_use]
     pub fn unsaid() -> Self {
         Self {
@@ -71,10 +77,11 @@ impl Versions {
         }
     }
 
-    /// The newest version that both speak.
+    /// The newest version that both sides speak.
     ///
     /// # Errors
-    /// Unsupported, with both sides' versions, when there is none; `ours` and `theirs` say who they are.
+    /// Unsupported, with both sides' versions, if there is none; `ours` and `theirs` name the two
+    /// sides.
     pub fn agree(&self, other: &Self, ours: &str, theirs: &str) -> Result<u32> {
         let newest = self.newest.min(other.newest);
         if newest >= self.oldest.max(other.oldest) {
@@ -86,7 +93,7 @@ impl Versions {
             theirs
         };
         Err(Error::unsupported(format!(
-            "{ours} speaks {self}, {theirs} speaks {other}: there is no version that both know"
+            "{ours} speaks {self}, {theirs} speaks {other}: they have no version in common"
         ))
         .next(format!(
             "install a newer release of Orcheck where {older} runs"
@@ -104,16 +111,16 @@ impl std::fmt::Display for Versions {
     }
 }
 
-/// Which disk a server has.
+/// Identifies a server's disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Disk {
     /// Its number; see [`identity_file`].
     pub identity: u64,
-    /// When a server first stood before what belongs to the caller there, in seconds since 1970, where that is known.
+    /// When a server first saw the caller's directory on it, in seconds since 1970, if known.
     pub since_unix_s: Option<u64>,
 }
 
-/// The file that says which disk a server has, in what belongs to each caller.
+/// The file that identifies a server's disk, in each caller's directory.
 #[must_use]
 pub fn identity_file(number: u64) -> String {
     format!("server-{number:016x}.id")
@@ -129,15 +136,15 @@ pub fn identity_of(name: &str) -> Option<u64> {
 
 static TOP: StoreDir = StoreDir(String::new());
 
-/// A directory on a server: names, joined by `/`; none is what belongs to the caller as a whole.
+/// A directory on a server: names joined by `/`; the empty text is the caller's own directory.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct StoreDir(String);
 
 impl StoreDir {
-    /// The directory `name` in this one.
+    /// The directory `name` inside this one.
     ///
     /// # Errors
-    /// Invalid for what is no plain name, or where it would lie too deep.
+    /// Invalid if `name` is not a plain name, or the directory would be nested too deep.
     pub fn child(&self, name: &str) -> Result<Self> {
         if !is_plain(name) || self.names().count() >= MAX_DEPTH {
             return Err(Error::invalid(format!(
@@ -151,7 +158,7 @@ impl StoreDir {
         }))
     }
 
-    /// The directory that this one is in; none above what belongs to the caller.
+    /// The directory that holds this one; `None` for the caller's own directory.
     #[must_use]
     pub fn parent(&self) -> Option<Self> {
         match self.0.rsplit_once('/') {
@@ -184,47 +191,49 @@ fn is_plain(name: &str) -> bool {
         && !name.chars().any(char::is_control)
 }
 
-/// What a caller wants. Offsets and lengths are in bytes.
+/// A request of a process. Offsets and lengths are in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ask {
-    /// Says which versions the process speaks, before anything else. Answered by `Greeted`; by version 1, as a
-    /// question about the caller's directory, by `Told`.
+    /// Lists the versions that the process speaks, before anything else. Answered by `Greeted`;
+    /// version 1 takes it for a request about the caller's directory and answers with `Told`.
     Greet(Versions),
-    /// Is there something of this name? Told: 0 or 1.
+    /// Is there a file or directory of this name? Told: 0 or 1.
     Holds(StoreDir, String),
     /// Opens a file for reading. Told: its length.
     Open(StoreDir, String),
-    /// Creates a file; past the page cache if so. Told: whether it is past the page cache, its alignment, what the
-    /// server calls itself: a number that no two starts of it share, and that changes when its disk loses names; and
-    /// whether writes that follow one another may come together, in pieces of [`PIECE_BYTES`].
+    /// Creates a file; with `true`, past the page cache. Told: whether it is past the page cache;
+    /// its alignment; the server's number, which no two starts of the server share and which
+    /// changes when its disk loses names; whether consecutive writes may be combined, in pieces of
+    /// [`PIECE_BYTES`].
     Create(StoreDir, String, bool),
-    /// Renames a file, replacing the second name. Told: what the server calls itself.
+    /// Renames a file, replacing the second name. Told: the server's number.
     Rename(StoreDir, String, String),
-    /// Renames a file, never replacing. Told: what the server calls itself.
+    /// Renames a file, never replacing. Told: the server's number.
     RenameNew(StoreDir, String, String),
-    /// Removes a file. Told: what the server calls itself.
+    /// Removes a file. Told: the server's number.
     Remove(StoreDir, String),
-    /// What is there? Answered by `Names`.
+    /// Lists a directory. Answered by `Names`.
     List(StoreDir),
-    /// Makes names durable. Told: what the server calls itself.
+    /// Makes names durable. Told: the server's number.
     SyncNames(StoreDir),
-    /// Opens a directory, and makes it first if so. Told: nothing.
+    /// Opens a directory; with `true`, creates it first. Told: nothing.
     Child(StoreDir, bool),
-    /// Removes an empty directory of this name. Told: what the server calls itself.
+    /// Removes an empty directory of this name. Told: the server's number.
     RemoveChild(StoreDir, String),
-    /// Told: bytes that are free, and whether nothing can be written.
+    /// Told: free bytes, and whether the directory is not writable.
     Facts(StoreDir),
-    /// This many bytes of the file from an offset on, at most [`PIECE_BYTES`]; they come raw.
+    /// Reads this many bytes of the file from an offset on, at most [`PIECE_BYTES`]. They come raw.
     Read(u64, u64),
-    /// This many bytes from an offset on are read soon. Not answered.
+    /// Announces that this many bytes from an offset on will be read soon. Not answered.
     Need(u64, u64),
-    /// The caller has this many more bytes to send. Not answered; the server wants them when it has room.
+    /// Announces this many more bytes to send. Not answered; the server asks for them when it has
+    /// room.
     Offer(u64),
     /// Reserves space for this many bytes. Told: nothing.
     Allocate(u64),
     /// Sets the length. Told: nothing.
     Truncate(u64),
-    /// Makes all that was sent durable. Told: how many bytes came.
+    /// Makes everything sent so far durable. Told: how many bytes arrived.
     Sync,
     /// Told: the length.
     Length,
@@ -234,29 +243,30 @@ pub enum Ask {
     Close,
 }
 
-/// What a server says.
+/// An answer of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
-    /// Which versions the server speaks, and which disk it has.
+    /// The versions that the server speaks, and its disk.
     Greeted(Versions, Option<Disk>),
-    /// It is done.
+    /// The request was carried out.
     Told(Vec<u64>),
     /// What a directory holds: name, length, whether it is a directory.
     Names(Vec<(String, u64, bool)>),
-    /// It is not done. Of what an error may be marked with only [`Detail::Denied`] is told, and not by version 0.1.0.
+    /// The request failed. Of the details of an error, only [`Detail::Denied`] is sent, and not by
+    /// version 0.1.0.
     Failed(Error),
-    /// This many pieces of the file that is being written may be sent, beyond those from before.
+    /// The process may send this many more pieces of the file being written.
     Want(u32),
-    /// It is being done, and takes its time.
+    /// The request is still being carried out.
     Busy,
 }
 
-/// Everything that is sent between a process and a server.
+/// Every message between a process and a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreMessage {
-    /// By the process.
+    /// Sent by the process.
     Ask(Ask),
-    /// By the server.
+    /// Sent by the server.
     Reply(Reply),
 }
 
@@ -289,7 +299,7 @@ const NAMES: [&str; 25] = [
     "busy",
 ];
 
-/// What a request carries with its kind.
+/// The kind of a request and its fields.
 #[derive(Default)]
 struct Parts<'m> {
     dir: Option<&'m StoreDir>,
@@ -300,9 +310,10 @@ struct Parts<'m> {
     versions: Option<&'m Versions>,
 }
 
-/// The kind of the question about a directory, which a greeting looks like to who does not know it.
+/// The kind of the request about a directory; a side that does not know greetings takes a greeting
+/// for it.
 const CHILD: u8 = 8;
-/// The key by which a greeting is told from that.
+/// The key that distinguishes a greeting from that request.
 const GREETING: u64 = 9;
 
 impl Ask {
@@ -415,7 +426,7 @@ impl StoreMessage {
     /// Kinds in frame headers.
     pub(crate) const KINDS: std::ops::Range<u8> = FIRST_KIND..FIRST_KIND + NAMES.len() as u8;
 
-    /// What messages of this kind are called.
+    /// The name of this kind of message.
     pub(crate) fn name_of(kind: u8) -> Option<&'static str> {
         let index = kind.checked_sub(FIRST_KIND)?;
         NAMES.get(usize::from(index)).copied()
@@ -566,10 +577,12 @@ fn read_versions(r: &mut Reader<'_>) -> Result<Versions> {
         newest: r.need(newest, "newest version (key 2)")?,
         release: r.need(release, "release (key 3)")?,
     };
-    // It is shown to people.
+    // The text is shown to people.
     let plain = |one: char| one.is_ascii_alphanumeric() || "+-.".contains(one);
     if versions.oldest > versions.newest || !versions.release.chars().all(plain) {
-        return Err(r.corrupt(format_args!("{versions:?} are no versions")));
+        return Err(r.corrupt(format_args!(
+            "{versions:?} is not a valid range of versions"
+        )));
     }
     Ok(versions)
 }
@@ -579,7 +592,7 @@ fn read_dir(r: &mut Reader<'_>) -> Result<StoreDir> {
     if dir.is_plain() {
         return Ok(dir);
     }
-    Err(r.corrupt(format_args!("{dir:?} is no directory below another")))
+    Err(r.corrupt(format_args!("{dir:?} is not a directory below another one")))
 }
 
 fn read_name(r: &mut Reader<'_>) -> Result<String> {
@@ -587,10 +600,10 @@ fn read_name(r: &mut Reader<'_>) -> Result<String> {
     if is_plain(name) {
         return Ok(name.to_owned());
     }
-    Err(r.corrupt(format_args!("{name:?} is no plain name")))
+    Err(r.corrupt(format_args!("{name:?} is not a plain name")))
 }
 
-/// Names in a listing may be others' than ours, but never lead elsewhere.
+/// Reads an entry of a listing. Its name need not be one of ours, but never leads elsewhere.
 fn read_entry(r: &mut Reader<'_>) -> Result<(String, u64, bool)> {
     let items = r.array(MAX_ITEMS)?;
     let Some(more) = items.checked_sub(3) else {
@@ -605,7 +618,7 @@ fn read_entry(r: &mut Reader<'_>) -> Result<(String, u64, bool)> {
 mod tests {
     use super::*;
 
-    // Breaks if: one of the names is not looked at; a caller would reach what is above or beside its own.
+    // Breaks if: a name is not checked; a caller would reach directories above or beside its own.
     #[test]
     fn no_directory_leads_out_of_what_belongs_to_the_caller() {
         let root = StoreDir::default();

@@ -1,5 +1,6 @@
-//! Damaged bytes: every truncation, every flipped bit, arbitrary bytes. What a CRC or digest
-//! covers must be refused; what only the transport's MAC covers must be survived.
+//! Tests damaged bytes: every truncation, every flipped bit, arbitrary bytes. Damage to bytes that
+//! a CRC or digest covers must be refused; damage to bytes that only the transport's MAC covers
+//! must be survived.
 
 use crate::samples;
 use orcheck_format::Rank;

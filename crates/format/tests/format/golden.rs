@@ -1,8 +1,8 @@
-//! Files of format v1 as they were first written. Every later version reads them, and this
+//! Tests files of format v1 as they were first written. Every later version reads them, and this
 //! version writes them byte for byte.
 //!
-//! They are never regenerated. A file that does not exist yet is written by
-//! `ORCHECK_WRITE_GOLDEN=1 cargo test -p orcheck-format golden`, which touches no existing one.
+//! They are never regenerated. `ORCHECK_WRITE_GOLDEN=1 cargo test -p orcheck-format golden` writes
+//! a file that does not exist yet and leaves the existing ones alone.
 #![allow(
     clippy::disallowed_methods,
     reason = "test data, not the product's files"

@@ -1,4 +1,4 @@
-//! The format from outside: round trips, damage, golden files, validation.
+//! Tests the format from outside: round trips, damage, golden files, validation.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod damage;

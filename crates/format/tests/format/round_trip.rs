@@ -1,4 +1,4 @@
-//! Whatever is encoded comes back as it was.
+//! Tests that every encoded value decodes to itself.
 
 use crate::samples;
 use orcheck_format::disk::*;
@@ -351,7 +351,8 @@ fn what_is_handed_to_an_agent() {
         for len in 0..bytes.len() {
             assert!(Adoption::decode(&bytes[..len], "0.1.0").is_err());
         }
-        // Breaks if: the version is not looked at; an old agent would take fields for what they are not.
+        // Breaks if: the version is not looked at; an old agent would take fields for what they are
+        // not.
         let error = Adoption::decode(&bytes, "0.2.0").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     }

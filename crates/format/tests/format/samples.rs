@@ -1,5 +1,5 @@
-//! One small valid value of everything, with every option used somewhere. The golden files hold
-//! their encodings, so these values never change.
+//! Provides one small valid value of every type, with every option used somewhere. The golden files
+//! hold their encodings, so these values never change.
 
 use orcheck_format::disk::*;
 use orcheck_format::wire::{Disk, Link, NodePart, RecipePart, ReplicaPart, *};
@@ -126,7 +126,8 @@ pub fn rank_record(rank: Rank, at: u64) -> RankRecord {
     }
 }
 
-/// Encoded in every way that leaves 64 bytes in 40 and 24 of the first region, and 32 of the second.
+/// Encoded in every way that leaves 64 bytes in 40 and 24 of the first region, and 32 of the
+/// second.
 pub fn encoded_rank_record() -> RankRecord {
     let mut record = rank_record(Rank(6), 0);
     let extent = |extent: &mut Extent, encoding: Encoding, physical, stored_len_bytes| {

@@ -1,4 +1,4 @@
-//! What is well-formed and still wrong is refused with a message that names the place.
+//! Tests that well-formed but wrong content is refused with a message that names the place.
 
 use crate::samples;
 use orcheck_format::disk::*;
@@ -168,11 +168,11 @@ fn commit_records() {
     );
     commit_refused(
         |r| r.containers[0].ranks = vec![(Rank(0), 2), (Rank(2), 1)],
-        "not apart",
+        "not separate",
     );
     commit_refused(
         |r| r.containers[0].ranks = vec![(Rank(6), 1), (Rank(0), 2)],
-        "not apart",
+        "not separate",
     );
     commit_refused(|r| r.containers[0].ranks = vec![(Rank(0), 0)], "is empty");
     commit_refused(
@@ -218,7 +218,7 @@ fn commit_records() {
     commit_refused(|r| r.epoch.run = RunId([0; 16]), "expected the container");
     commit_refused(|r| r.nodes.truncate(2), "node 2 of 2");
     commit_refused(|r| r.servers.truncate(1), "server 1 of 1");
-    commit_refused(|r| r.nodes[0].clear(), "is no name");
+    commit_refused(|r| r.nodes[0].clear(), "is not a valid name");
 }
 
 // Breaks if: names are not compared; which of two addresses is the node's would be chance.
@@ -302,7 +302,8 @@ fn encoded_extents() {
         );
     }
     refused(with(0x100, 64, 1), "shows a CRC of its plain bytes");
-    // Breaks if: the bound on encoded extents is taken away; a bomb could then ask for any amount of memory.
+    // Breaks if: the bound on encoded extents is taken away; a bomb could then ask for any amount
+    // of memory.
     refused(
         |m| {
             let region = region(m);
@@ -395,7 +396,8 @@ fn an_unknown_incompatible_feature_is_refused_by_number() {
             "{error}"
         );
     }
-    // Breaks if: `wrap` leaves the bit of a record that refers out; an older version would restart from it.
+    // Breaks if: `wrap` leaves the bit of a record that refers out; an older version would restart
+    // from it.
     let mut record = samples::referring_record().encode();
     assert_eq!(record[32], 1);
     record[32] = 4;
@@ -454,7 +456,8 @@ fn reserved_bytes_and_unknown_keys_are_ignored() {
     assert_eq!(Claim::decode(&bytes), Ok(samples::claim()));
 }
 
-// Breaks if: `FrameHeader::decode` takes any length: its reader would allocate what a stranger says.
+// Breaks if: `FrameHeader::decode` takes any length: its reader would allocate what a stranger
+// says.
 #[test]
 fn a_frame_longer_than_allowed_is_refused() {
     let mut header = FrameHeader {
@@ -469,7 +472,8 @@ fn a_frame_longer_than_allowed_is_refused() {
     assert_eq!(error.kind(), ErrorKind::Corrupt);
 }
 
-// Breaks if: a list, a text, a rank record or a manifest may be as long as it says, wherever it says so.
+// Breaks if: a list, a text, a rank record or a manifest may be as long as it says, wherever it
+// says so.
 #[test]
 fn lists_and_texts_have_their_bounds() {
     let refused = |change: &dyn Fn(&mut Manifest), why: &str| {

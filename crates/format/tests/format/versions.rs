@@ -1,4 +1,5 @@
-//! Servers and libraries of several versions: which of them understand each other, and that what is new is passed over.
+//! Tests servers and libraries of several versions: which of them understand each other, and that
+//! unknown content is skipped.
 
 use crate::samples::store_messages;
 use orcheck_format::wire::{Message, StoreMessage, Versions};
@@ -52,10 +53,12 @@ fn longer(head: u8) -> u8 {
     head + 1
 }
 
-// Breaks if: a key that is not known is refused; nothing could be added to a message without a new version.
+// Breaks if: a key that is not known is refused; nothing could be added to a message without a new
+// version.
 #[test]
 fn fields_that_are_not_known_are_passed_over() {
-    // A number, a text, bytes, an array with a map in it, and null, under the largest key with two digits.
+    // A number, a text, bytes, an array with a map in it, and null, under the largest key with two
+    // digits.
     let values: [&[u8]; 5] = [
         &[0x07],
         &[0x62, b'h', b'i'],
@@ -78,7 +81,8 @@ fn fields_that_are_not_known_are_passed_over() {
     }
 }
 
-// Breaks if: an answer has to have exactly as many numbers, or an entry as many items, as are known.
+// Breaks if: an answer has to have exactly as many numbers, or an entry as many items, as are
+// known.
 #[test]
 fn numbers_and_items_that_are_not_known_are_passed_over() {
     // {1: [["a", 5, 0, "new", [1]]]}

@@ -611,9 +611,7 @@ impl Dir for OsDir {
                 errno,
                 format_args!("write in directory {}", self.path.display()),
             )
-            .next(
-                "run it as the user to whom the directory belongs, or configure another directory",
-            )),
+            .next("run it as the user who owns the directory, or configure another directory")),
             _ => Ok(()),
         }
     }

@@ -1,4 +1,4 @@
-//! Bytes in bulk: proven like messages, and in order with them.
+//! Tests bytes in bulk: authenticated like messages, and in order with them.
 
 use super::{LIMIT, bulk, frame_len, hello, hiding, key, pair, record, unix};
 use orcheck_format::ErrorKind;

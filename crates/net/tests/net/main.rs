@@ -1,4 +1,4 @@
-//! Connections: who gets in, what an attacker on the wire can do, deadlines, descriptors.
+//! Tests connections: who gets in, what an attacker on the wire can do, deadlines, descriptors.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)] // tests look behind the door
 
 mod bulk;

@@ -1,5 +1,5 @@
-//! What Unix sockets alone can do: descriptors travel, and the kernel says which user is at the
-//! other end.
+//! Tests what only Unix sockets can do: pass descriptors, and learn the peer's user from the
+//! kernel.
 
 use super::*;
 

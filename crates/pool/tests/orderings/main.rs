@@ -1,7 +1,7 @@
-//! The lock-free parts under every ordering of memory that the language allows, as `loom`
+//! Tests the lock-free parts under every memory ordering that the language allows, as `loom`
 //! enumerates them.
 //!
-//! The very files of the library are compiled here on top of the atomics of `loom`.
+//! The library's own source files are compiled here with the atomics of `loom`.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod sync {

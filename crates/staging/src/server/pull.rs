@@ -278,7 +278,8 @@ impl Pull {
         grants
     }
 
-    /// Panics if the state contradicts the invariants above, which is a defect whatever streams do.
+    /// Panics if the state contradicts the invariants above, which is a defect, whatever the
+    /// streams do.
     pub fn check_invariants(&self) {
         // 1.
         for (id, stream) in &self.streams {

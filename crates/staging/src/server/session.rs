@@ -188,7 +188,7 @@ impl Session {
         }
         let idle = self.shared.clock.now().saturating_sub(self.asked) > IDLE_TIME;
         match &self.opened {
-            Opened::None if idle => Err(Error::unavailable("nothing was asked for a while")),
+            Opened::None if idle => Err(Error::unavailable("no request arrived for a while")),
             _ => Ok(()),
         }
     }
@@ -461,7 +461,7 @@ impl Session {
             }
             // The scope waits for it.
             drop(worker);
-            Err(Error::internal("what was asked panicked in the server"))
+            Err(Error::internal("the request panicked in the server"))
         })
     }
 

@@ -1,7 +1,7 @@
-//! A server's operations against a reference file system: several connections, in any order, with
-//! and without a disk that fails. After each operation names, lengths and contents are what they
-//! are to be, and what is charged is exactly what the reference says: never less than the blocks
-//! that are really taken, also by files that have no name any more.
+//! Tests a server's operations against a reference file system: several connections, in any order,
+//! with and without a failing disk. After each operation, names, lengths and contents are as in the
+//! reference, and so is the charge. The charge is never less than the blocks in use, including
+//! those of files that no longer have a name.
 //!
 //! `ORCHECK_TRIALS` raises the number of sequences, `ORCHECK_SEED` chooses them. A failure prints
 //! the sequence.

@@ -1,5 +1,5 @@
-//! What a server's directory is to be like: names, lengths, contents, and what of it is charged. A
-//! file system that fits on a page, and does each operation whole or not at all.
+//! Models a server's directory: names, lengths, contents, and the charge for them. A file system
+//! that fits on a page and does each operation completely or not at all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;

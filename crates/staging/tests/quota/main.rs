@@ -1,5 +1,5 @@
-//! Quotas: what is stored is what is charged, however it came to be stored, and whoever does what
-//! at the same time.
+//! Tests quotas: the charge equals what is stored, however it was stored and whatever happens at
+//! the same time.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)] // tests look behind the door
 
 use orcheck_fixtures::servers::{ENTRY, MIB, QUOTA, Running, pattern, tenant, wait_until};

@@ -1,8 +1,8 @@
-//! Servers and libraries of other versions: what was recorded of older ones is understood, in both
-//! directions, for ever.
+//! Tests servers and libraries of other versions: recorded conversations of older versions are
+//! understood, in both directions, for ever.
 //!
-//! `conversation-1.txt` is of version 0.1.0, which did not say its version. Nothing of it is ever
-//! changed: a later form gets a file of its own.
+//! `conversation-1.txt` is of version 0.1.0, which did not send its version. It never changes: a
+//! later form gets its own file.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)] // tests look behind the door
 
 mod recorded;

@@ -1,9 +1,9 @@
-//! Conversations between a process and a server, as they go over the wire: recorded in between,
-//! written down, read again.
+//! Records conversations between a process and a server on the wire, writes them down, and reads
+//! them again.
 //!
-//! A line is the number of the connection, who speaks (`>` the process, `<` the server), what it is
-//! called, its kind, and its payload in hexadecimal digits; for bytes in bulk the offset, how many,
-//! and their CRC-64.
+//! A line is the number of the connection, the sender (`>` the process, `<` the server), the
+//! message's name, its kind, and its payload in hexadecimal digits; for bytes in bulk, the offset,
+//! their number, and their CRC-64.
 
 use orcheck_format::crc64;
 use orcheck_format::wire::{Ask, FIRST_BYTES, Message, Reply, StoreMessage};

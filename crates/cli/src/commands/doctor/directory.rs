@@ -37,7 +37,7 @@ pub(super) fn examine(report: &mut Report, path: &Path, role: &str) {
             let next = said.unwrap_or(match error.kind() {
                 ErrorKind::NotFound => "create it or correct the path",
                 _ if is_denied(&error) => {
-                    "run it as the user to whom it belongs, or let its owner permit you to use it"
+                    "run it as the user who owns it, or let its owner permit you to use it"
                 }
                 _ => "bring back its server or disk, or correct the path",
             });
@@ -96,7 +96,7 @@ fn is_writable(report: &mut Report, group: &str, dir: &dyn Dir) -> bool {
                 Ok(()) => ("read-only", "mount it for writing"),
                 Err(_) => (
                     "no permission to write",
-                    "run it as the user to whom it belongs, or let its owner permit you to write",
+                    "run it as the user who owns it, or let its owner permit you to write",
                 ),
             };
             report.add(group, name, Mark::Problem, found, next);

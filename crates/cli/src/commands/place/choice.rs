@@ -44,7 +44,7 @@ pub fn choose(
     servers.sort_by(|a, b| (a.name.len(), &a.name).cmp(&(b.name.len(), &b.name)));
     if servers.is_empty() {
         return Err(Error::not_found("the file system names no server")
-            .next("see whether its servers run, and whether its tools work for this user"));
+            .next("check that its servers run and that its tools work for this user"));
     }
     let mut choices: Vec<Choice> = servers
         .into_iter()

@@ -204,7 +204,8 @@ fn chunkservers(out: &str) -> Result<Vec<Server>> {
             None => {
                 let shown: String = labels.iter().collect();
                 server.down.get_or_insert(format!(
-                    "its labels ({}) do not tell it from the others: give it a letter of its own, LABELS in mfschunkserver.cfg",
+                    "its labels ({}) do not distinguish it from the others: give it a letter of \
+                     its own, LABELS in mfschunkserver.cfg",
                     if shown.is_empty() { "none" } else { &shown }
                 ));
             }

@@ -150,7 +150,7 @@ impl Tools for Children {
                 line.join(" "),
                 self.limit.as_secs()
             ))
-            .next("see whether the file system answers at all (df, ls)"));
+            .next("check whether the file system answers at all (df, ls)"));
         };
         let Some(out) = out else {
             return Err(Error::unavailable(format!(

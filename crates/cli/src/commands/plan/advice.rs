@@ -51,7 +51,8 @@ pub fn run(args: &AdviceArgs) -> std::result::Result<Outcome, Failure> {
         && 2.0 * node_gb > memory_gb
     {
         warnings.push(format!(
-            "{node_gb} GB of state and a copy of it do not fit into {memory_gb} GB of memory: a checkpoint then goes through a smaller pool, and the program waits for its flush"
+            "{node_gb} GB of state and a copy of it do not fit into {memory_gb} GB of memory: a \
+             checkpoint then uses a smaller pool, and the program waits for its flush"
         ));
     }
     let drawn = args.plot.as_deref();
@@ -411,7 +412,8 @@ fn list() -> std::result::Result<Outcome, Failure> {
         }
         documents.push(json!({ "preset": name, "about": figures.about, "figures": of }));
     }
-    text += "\nWhat is not there is not published as far as was found; look a figure up before you rely on it.\n";
+    text += "\nA missing figure was not found in any publication; look a figure up before you rely \
+             on it.\n";
     Ok(Outcome {
         code: exit::OK,
         text,

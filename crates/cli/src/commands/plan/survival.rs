@@ -116,9 +116,9 @@ fn table_1(args: &SurvivalArgs) -> Result<(String, Value)> {
         }
     }
     let mut text = format!(
-        "Most nodes lost at once that a job survives with 90, 99 and 99.9 %, with 1 to 4 replicas on random nodes:\n\
-         exact, and behind it Table 1 of Walters and Chaudhary (HiPC 2007); '!' marks what differs.\n\n{}\n\
-         {alike} of {all} entries are the same.\n",
+        "Most nodes lost at once that a job survives with 90, 99 and 99.9 %, with 1 to 4 replicas \
+         on random nodes:\nexact, then Table 1 of Walters and Chaudhary (HiPC 2007); '!' marks \
+         differences.\n\n{}\n{alike} of {all} entries are the same.\n",
         table_text(&shown)
     );
     let mut document = json!({ "entries": entries, "same": alike, "of": all });

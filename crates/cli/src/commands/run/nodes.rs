@@ -167,7 +167,7 @@ impl Nodes {
                 self.used.len(),
                 self.least
             ))
-            .next("give --spares, or start again when nodes are there; the checkpoints stay"));
+            .next("give --spares, or start again when nodes are available; the checkpoints stay"));
         }
         Ok((lost, came))
     }

@@ -276,7 +276,8 @@ impl<'a> Series<'a> {
                     (Some(why), _) => format!("{runs} could not open the job: {why}"),
                     (None, true) => format!("{runs} made no new checkpoint"),
                     (None, false) => format!(
-                        "{runs} opened no job that `orcheck run` was told of. Next: see what the command said; where rank 0 runs on another machine, give --dir and --job"
+                        "{runs} opened no job that `orcheck run` knows of. Next: read the output \
+                         of the command; where rank 0 runs on another machine, give --dir and --job"
                     ),
                 },
             )

@@ -115,7 +115,7 @@ impl LeadState {
         }
     }
 
-    /// Panics if the state contradicts the invariants above, which is a defect whatever arrived.
+    /// Panics if the state contradicts the invariants above, which is a defect, whatever the input.
     pub fn check_invariants(&self) {
         let nodes = self.facts.nodes.len();
         for (key, ballot) in &self.ballots {
@@ -403,7 +403,7 @@ impl LeadState {
         }
     }
 
-    /// Checks that no directory has failed that holds a step to which this one refers.
+    /// Checks that no directory with a step that this one refers to has failed.
     // Breaks if: this returns Ok; a step would be committed whose bytes were lost with a directory.
     fn check_referred(&self, record: &CommitRecord) -> Result<(), Error> {
         for older in record.refers_to() {

@@ -127,7 +127,7 @@ impl NodeState {
         }
     }
 
-    /// Panics if the state contradicts the invariants above, which is a defect whatever arrived.
+    /// Panics if the state contradicts the invariants above, which is a defect, whatever the input.
     pub fn check_invariants(&self) {
         for (key, containers) in &self.collected {
             // 2.

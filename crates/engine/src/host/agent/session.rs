@@ -95,11 +95,7 @@ impl Adopting {
                     Link::Lead => self.links.lead = Some(conn),
                 }
             }
-            other => {
-                return Err(Error::invalid(format!(
-                    "{other:?} is not something to hand over"
-                )));
-            }
+            other => return Err(Error::invalid(format!("{other:?} cannot be handed over"))),
         }
         Ok(())
     }

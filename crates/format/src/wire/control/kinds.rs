@@ -1,4 +1,4 @@
-//! What kinds of messages are called.
+//! Names the kinds of messages.
 //!
 //! Not here: their numbers (`wire.rs`).
 
@@ -6,7 +6,7 @@ use super::{BULK, Message, SAID};
 use crate::wire::staging::StoreMessage;
 
 impl Message {
-    /// What messages of this kind are called in the numbered steps of tests.
+    /// The name of this kind of message in the numbered steps of tests.
     #[must_use]
     pub fn name_of(kind: u8) -> &'static str {
         const NAMES: [&str; 35] = [
