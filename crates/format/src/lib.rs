@@ -9,13 +9,25 @@
 //!
 //! Invariants:
 //! 1. Pure: no I/O, no clock, no randomness; the same value always gives the same bytes.
-//! 2. A decoder never panics and never allocates more than a small multiple of its input.
+//! 2. A decoder never panics (a lint forbids what could) and never allocates more than a small multiple of its input.
 //! 3. A decoder either returns what was encoded or an error that says where it stopped.
 //! 4. An unknown incompatible feature is refused by number; compatible ones are ignored.
 //!
 //! Faults survived: torn, truncated, flipped and foreign bytes are recognised, never interpreted.
 //!
 //! Not here: who writes when (`orcheck-engine`), how bytes reach a disk or a socket (`orcheck-io`).
+
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::string_slice,
+        clippy::unreachable,
+        clippy::unwrap_used
+    )
+)]
 
 mod coding;
 pub mod disk;

@@ -123,10 +123,8 @@ impl ContainerRef {
     /// Whether the container holds this rank.
     pub fn holds(&self, rank: Rank) -> bool {
         let after = self.ranks.partition_point(|(first, _)| *first <= rank);
-        after > 0 && {
-            let (first, count) = self.ranks[after - 1];
-            rank.0 - first.0 < count
-        }
+        let last = self.ranks.iter().take(after).next_back();
+        last.is_some_and(|(first, count)| rank.0 - first.0 < *count)
     }
 
     pub(crate) fn write(&self, w: &mut Writer) {
