@@ -11,6 +11,18 @@
 //!
 //! Not here: what the messages are (`orcheck-format`).
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::string_slice,
+        clippy::unreachable,
+        clippy::unwrap_used
+    )
+)]
+
 mod address;
 mod conn;
 mod guard;
