@@ -20,7 +20,6 @@ pub use kinds::{
     AgentKind, Balance, Close, IncrementalKind, IntervalKind, Marshal, NetKind, Numa, OnLoss,
     Overrun,
 };
-pub(crate) use raw::distance;
 
 use orcheck_engine::capture::MAX_CHAIN;
 use orcheck_engine::encoding::Accept;
