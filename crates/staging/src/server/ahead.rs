@@ -12,7 +12,7 @@
 //! Survives: reads that fail (told to who asks for that very piece). Not here: who is likely to continue (`session/reading.rs`).
 
 use crate::server::account::Held;
-use crate::server::intake::guard;
+use crate::server::intake::{beginning, guard};
 use orcheck_format::{Error, Result};
 use orcheck_io::disk::File;
 use orcheck_io::machine::thread;
@@ -151,7 +151,8 @@ fn read_planned(
         let mut next = Some(first);
         let mut run = 0;
         while let Some(mut plan) = next {
-            let read = file.read_at(&mut plan.memory[..plan.len], plan.at);
+            let into = beginning(&mut plan.memory, plan.len);
+            let read = into.and_then(|into| file.read_at(into, plan.at));
             if tell.send((plan.memory, read)).is_err() {
                 return;
             }
