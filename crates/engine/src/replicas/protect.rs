@@ -27,6 +27,18 @@
 //! the drivers deliver messages, move the bytes, and watch the clock. Not here: who holds what
 //! (`orcheck-placement`), when a step is committed (`protocol.rs`), the connection (`net::conn`).
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::string_slice,
+        clippy::unreachable,
+        clippy::unwrap_used
+    )
+)]
+
 use orcheck_format::disk::FileName;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::Message;
