@@ -37,5 +37,5 @@ pub use address::Address;
 pub use conn::Conn;
 pub use key::Key;
 pub use listener::{Listener, Refusals};
-pub use munge::{AsUser, SOCKET_VARIABLE, Users};
+pub use munge::{AsUser, Users};
 pub use names::{Holder, Peer, holder, taken_names};

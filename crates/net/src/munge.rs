@@ -32,7 +32,7 @@ use std::sync::OnceLock;
 use zeroize::{Zeroize, Zeroizing};
 
 /// Where munged listens, if that is not where libmunge looks.
-pub const SOCKET_VARIABLE: &str = "ORCHECK_MUNGE_SOCKET";
+pub(crate) const SOCKET_VARIABLE: &str = "ORCHECK_MUNGE_SOCKET";
 /// Longest credential that a listener takes.
 pub(super) const CREDENTIAL_MAX: usize = 4096;
 /// What a credential begins with; programs of other kinds use the same realm.

@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 pub const DEFAULT_LANES_MAX: u32 = 8;
 
 /// Lanes that a node can have at most. Each lane is a stream with its own container and lock.
-pub const LANES_MAX: u32 = 64;
+pub(crate) const LANES_MAX: u32 = 64;
 
 /// One target: a directory on a disk of its own, an object storage target, a staging server.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -32,7 +32,7 @@ pub use trials::{BLOCK_TRIALS, Found, Trials, agreement};
 /// Most nodes; what is asked for beyond is a mistake.
 pub const NODES_MAX: u32 = 1 << 24;
 /// Most nodes of a group, and most replicas and one.
-pub const GROUP_MAX: u32 = 4096;
+pub(crate) const GROUP_MAX: u32 = 4096;
 /// The probability of what is not certain, at most.
 const ALMOST: f64 = 1.0 - f64::EPSILON / 2.0;
 

@@ -101,7 +101,7 @@ impl Tree {
 
     /// Whether `node` is `top`, or below it.
     #[must_use]
-    pub fn is_under(&self, top: NodeId, mut node: NodeId) -> bool {
+    pub(crate) fn is_under(&self, top: NodeId, mut node: NodeId) -> bool {
         while node > top {
             node = NodeId((node.0 - 1) / self.fan_out);
         }

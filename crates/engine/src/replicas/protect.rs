@@ -415,7 +415,7 @@ impl Keeper {
 
     /// Whether a container is on its way here.
     #[must_use]
-    pub fn is_coming(&self, file: &str) -> bool {
+    pub(crate) fn is_coming(&self, file: &str) -> bool {
         self.incoming.values().any(|one| one.file == file)
     }
 

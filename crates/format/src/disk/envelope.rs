@@ -16,7 +16,7 @@ pub const KEY_ID_BYTES: usize = 16;
 pub(crate) const SEALED: u64 = 2;
 pub(crate) const SEAL_BYTES: usize = KEY_ID_BYTES + MAC_BYTES;
 /// Bytes of an envelope around its CBOR: 40 before and 8 after.
-pub const ENVELOPE_BYTES: usize = ENVELOPE_HEAD_BYTES + 8;
+pub(crate) const ENVELOPE_BYTES: usize = ENVELOPE_HEAD_BYTES + 8;
 
 pub(crate) const ENVELOPE_HEAD_BYTES: usize = 40;
 pub(crate) const ENVELOPE_MAGIC: [u8; 8] = *b"ORCKdoc\n";

@@ -45,7 +45,7 @@ impl Reader {
     ///
     /// # Errors
     /// As [`Reader::read_region`], if no copy is good.
-    pub fn read_region_of_any_copy(
+    pub(crate) fn read_region_of_any_copy(
         &self,
         rank: Rank,
         region: &RegionRecord,
