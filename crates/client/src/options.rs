@@ -16,7 +16,6 @@ mod together;
 mod wrong_value;
 
 pub use enabled::Without;
-pub(crate) use fields::distance;
 pub use kinds::{
     AgentKind, Balance, Close, IncrementalKind, IntervalKind, Marshal, NetKind, Numa, OnLoss,
     Overrun,
@@ -215,14 +214,14 @@ impl Options {
     /// Whether to compare what was staged with what the pool holds when it is written: always if
     /// this process reads it to send it to another one.
     #[must_use]
-    pub fn checks_pool(&self) -> bool {
+    pub(crate) fn checks_pool(&self) -> bool {
         self.check_pool || self.peers > 0 || self.global.iter().any(|root| is_served(root))
     }
 
     /// Mean time between failures of a job on this many nodes, in seconds, if the interval depends
     /// on it.
     #[must_use]
-    pub fn mtbf_s_of(&self, nodes: usize) -> Option<f64> {
+    pub(crate) fn mtbf_s_of(&self, nodes: usize) -> Option<f64> {
         let of_nodes_s = self.node_mtbf_s / nodes.max(1) as f64;
         let mtbf_s = if self.mtbf_s > 0.0 {
             self.mtbf_s

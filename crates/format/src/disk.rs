@@ -31,16 +31,16 @@ pub use container::{
     TRAILER_BYTES, Trailer, decode_rank_record, encode_rank_record, header_crc,
 };
 pub use encoding::{Compression, Encoding, MAX_ENCODED_BYTES, SEAL_BYTES};
-pub use envelope::{ENVELOPE_BYTES, KEY_ID_BYTES, MAC_BYTES};
+pub use envelope::{KEY_ID_BYTES, MAC_BYTES};
 pub(crate) use manifest::check_metadata_len;
 pub use manifest::{
-    Extent, MAX_DIMS, MAX_METADATA_BYTES, MAX_NAME_BYTES, MAX_RANKS_PER_CONTAINER,
-    MAX_REGIONS_PER_RANK, MAX_STORES, Manifest, RankRecord, RegionKind, RegionRecord, is_name,
+    Extent, MAX_DIMS, MAX_METADATA_BYTES, MAX_NAME_BYTES, Manifest, RankRecord, RegionKind,
+    RegionRecord, is_name,
 };
-pub use members::{MAX_ADDRESS_BYTES, MAX_ADDRESSES, Member, Members};
+pub use members::{Member, Members};
 pub use names::{FileName, MAX_FILE_NAME_BYTES};
+pub(crate) use record::MAX_CONTAINERS;
 pub use record::{
-    Claim, CommitRecord, ContainerRef, MAX_CONTAINERS, MAX_HOLDERS, MAX_NODES, MAX_PATH_BYTES,
-    MAX_RANK_RANGES, MAX_REFERRED, MAX_SERVERS, Resumed, ranks_to_ranges,
+    Claim, CommitRecord, ContainerRef, MAX_NODES, MAX_REFERRED, Resumed, ranks_to_ranges,
 };
 pub use seal::{Seal, seal, seal_of};

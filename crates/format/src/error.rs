@@ -317,9 +317,9 @@ const NEXT: &str = ". Next: ";
 pub fn without_next(text: &str) -> String {
     let mut text = text.to_owned();
     // Breaks if: it stays; the message would give two instructions, the first of them out of place.
-    while let Some(at) = text.find(NEXT) {
+    while let Some((before, next)) = text.split_once(NEXT) {
         let mut depth = 0_usize;
-        let end = text[at..].find(|c| {
+        let end = next.find(|c| {
             match c {
                 '(' => depth += 1,
                 ')' if depth == 0 => return true,
@@ -328,7 +328,8 @@ pub fn without_next(text: &str) -> String {
             }
             false
         });
-        text.replace_range(at..end.map_or(text.len(), |end| at + end), "");
+        let behind = end.and_then(|end| next.get(end..)).unwrap_or_default();
+        text = [before, behind].concat();
     }
     text
 }
@@ -344,7 +345,7 @@ pub fn joined(messages: &[String]) -> String {
         .enumerate()
         .filter(|(at, _)| Some(*at) != last);
     let mut lines: Vec<String> = others.map(|(_, message)| without_next(message)).collect();
-    lines.extend(last.map(|last| messages[last].clone()));
+    lines.extend(last.and_then(|last| messages.get(last)).cloned());
     lines.join("\n")
 }
 

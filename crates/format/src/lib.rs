@@ -17,6 +17,18 @@
 //!
 //! Not here: who writes when (`orcheck-engine`), how bytes reach a disk or a socket (`orcheck-io`).
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::string_slice,
+        clippy::unreachable,
+        clippy::unwrap_used
+    )
+)]
+
 mod coding;
 pub mod disk;
 mod error;

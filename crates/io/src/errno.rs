@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// The symbolic name of an error number, for messages ("ENOSPC").
 #[must_use]
-pub fn errno_name(errno: i32) -> &'static str {
+pub(crate) fn errno_name(errno: i32) -> &'static str {
     match errno {
         libc::EPERM => "EPERM",
         libc::ENOENT => "ENOENT",
@@ -71,7 +71,7 @@ pub fn is_denied(error: &Error) -> bool {
 
 /// The kind that an error number stands for.
 #[must_use]
-pub fn errno_kind(errno: i32) -> ErrorKind {
+pub(crate) fn errno_kind(errno: i32) -> ErrorKind {
     match errno {
         libc::ENOENT => ErrorKind::NotFound,
         libc::ENOSPC | libc::EDQUOT | libc::EFBIG => ErrorKind::NoSpace,

@@ -20,7 +20,8 @@ mod process;
 mod signal;
 pub mod thread;
 
-pub use accounts::{group_id, shown_group, shown_user};
+pub(crate) use accounts::shown_group;
+pub use accounts::{group_id, shown_user};
 pub use facts::{
     MemoryFacts, cpu_socket, cpuset, file_system_kind, kernel_at_least, kernel_version, memory,
     mount_of, online_processors, parse_list, pin_current_thread, sibling_of, thread_cpu_time,

@@ -180,7 +180,8 @@ impl Conn {
             return Err(self.die(rustix_error(Errno::from_raw_os_error(errno), "receive")));
         }
         let end = HEADER_BYTES + header.len_bytes as usize;
-        let message = Message::decode(header.kind, &self.inbox[HEADER_BYTES..end]);
+        let payload = self.inbox.get(HEADER_BYTES..end).unwrap_or_default();
+        let message = Message::decode(header.kind, payload);
         self.consume(&header);
         message.map(Some).map_err(|error| error.at(&self.peer))
     }
@@ -292,9 +293,10 @@ impl Conn {
         deadline: Deadline,
     ) -> Result<()> {
         self.check_alive()?;
-        let payload_bytes = frame.len() - HEADER_BYTES;
-        let header = self.header(kind, payload_bytes)?;
-        frame[..HEADER_BYTES].copy_from_slice(&header);
+        let Some((room, payload)) = frame.split_first_chunk_mut() else {
+            return Err(Error::internal("a frame has no room for its header"));
+        };
+        *room = self.header(kind, payload.len())?;
         self.send.close(self.sent, &mut frame)?;
         // Breaks if: the number is used again after an incomplete send; so would be the nonce.
         self.sent += 1;
@@ -330,20 +332,20 @@ impl Conn {
         (fd, more): (Option<BorrowedFd<'_>>, SendFlags),
         deadline: Deadline,
     ) -> Result<()> {
-        let mut done = 0;
-        while done < bytes.len() {
-            let fd = fd.filter(|_| done == 0);
-            match self.send_some(kind, &bytes[done..], fd, more) {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let fd = fd.filter(|_| rest.len() == bytes.len());
+            match self.send_some(kind, rest, fd, more) {
                 Ok(0) => {
                     return Err(self.die(Error::unavailable("send: the socket accepted nothing")));
                 }
-                Ok(count) => done += count,
+                Ok(count) => rest = rest.get(count..).unwrap_or_default(),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => {
                     match poll_one(self.socket.as_fd(), PollFlags::OUT, deadline) {
                         Ok(true) => {}
                         Ok(false) => {
-                            let rest = bytes.len() - done;
+                            let rest = rest.len();
                             return Err(self.die(
                                 Error::unavailable(format!(
                                     "send: {rest} of {} bytes were not taken before the deadline",
@@ -382,15 +384,15 @@ impl Conn {
         fd: Option<BorrowedFd<'_>>,
         more: SendFlags,
     ) -> rustix::io::Result<usize> {
-        let limit = match self.step("net.send", kind) {
-            Outcome::Go | Outcome::Pretend => bytes.len(),
+        let bytes = match self.step("net.send", kind) {
+            Outcome::Go | Outcome::Pretend => bytes,
             Outcome::Fail(errno) => return Err(Errno::from_raw_os_error(errno)),
             Outcome::Short(0) => return Ok(0),
-            Outcome::Short(count) => count.min(bytes.len()),
+            Outcome::Short(count) => bytes.get(..count).unwrap_or(bytes),
         };
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL | more;
         let Some(fd) = fd else {
-            return net::send(&self.socket, &bytes[..limit], flags);
+            return net::send(&self.socket, bytes, flags);
         };
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -398,12 +400,7 @@ impl Conn {
         if !control.push(SendAncillaryMessage::ScmRights(&fds)) {
             return Err(Errno::NOBUFS);
         }
-        net::sendmsg(
-            &self.socket,
-            &[IoSlice::new(&bytes[..limit])],
-            &mut control,
-            flags,
-        )
+        net::sendmsg(&self.socket, &[IoSlice::new(bytes)], &mut control, flags)
     }
 
     /// Waits until the socket has more, or fails at the deadline.
@@ -432,9 +429,8 @@ impl Conn {
     fn next_frame(&mut self) -> Result<Option<FrameHeader>> {
         self.check_alive()?;
         loop {
-            if self.inbox.len() >= HEADER_BYTES {
-                let header = FrameHeader::decode(&self.inbox[..HEADER_BYTES])
-                    .map_err(|error| self.die(error))?;
+            if let Some(head) = self.inbox.get(..HEADER_BYTES) {
+                let header = FrameHeader::decode(head).map_err(|error| self.die(error))?;
                 self.check_number(&header)?;
                 if header.len_bytes > self.longest && header.kind != wire::BULK {
                     return Err(self.die(Error::corrupt(format!(
@@ -443,8 +439,7 @@ impl Conn {
                     ))));
                 }
                 let end = HEADER_BYTES + header.len_bytes as usize;
-                if self.inbox.len() >= end + MAC_BYTES {
-                    let frame = &mut self.inbox[..end + MAC_BYTES];
+                if let Some(frame) = self.inbox.get_mut(..end + MAC_BYTES) {
                     if !self.receive.open(self.received, frame) {
                         return Err(self.die(Error::corrupt(format!(
                             "frame {} of {} bytes is not what the peer sent (wrong MAC)",
@@ -514,7 +509,8 @@ impl Conn {
         } else {
             net::recv(&self.socket, &mut self.piece[..], RecvFlags::DONTWAIT)?.0
         };
-        self.inbox.extend_from_slice(&self.piece[..count]);
+        let came = self.piece.get(..count).unwrap_or_default();
+        self.inbox.extend_from_slice(came);
         Ok(count)
     }
 }

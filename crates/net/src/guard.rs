@@ -64,7 +64,9 @@ impl Guard {
         let proof = match &self.cipher {
             None => mac(&self.key, frame),
             Some(cipher) => {
-                let (header, payload) = frame.split_at_mut(HEADER_BYTES);
+                let (header, payload) = frame
+                    .split_at_mut_checked(HEADER_BYTES)
+                    .ok_or_else(|| Error::internal("a frame has no room for its header"))?;
                 let tag = cipher.get().seal_in_place_separate_tag(
                     nonce(seq),
                     Aad::from(bound(header)),
@@ -84,14 +86,19 @@ impl Guard {
     /// used.
     pub(crate) fn open(&self, seq: u64, frame: &mut [u8]) -> bool {
         let Some(cipher) = &self.cipher else {
-            let (text, proof) = frame.split_at(frame.len() - MAC_BYTES);
+            let Some((text, proof)) = frame.split_last_chunk::<MAC_BYTES>() else {
+                return false;
+            };
             return equal(&mac(&self.key, text), proof) || off(Switch::Mac);
         };
-        let (header, sealed) = frame.split_at_mut(HEADER_BYTES);
+        let Some((header, sealed)) = frame.split_at_mut_checked(HEADER_BYTES) else {
+            return false;
+        };
         if off(Switch::NetCipher) {
             // In counter mode, encrypting twice decrypts.
-            let end = sealed.len() - MAC_BYTES;
-            let text = &mut sealed[..end];
+            let Some((text, _)) = sealed.split_last_chunk_mut::<MAC_BYTES>() else {
+                return false;
+            };
             let again = cipher
                 .get()
                 .seal_in_place_separate_tag(nonce(seq), Aad::empty(), text);

@@ -58,12 +58,6 @@ pub(crate) const HELLO_BYTES: usize = HELLO.len() + NONCE_BYTES;
 pub(crate) const ANSWER_BYTES: usize = NONCE_BYTES + PROOF_BYTES;
 pub(crate) const BACKLOG: i32 = 1024;
 
-pub(crate) fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
-    let mut array = [0; N];
-    array.copy_from_slice(&bytes[..N]);
-    array
-}
-
 /// Checks the peer, as far as the kernel knows it, and describes it.
 pub(crate) fn check_peer(socket: &OwnedFd, at: &Address) -> Result<String> {
     let what = |errno| rustix_error(errno, format_args!("ask who is at the other end of {at}"));
@@ -238,16 +232,18 @@ pub(crate) fn connect_once(
         Err(Errno::CONNRESET | Errno::PIPE) => return Ok(None),
         Err(errno) => return Err(what(errno)),
     }
-    if !opening.is_empty() && answer.starts_with(&REFUSED) {
-        let (why, rest) = (answer[REFUSED.len()], &answer[REFUSED.len() + 1..]);
-        let uid = u32::from_le_bytes(array(rest));
-        return Err(munge::refused(why, uid).at(at));
+    let refused = answer
+        .strip_prefix(&REFUSED)
+        .filter(|_| !opening.is_empty());
+    if let Some([why, a, b, c, d, ..]) = refused {
+        let uid = u32::from_le_bytes([*a, *b, *c, *d]);
+        return Err(munge::refused(*why, uid).at(at));
     }
-    let challenges = Challenges {
-        caller,
-        listener: array(&answer),
-    };
-    let given = blake3::Hash::from_bytes(array(&answer[NONCE_BYTES..]));
+    let (mut listener, mut given) = ([0; NONCE_BYTES], [0; PROOF_BYTES]);
+    listener.copy_from_slice(&answer[..NONCE_BYTES]);
+    given.copy_from_slice(&answer[NONCE_BYTES..]);
+    let challenges = Challenges { caller, listener };
+    let given = blake3::Hash::from_bytes(given);
     let key = believe(&challenges, given, key.at(at), (at, whom))?;
     let proof = challenges.caller_proof(&key);
     send_exactly(&socket, proof.as_bytes(), deadline)
@@ -374,7 +370,7 @@ pub(crate) fn send_exactly(
 ) -> rustix::io::Result<bool> {
     while !bytes.is_empty() {
         match net::send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-            Ok(count) => bytes = &bytes[count..],
+            Ok(count) => bytes = bytes.get(count..).unwrap_or_default(),
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => {
                 if !poll_one(socket.as_fd(), PollFlags::OUT, deadline)? {
@@ -389,14 +385,13 @@ pub(crate) fn send_exactly(
 
 pub(crate) fn receive_exactly(
     socket: &OwnedFd,
-    bytes: &mut [u8],
+    mut bytes: &mut [u8],
     deadline: Deadline,
 ) -> rustix::io::Result<bool> {
-    let mut done = 0;
-    while done < bytes.len() {
-        match net::recv(socket, &mut bytes[done..], RecvFlags::DONTWAIT) {
+    while !bytes.is_empty() {
+        match net::recv(socket, &mut *bytes, RecvFlags::DONTWAIT) {
             Ok((0, _)) => return Err(Errno::CONNRESET),
-            Ok((count, _)) => done += count,
+            Ok((count, _)) => bytes = bytes.get_mut(count..).unwrap_or_default(),
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => {
                 if !poll_one(socket.as_fd(), PollFlags::IN, deadline)? {

@@ -12,6 +12,18 @@
 //!
 //! Not here: the contents of messages (`orcheck-format`).
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::string_slice,
+        clippy::unreachable,
+        clippy::unwrap_used
+    )
+)]
+
 mod address;
 mod conn;
 mod guard;
@@ -26,5 +38,5 @@ pub use address::Address;
 pub use conn::Conn;
 pub use key::Key;
 pub use listener::{Listener, Refusals};
-pub use munge::{AsUser, SOCKET_VARIABLE, Users};
+pub use munge::{AsUser, Users};
 pub use names::{Holder, Peer, holder, taken_names};

@@ -10,7 +10,7 @@ mod pending;
 use crate::address::Address;
 use crate::conn::Conn;
 use crate::handshake::{
-    ANSWER_BYTES, BACKLOG, HELLO, HELLO_BYTES, OPENING, OPENING_BYTES, PROOF_BYTES, REFUSED, array,
+    ANSWER_BYTES, BACKLOG, HELLO, HELLO_BYTES, OPENING, OPENING_BYTES, PROOF_BYTES, REFUSED,
     check_peer,
 };
 use crate::key::Key;
@@ -193,20 +193,20 @@ impl Listener {
                     self.take_in(*numbers, pending)?;
                     continue;
                 }
-                let Some(at) = pending.iter().position(|one| one.number == number) else {
+                let mut numbered = pending.iter_mut().enumerate();
+                let Some((at, one)) = numbered.find(|(_, one)| one.number == number) else {
                     continue;
                 };
-                match pending[at].advance(&known, &mut self.refusals()) {
+                match one.advance(&known, &mut self.refusals()) {
                     Progress::Waits => {}
                     Progress::Dropped => {
                         pending.remove(at);
                         return Ok(None);
                     }
-                    Progress::Proven(challenges, which) => {
-                        let proven = pending.remove(at);
-                        let _ = epoll::delete(&self.watched, &proven.socket);
-                        let (receive, send) = challenges.guards(proven.key(&known, which))?;
-                        let Pending { socket, peer, .. } = proven;
+                    Progress::Proven(challenges, key, which) => {
+                        let Pending { socket, peer, .. } = pending.remove(at);
+                        let _ = epoll::delete(&self.watched, &socket);
+                        let (receive, send) = challenges.guards(&key)?;
                         let (socket, unix) = (socket.give(), self.at.is_unix());
                         let conn = Conn::new(socket, unix, peer, (send, receive), failpoints);
                         return Ok(Some((which, conn)));

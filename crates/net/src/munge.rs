@@ -23,17 +23,19 @@
 //! module uses `unsafe` because it calls a C library.
 
 use super::key::Key;
+use libloading::os::unix::Library as Loaded;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Detail, Error, Result};
 use orcheck_io::rng::random_bytes;
 use orcheck_io::user::env_var;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::mem::ManuallyDrop;
 use std::ptr;
 use std::sync::OnceLock;
 use zeroize::{Zeroize, Zeroizing};
 
 /// Where munged listens, if not at the default of libmunge.
-pub const SOCKET_VARIABLE: &str = "ORCHECK_MUNGE_SOCKET";
+pub(crate) const SOCKET_VARIABLE: &str = "ORCHECK_MUNGE_SOCKET";
 /// Length of the longest credential that a listener accepts.
 pub(super) const CREDENTIAL_MAX: usize = 4096;
 /// Prefix of every credential; other programs use the same realm.
@@ -95,58 +97,35 @@ fn library() -> Result<&'static Library> {
 #[allow(unsafe_code)]
 fn load() -> std::result::Result<Library, String> {
     // SAFETY: a name that ends in NUL; the library runs no code of ours, and stays loaded for ever.
-    let handle =
-        unsafe { libc::dlopen(c"libmunge.so.2".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-    if handle.is_null() {
-        return Err("libmunge.so.2 is not installed here".to_owned());
-    }
-    let find = |name: &CStr| {
-        // SAFETY: the handle is that of a loaded library, the name ends in NUL.
-        let found = unsafe { libc::dlsym(handle, name.as_ptr()) };
-        if found.is_null() {
-            return Err(format!("libmunge.so.2 has no {}", name.to_string_lossy()));
-        }
-        Ok(found)
-    };
+    let loaded = unsafe { Loaded::open(Some("libmunge.so.2"), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    let loaded = loaded.map_err(|_| "libmunge.so.2 is not installed here".to_owned())?;
+    let loaded = ManuallyDrop::new(loaded);
+    // SAFETY: the handle is that of a loaded library, the name ends in NUL.
     // SAFETY: these are the functions of these names in version 2 of the library's interface, with
     // these arguments (munge.h); a pointer to a function is as long as one to data on every machine
     // that Orcheck runs on.
     unsafe {
         Ok(Library {
-            create: std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> Context>(find(
-                c"munge_ctx_create",
-            )?),
-            destroy: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(Context)>(find(
-                c"munge_ctx_destroy",
-            )?),
-            set: std::mem::transmute::<
-                *mut c_void,
-                unsafe extern "C" fn(Context, c_int, ...) -> c_int,
-            >(find(c"munge_ctx_set")?),
-            get: std::mem::transmute::<
-                *mut c_void,
-                unsafe extern "C" fn(Context, c_int, ...) -> c_int,
-            >(find(c"munge_ctx_get")?),
-            encode: std::mem::transmute::<
-                *mut c_void,
-                unsafe extern "C" fn(*mut *mut c_char, Context, *const c_void, c_int) -> c_int,
-            >(find(c"munge_encode")?),
-            decode: std::mem::transmute::<
-                *mut c_void,
-                unsafe extern "C" fn(
-                    *const c_char,
-                    Context,
-                    *mut *mut c_void,
-                    *mut c_int,
-                    *mut u32,
-                    *mut u32,
-                ) -> c_int,
-            >(find(c"munge_decode")?),
-            text: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int) -> *const c_char>(
-                find(c"munge_strerror")?,
-            ),
+            create: find(&loaded, "munge_ctx_create")?,
+            destroy: find(&loaded, "munge_ctx_destroy")?,
+            set: find(&loaded, "munge_ctx_set")?,
+            get: find(&loaded, "munge_ctx_get")?,
+            encode: find(&loaded, "munge_encode")?,
+            decode: find(&loaded, "munge_decode")?,
+            text: find(&loaded, "munge_strerror")?,
         })
     }
+}
+
+/// # Safety
+/// What has this name is an `F`, a function that is called while the library is loaded only.
+#[allow(unsafe_code)]
+unsafe fn find<F: Copy>(loaded: &Loaded, name: &str) -> std::result::Result<F, String> {
+    // SAFETY: as the caller promises.
+    let found = unsafe { loaded.get::<F>(name) };
+    found
+        .map(|function| *function)
+        .map_err(|_| format!("libmunge.so.2 has no {name}"))
 }
 
 #[allow(unsafe_code)]

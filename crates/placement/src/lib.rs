@@ -26,4 +26,4 @@ mod placement;
 
 pub use domains::Domains;
 pub use draw::Draw;
-pub use placement::{DEFAULT_LANES_MAX, LANES_MAX, Placement, Target};
+pub use placement::{DEFAULT_LANES_MAX, Placement, Target};

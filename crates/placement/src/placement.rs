@@ -30,7 +30,7 @@ pub const DEFAULT_LANES_MAX: u32 = 8;
 
 /// Maximum number of lanes that a node can have. Each lane is a stream with its own container and
 /// lock.
-pub const LANES_MAX: u32 = 64;
+pub(crate) const LANES_MAX: u32 = 64;
 
 /// One target: a directory on a separate disk, an object storage target, a staging server.
 #[derive(Debug, Clone, PartialEq, Eq)]

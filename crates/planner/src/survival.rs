@@ -39,7 +39,7 @@ pub use trials::{BLOCK_TRIALS, Found, Trials, agreement};
 /// Maximum number of nodes; a larger number is a mistake.
 pub const NODES_MAX: u32 = 1 << 24;
 /// Maximum number of nodes of a group, and maximum number of replicas plus one.
-pub const GROUP_MAX: u32 = 4096;
+pub(crate) const GROUP_MAX: u32 = 4096;
 /// The maximum probability of an uncertain event.
 const ALMOST: f64 = 1.0 - f64::EPSILON / 2.0;
 

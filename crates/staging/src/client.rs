@@ -30,7 +30,7 @@
 mod file;
 mod place;
 
-pub use place::{KEY_VARIABLE, is_served, shown, with_key};
+pub use place::{is_served, shown, with_key};
 
 use file::ServedFile;
 use orcheck_format::sabotage::{Switch, off};

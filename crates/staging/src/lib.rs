@@ -7,6 +7,18 @@
 //! | `client.rs` | a [`Dir`] and its files on a server |
 //! | `server.rs` | the server |
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::string_slice,
+        clippy::unreachable,
+        clippy::unwrap_used
+    )
+)]
+
 pub mod client;
 pub mod server;
 

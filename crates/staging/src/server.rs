@@ -195,6 +195,10 @@ impl Shared {
         at(&guard(&self.pull))
     }
 
+    #[allow(
+        clippy::unreachable,
+        reason = "it is set where the server is made, before anybody can call"
+    )]
     pub(crate) fn intake(&self) -> &Intake {
         self.intake
             .get()
@@ -405,7 +409,7 @@ impl Server {
         let lock = lock_alone(&*dir)?;
         let wanted = (config.tenants.as_slice(), users, encrypt);
         let served = Served::new(dir, wanted, clock.unix_ms() / 1000)?;
-        let identity = served.own(0).disk.identity;
+        let identity = served.own(0)?.disk.identity;
         let listener = Listener::bind(&config.address)?;
         let limits = Limits {
             pieces: config.pieces,
@@ -542,7 +546,10 @@ impl Server {
         }
         self.next += 1;
         let id = self.next;
-        let own = self.shared.served.own(which);
+        let own = match self.shared.served.own(which) {
+            Ok(own) => own,
+            Err(error) => return refuse(conn, error.message()),
+        };
         let whose = Whose {
             root: own.root,
             account: own.account,

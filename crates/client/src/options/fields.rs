@@ -10,6 +10,7 @@ use crate::options::kinds::{
 use orcheck_format::{Error, Result};
 use serde::Deserialize;
 use std::path::PathBuf;
+use strsim::levenshtein;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -318,26 +319,8 @@ impl Size {
 pub(super) fn nearest(name: &str) -> Option<&'static str> {
     NAMES
         .iter()
-        .map(|&known| (distance(name, known), known))
+        .map(|&known| (levenshtein(name, known), known))
         .min()
         .filter(|&(distance, known)| distance <= known.len() / 2)
         .map(|(_, known)| known)
-}
-
-/// The number of letters to change, add or remove to turn one into the other.
-pub(crate) fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, &y) in b.iter().enumerate() {
-            let next = (row[j + 1] + 1)
-                .min(row[j] + 1)
-                .min(diagonal + usize::from(x != y));
-            diagonal = row[j + 1];
-            row[j + 1] = next;
-        }
-    }
-    row[b.len()]
 }

@@ -19,7 +19,6 @@
 
 use crate::collective::agree;
 use crate::open::forget;
-use crate::options::distance;
 use crate::session::Session;
 use orcheck_format::disk::{BLOCK_BYTES, CommitRecord, ContainerHeader, FileName, MAX_NODES};
 use orcheck_format::sabotage::{Switch, off};
@@ -384,7 +383,7 @@ fn is_near(name: &str, other: &str) -> bool {
     }
     let plain = |text: &str| text.to_lowercase().replace(['-', '_', '.'], "");
     let (a, b) = (plain(name), plain(other));
-    let apart = distance(&a, &b);
+    let apart = strsim::levenshtein(&a, &b);
     let swapped = apart == 2 && a.len() == b.len() && {
         let sorted = |text: &str| {
             let mut chars: Vec<char> = text.chars().collect();

@@ -238,7 +238,7 @@ impl Trigger {
     }
 
     /// Notes that a checkpoint was lost and `on_loss = "stop"` asks this run to end.
-    pub fn hear_loss(&mut self) {
+    pub(crate) fn hear_loss(&mut self) {
         self.lost = true;
     }
 
@@ -254,7 +254,7 @@ impl Trigger {
     }
 
     /// Takes the agreed wish to stop.
-    pub fn agree_stop(&mut self, stop: bool) {
+    pub(crate) fn agree_stop(&mut self, stop: bool) {
         self.stop |= stop;
         if let Some(signal) = self.signal.as_mut().filter(|_| stop) {
             signal.clear();
@@ -395,7 +395,7 @@ impl Trigger {
     }
 
     /// Notes that a due checkpoint failed and was not staged: the wish for it remains.
-    pub fn not_taken(&mut self) {
+    pub(crate) fn not_taken(&mut self) {
         if self.answered {
             self.request.checkpoint.store(true, Ordering::Release);
         }
@@ -423,7 +423,7 @@ impl Trigger {
 
     /// Whether a checkpoint waits only for the awaited step.
     #[must_use]
-    pub fn is_overdue(&self) -> bool {
+    pub(crate) fn is_overdue(&self) -> bool {
         let since = || self.clock.now().saturating_sub(self.last_checkpoint);
         (self.auto.as_ref()).is_some_and(|auto| auto.is_overdue(since()))
     }

@@ -377,12 +377,12 @@ impl Capture {
 
     /// Whether a copied page can be referred to instead.
     #[must_use]
-    pub fn is_page_stored(&self, pages: &Pages, page: usize, crc: u64) -> bool {
+    pub(crate) fn is_page_stored(&self, pages: &Pages, page: usize, crc: u64) -> bool {
         pages.is_stored(page, crc, &|step| self.fate(step))
     }
 
     /// Enters the copied pages of a tracked region and returns its extents.
-    pub fn enter_pages(
+    pub(crate) fn enter_pages(
         &mut self,
         region: usize,
         wanted: &Wanted,

@@ -28,6 +28,18 @@
 //! Pure: the driver (`control.rs`) delivers messages, performs actions, and supplies the time.
 //! Not here: what a record contains on disk (`record.rs`).
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::string_slice,
+        clippy::unreachable,
+        clippy::unwrap_used
+    )
+)]
+
 mod lead;
 mod node;
 

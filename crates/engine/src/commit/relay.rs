@@ -26,6 +26,18 @@
 //!
 //! Pure. Not here: what votes mean (`protocol.rs`), connections (`control.rs`).
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::string_slice,
+        clippy::unreachable,
+        clippy::unwrap_used
+    )
+)]
+
 use orcheck_format::disk::ContainerRef;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::Message;
@@ -89,7 +101,7 @@ impl Tree {
 
     /// Whether `node` is `top`, or below it.
     #[must_use]
-    pub fn is_under(&self, top: NodeId, mut node: NodeId) -> bool {
+    pub(crate) fn is_under(&self, top: NodeId, mut node: NodeId) -> bool {
         while node > top {
             node = NodeId((node.0 - 1) / self.fan_out);
         }
@@ -140,7 +152,8 @@ pub(crate) fn each(by: &[(NodeId, u32)]) -> impl Iterator<Item = NodeId> {
 
 fn is_of(by: &[(NodeId, u32)], node: NodeId) -> bool {
     let after = by.partition_point(|(first, _)| *first <= node);
-    after > 0 && node.0 - by[after - 1].0.0 < by[after - 1].1
+    let last = by.iter().take(after).next_back();
+    last.is_some_and(|(first, count)| node.0 - first.0 < *count)
 }
 
 fn ranges(nodes: &BTreeSet<NodeId>) -> Vec<(NodeId, u32)> {

@@ -165,7 +165,7 @@ impl Catalog {
 
     /// Why the resume rule excludes this record, which is one of [`Self::fenced`].
     #[must_use]
-    pub fn why_fenced(&self, record: &CommitRecord) -> Option<&str> {
+    pub(crate) fn why_fenced(&self, record: &CommitRecord) -> Option<&str> {
         let begin = does_not_count(record);
         let mut notes = self.notes.iter();
         notes.find_map(|note| note.strip_prefix(&begin))

@@ -216,7 +216,7 @@ fn claim_one(dir: &Arc<dyn Dir>, claim: &Claim, held: &mut ClaimLock, trust: &Tr
 ///
 /// # Errors
 /// The error of the directory.
-pub fn remove_unfinished_claims(dir: &dyn Dir) -> Result<()> {
+pub(crate) fn remove_unfinished_claims(dir: &dyn Dir) -> Result<()> {
     for entry in dir.list()? {
         let Some(FileName::Temporary(target)) = FileName::parse(&entry.name) else {
             continue;
@@ -384,7 +384,7 @@ pub fn is_free(dir: &dyn Dir, counter: u64) -> bool {
 ///
 /// # Errors
 /// When a directory cannot be listed.
-pub fn highest_claim(dirs: &[Arc<dyn Dir>]) -> Result<u64> {
+pub(crate) fn highest_claim(dirs: &[Arc<dyn Dir>]) -> Result<u64> {
     let mut highest = 0;
     for dir in dirs {
         for entry in dir.list()? {
@@ -412,7 +412,7 @@ pub fn describe(claim: &Claim) -> String {
 
 /// The same for a claim that may not be believed.
 #[must_use]
-pub fn describe_if(claim: &Claim, believed: bool) -> String {
+pub(crate) fn describe_if(claim: &Claim, believed: bool) -> String {
     // Breaks if: it is shown; anybody who can write to the directory would choose whom the user
     // suspects.
     match believed || off(Switch::ClaimSeal) {
@@ -454,7 +454,7 @@ pub fn read_members(dir: &dyn Dir, job: &JobName, epoch: u64, trust: &Trust) -> 
 ///
 /// # Errors
 /// The error of the directory.
-pub fn bring_claim(dir: &Arc<dyn Dir>, claim: &Claim, trust: &Trust) -> Result<()> {
+pub(crate) fn bring_claim(dir: &Arc<dyn Dir>, claim: &Claim, trust: &Trust) -> Result<()> {
     let epoch = claim.epoch.counter;
     let name = FileName::Claim { epoch }.to_string();
     if dir.holds(&name)? {
@@ -467,7 +467,7 @@ pub fn bring_claim(dir: &Arc<dyn Dir>, claim: &Claim, trust: &Trust) -> Result<(
 ///
 /// # Errors
 /// NotFound; Corrupt, also if the claim is not believed; Invalid if it is sealed with another key.
-pub fn read_claim(dir: &dyn Dir, counter: u64, trust: &Trust) -> Result<Claim> {
+pub(crate) fn read_claim(dir: &dyn Dir, counter: u64, trust: &Trust) -> Result<Claim> {
     let name = FileName::Claim { epoch: counter }.to_string();
     let bytes = read_small(dir, &name, LIMIT_BYTES)?;
     let claim = Claim::decode(&bytes).and_then(|claim| match off(Switch::ClaimSeal) {
@@ -481,7 +481,7 @@ pub fn read_claim(dir: &dyn Dir, counter: u64, trust: &Trust) -> Result<Claim> {
 ///
 /// # Errors
 /// NotFound; Corrupt.
-pub fn look_at_claim(dir: &dyn Dir, counter: u64, trust: &Trust) -> Result<(Claim, bool)> {
+pub(crate) fn look_at_claim(dir: &dyn Dir, counter: u64, trust: &Trust) -> Result<(Claim, bool)> {
     match read_claim(dir, counter, trust) {
         Ok(claim) => Ok((claim, true)),
         Err(_) => Ok((read_claim(dir, counter, &Trust::nobody())?, false)),

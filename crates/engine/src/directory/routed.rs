@@ -229,7 +229,7 @@ fn too_deep(path: &Path) -> Error {
 ///
 /// # Errors
 /// The error of a directory.
-pub fn collect_of_job(dir: &dyn Dir, name: &str, epoch: u64) -> Result<()> {
+pub(crate) fn collect_of_job(dir: &dyn Dir, name: &str, epoch: u64) -> Result<()> {
     if epoch_of(name).is_some_and(|older| older < epoch || off(Switch::OwnRoute)) {
         remove_left(dir, name, true)?;
     }

@@ -138,7 +138,7 @@ impl Trust {
 
     /// The key with which to encrypt containers; `None` if encryption is not configured.
     #[must_use]
-    pub fn writing_key(&self) -> Option<&Arc<Secret>> {
+    pub(crate) fn writing_key(&self) -> Option<&Arc<Secret>> {
         let first = self.keys.first().filter(|_| self.encrypts);
         first.map(|key| &key.secret)
     }

@@ -306,7 +306,7 @@ impl ContainerWriter {
 
     /// The server whose file was used last; after an error, the one that failed.
     #[must_use]
-    pub fn used_server(&self) -> TargetId {
+    pub(crate) fn used_server(&self) -> TargetId {
         self.used
     }
 

@@ -4,6 +4,18 @@
 //! nothing, because the first word holds the kind and a checksum of all words. Its contents are
 //! checked by their users (`flush.rs`, the pool). Not here: the ring itself (`index.rs`).
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::string_slice,
+        clippy::unreachable,
+        clippy::unwrap_used
+    )
+)]
+
 use crate::encoding::EncodePiece;
 use orcheck_format::Crc64;
 use orcheck_format::sabotage::{Switch, off};

@@ -211,7 +211,7 @@ impl<'p> Index<'p> {
 
     /// The number of chunks that a rank declared it will stage into.
     #[must_use]
-    pub fn wanted_chunks(&self, local: u32) -> u64 {
+    pub(crate) fn wanted_chunks(&self, local: u32) -> u64 {
         self.get(self.rank_word(local, WANTED))
     }
 
@@ -309,7 +309,13 @@ impl<'p> Index<'p> {
 
     /// Publishes what the CP-thread of this rank wrote since the session opened: bytes of streams,
     /// and the bytes that they take in files; every level counts.
-    pub fn set_flushed(&self, local: u32, flushed_bytes: u64, stored_bytes: u64, cpu_ns: u64) {
+    pub(crate) fn set_flushed(
+        &self,
+        local: u32,
+        flushed_bytes: u64,
+        stored_bytes: u64,
+        cpu_ns: u64,
+    ) {
         self.set(self.rank_word(local, FLUSHED_BYTES), flushed_bytes);
         self.set(self.rank_word(local, STORED_BYTES), stored_bytes);
         self.set(self.rank_word(local, FLUSH_CPU_NS), cpu_ns);
@@ -336,7 +342,7 @@ impl<'p> Index<'p> {
     }
 
     /// Waits until the snapshot of `step` has its turn at the lane; false at the deadline.
-    pub fn wait_taken(&self, local: u32, step: u64, timeout: Duration) -> bool {
+    pub(crate) fn wait_taken(&self, local: u32, step: u64, timeout: Duration) -> bool {
         self.wait_word(self.rank_word(local, TAKEN), step, timeout)
     }
 
@@ -391,7 +397,7 @@ impl<'p> Index<'p> {
     // ---- control thread to all ---------------------------------------------------------------
 
     /// Publishes the number of notes for the user so far.
-    pub fn set_notes(&self, count: u64) {
+    pub(crate) fn set_notes(&self, count: u64) {
         self.set(NOTES, count);
     }
 
@@ -402,7 +408,7 @@ impl<'p> Index<'p> {
     }
 
     /// Publishes whether the run is asked to take a checkpoint and end, and when.
-    pub fn set_halt(&self, asked: HaltRequest) {
+    pub(crate) fn set_halt(&self, asked: HaltRequest) {
         self.set(HALT, asked.word());
     }
 
@@ -437,12 +443,12 @@ impl<'p> Index<'p> {
 
     /// Whether the process of a rank has ended.
     #[must_use]
-    pub fn is_rank_gone(&self, local: u32) -> bool {
+    pub(crate) fn is_rank_gone(&self, local: u32) -> bool {
         self.get(self.rank_word(local, RANK_GONE)) != 0
     }
 
     /// Marks that the engine of this node has ended; nothing more will be committed.
-    pub fn set_gone(&self) {
+    pub(crate) fn set_gone(&self) {
         self.set(GONE, 1);
         self.bump(NEWS);
     }
@@ -454,7 +460,7 @@ impl<'p> Index<'p> {
     }
 
     /// Publishes where the lanes of this node lead.
-    pub fn set_lanes(&self, generation: u64, servers: &[TargetId]) {
+    pub(crate) fn set_lanes(&self, generation: u64, servers: &[TargetId]) {
         for lane in 0..MAX_LANES {
             let server = servers.get(lane as usize).map_or(0, |&s| u64::from(s) + 1);
             self.set(LANES + lane, server);
@@ -463,7 +469,7 @@ impl<'p> Index<'p> {
     }
 
     /// Marks that a placed directory takes no more containers of this run.
-    pub fn set_inactive(&self, server: TargetId) {
+    pub(crate) fn set_inactive(&self, server: TargetId) {
         if server.0 < MAX_INACTIVE {
             let word = self.pool.word(INACTIVE + server.0 / 64);
             word.fetch_or(1 << (server.0 % 64), AcqRel);
@@ -472,7 +478,7 @@ impl<'p> Index<'p> {
 
     /// Whether a placed directory is out of use.
     #[must_use]
-    pub fn is_inactive(&self, server: TargetId) -> bool {
+    pub(crate) fn is_inactive(&self, server: TargetId) -> bool {
         server.0 < MAX_INACTIVE && self.get(INACTIVE + server.0 / 64) & 1 << (server.0 % 64) != 0
     }
 
@@ -500,7 +506,7 @@ impl<'p> Index<'p> {
 
     /// Server of lane `lane` (modulo the number of lanes).
     #[must_use]
-    pub fn lane_server(&self, lane: u32) -> Option<TargetId> {
+    pub(crate) fn lane_server(&self, lane: u32) -> Option<TargetId> {
         let servers: Vec<u64> = (0..MAX_LANES)
             .map(|l| self.get(LANES + l))
             .take_while(|&s| s != 0)

@@ -27,6 +27,18 @@
 //! the drivers deliver messages, move the bytes, and watch the clock. Not here: who holds what
 //! (`orcheck-placement`), when a step is committed (`protocol.rs`), the connection (`net::conn`).
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::string_slice,
+        clippy::unreachable,
+        clippy::unwrap_used
+    )
+)]
+
 use orcheck_format::disk::FileName;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::Message;
@@ -403,7 +415,7 @@ impl Keeper {
 
     /// Whether a container is on its way here.
     #[must_use]
-    pub fn is_coming(&self, file: &str) -> bool {
+    pub(crate) fn is_coming(&self, file: &str) -> bool {
         self.incoming.values().any(|one| one.file == file)
     }
 

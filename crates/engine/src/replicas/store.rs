@@ -104,7 +104,7 @@ impl KeptReplicas {
     ///
     /// # Errors
     /// What the disk says.
-    pub fn name_replica(&self, from: &str, to: &str) -> Result<()> {
+    pub(crate) fn name_replica(&self, from: &str, to: &str) -> Result<()> {
         let renamed = match self.disk.rename(from, to) {
             Err(error) if self.store != ReplicaStore::Disk => {
                 let missing = error.kind() == ErrorKind::NotFound;

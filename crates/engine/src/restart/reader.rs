@@ -24,6 +24,18 @@
 //! (`reader/referred.rs`), choosing a commit (`catalog` and the restart), checking what no restore
 //! needs (`verify`).
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::string_slice,
+        clippy::unreachable,
+        clippy::unwrap_used
+    )
+)]
+
 mod copies;
 mod referred;
 mod scan;
@@ -63,8 +75,10 @@ pub struct Reader {
     header: ContainerHeader,
     manifest: Manifest,
     file_len_bytes: u64,
-    /// The container's own file, then its stripes.
-    stores: Vec<Box<dyn File>>,
+    /// The first store: the container itself.
+    file: Box<dyn File>,
+    /// The other stores.
+    stripes: Vec<Box<dyn File>>,
     /// Other containers to which extents refer, opened when first needed.
     referred: Mutex<BTreeMap<String, Referred>>,
     /// Files of the same name in other places, opened when a file proves to be damaged.
@@ -232,9 +246,9 @@ impl Reader {
             Err(other) => return Err(other),
         };
 
-        let mut stores = vec![file];
-        for stripe in &manifest.stores[1..] {
-            stores.push(find(places, stripe)?);
+        let mut stripes = Vec::new();
+        for stripe in manifest.stores.iter().skip(1) {
+            stripes.push(find(places, stripe)?);
         }
         Ok(Some(Reader {
             places: places.to_vec(),
@@ -242,7 +256,8 @@ impl Reader {
             header,
             manifest,
             file_len_bytes: container.len_bytes,
-            stores,
+            file,
+            stripes,
             referred: Mutex::default(),
             other_copies: Mutex::default(),
             owners: Mutex::default(),
@@ -309,7 +324,7 @@ impl Reader {
 
     /// Number of bytes of the container's stripes, as found.
     pub fn stripe_bytes(&self) -> u64 {
-        self.stores[1..]
+        self.stripes
             .iter()
             .filter_map(|store| store.len_bytes().ok())
             .sum()
@@ -454,8 +469,8 @@ impl Reader {
         extent: &'a Extent,
     ) -> Result<Source<'a>> {
         let (file, key) = match &extent.container {
-            None => match self.stores.get(usize::from(extent.store)) {
-                Some(file) => (Stored::Own(file.as_ref()), self.key.clone()),
+            None => match self.store(extent.store) {
+                Some(file) => (Stored::Own(file), self.key.clone()),
                 None => {
                     return Err(Error::corrupt(format!(
                         "store {} is not in the manifest",
@@ -511,8 +526,15 @@ impl Reader {
         &self.header
     }
 
+    fn store(&self, index: u16) -> Option<&dyn File> {
+        match usize::from(index).checked_sub(1) {
+            None => Some(self.own_file()),
+            Some(stripe) => self.stripes.get(stripe).map(AsRef::as_ref),
+        }
+    }
+
     pub(crate) fn own_file(&self) -> &dyn File {
-        self.stores[0].as_ref()
+        self.file.as_ref()
     }
 
     pub(crate) fn file_len_bytes(&self) -> u64 {

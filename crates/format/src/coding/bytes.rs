@@ -17,7 +17,7 @@ pub(crate) fn exactly<'b>(what: &str, bytes: &'b [u8], len: usize) -> Result<&'b
 }
 
 pub(crate) fn check_magic(what: &str, bytes: &[u8], magic: &[u8; 8]) -> Result<()> {
-    let found = &bytes[..8];
+    let found = exactly(what, bytes, magic.len())?;
     if found == magic || off(Switch::Mark) {
         return Ok(());
     }
@@ -49,6 +49,11 @@ impl<'b> Put<'b> {
         Put { bytes, at: 0 }
     }
 
+    #[allow(
+        clippy::indexing_slicing,
+        reason = "only this crate's own values are written, and every block has room for its fields; only a job's name varies in \
+                  length, up to MAX_JOB_NAME_BYTES"
+    )]
     pub(crate) fn bytes(mut self, field: &[u8]) -> Self {
         self.bytes[self.at..self.at + field.len()].copy_from_slice(field);
         self.at += field.len();
@@ -72,41 +77,48 @@ impl<'b> Put<'b> {
     }
 }
 
-/// Reads little-endian fields one after the other from a block whose length was checked.
+/// Reads little-endian fields one after the other from a block; each fails with Corrupt behind the end of it.
 pub(crate) struct Get<'b> {
     pub(crate) bytes: &'b [u8],
     pub(crate) at: usize,
 }
 
 impl<'b> Get<'b> {
-    pub(crate) fn bytes(&mut self, len: usize) -> &'b [u8] {
-        let field = &self.bytes[self.at..self.at + len];
+    pub(crate) fn bytes(&mut self, len: usize) -> Result<&'b [u8]> {
+        let left = self.bytes.get(self.at..).unwrap_or_default();
+        let field = left.get(..len).ok_or_else(|| {
+            Error::corrupt(format!(
+                "byte {}: expected {len} bytes, found {}",
+                self.at,
+                left.len()
+            ))
+        })?;
         self.at += len;
-        field
+        Ok(field)
     }
 
-    pub(crate) fn array<const N: usize>(&mut self) -> [u8; N] {
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
         let mut field = [0; N];
-        field.copy_from_slice(self.bytes(N));
-        field
+        field.copy_from_slice(self.bytes(N)?);
+        Ok(field)
     }
 
-    pub(crate) fn u16(&mut self) -> u16 {
-        u16::from_le_bytes(self.array())
+    pub(crate) fn u16(&mut self) -> Result<u16> {
+        self.array().map(u16::from_le_bytes)
     }
 
-    pub(crate) fn u32(&mut self) -> u32 {
-        u32::from_le_bytes(self.array())
+    pub(crate) fn u32(&mut self) -> Result<u32> {
+        self.array().map(u32::from_le_bytes)
     }
 
-    pub(crate) fn u64(&mut self) -> u64 {
-        u64::from_le_bytes(self.array())
+    pub(crate) fn u64(&mut self) -> Result<u64> {
+        self.array().map(u64::from_le_bytes)
     }
 
-    pub(crate) fn epoch(&mut self) -> Epoch {
-        Epoch {
-            counter: self.u64(),
-            run: RunId(self.array()),
-        }
+    pub(crate) fn epoch(&mut self) -> Result<Epoch> {
+        Ok(Epoch {
+            counter: self.u64()?,
+            run: RunId(self.array()?),
+        })
     }
 }

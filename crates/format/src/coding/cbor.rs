@@ -37,6 +37,10 @@ const MAJOR_NAMES: [&str; 8] = [
     "a simple value",
 ];
 
+fn major_name(major: u8) -> &'static str {
+    MAJOR_NAMES.get(usize::from(major)).unwrap_or(&"")
+}
+
 /// Builds one CBOR item.
 pub(crate) struct Writer(minicbor::Encoder<Vec<u8>>);
 
@@ -181,8 +185,8 @@ impl<'b> Reader<'b> {
         if major != wanted {
             return Err(self.corrupt(format_args!(
                 "expected {}, found {}",
-                MAJOR_NAMES[usize::from(wanted)],
-                MAJOR_NAMES[usize::from(major)]
+                major_name(wanted),
+                major_name(major)
             )));
         }
         let room = (self.left().len() - head_bytes) as u64;

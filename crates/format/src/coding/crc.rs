@@ -38,8 +38,10 @@ impl CrcShift {
         for (byte, table) in tables.iter_mut().enumerate() {
             for bit in 0..8 {
                 let word = crc64_combine(1 << (byte * 8 + bit), 0, len_bytes);
-                for value in 0..1 << bit {
-                    table[1 << bit | value] = table[value] ^ word;
+                // What the bits below this one sum to, once more with this bit.
+                let (below, with) = table.split_at_mut(1 << bit);
+                for (sum, without) in with.iter_mut().zip(below) {
+                    *sum = *without ^ word;
                 }
             }
         }
@@ -48,6 +50,7 @@ impl CrcShift {
 
     /// The CRC of `a ++ b` from the CRC of each.
     #[must_use]
+    #[allow(clippy::indexing_slicing, reason = "a byte is an index of 256 words")]
     pub fn append(&self, a: u64, b: u64) -> u64 {
         let bytes = a.to_le_bytes();
         let mut sum = b;

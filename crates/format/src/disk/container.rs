@@ -157,6 +157,18 @@ pub struct Encryption {
     pub mac: Option<[u8; 32]>,
 }
 
+impl Encryption {
+    fn read(get: &mut Get<'_>, sealed: bool) -> Result<Self> {
+        let (salt, key_check) = (get.array()?, get.array()?);
+        let mac = sealed.then(|| get.array()).transpose()?;
+        Ok(Encryption {
+            salt,
+            key_check,
+            mac,
+        })
+    }
+}
+
 /// What the MAC of a header covers.
 const COVERED_BYTES: usize = ENCRYPTION_AT + 48;
 
@@ -210,24 +222,24 @@ impl ContainerHeader {
         let what = "container header";
         let mut get = unseal::<BLOCK_BYTES>(what, bytes, &HEADER_MAGIC)?;
         let features = Features {
-            compat: get.u64(),
-            ro_compat: get.u64(),
-            incompat: get.u64(),
+            compat: get.u64()?,
+            ro_compat: get.u64()?,
+            incompat: get.u64()?,
         };
         features.check_readable().map_err(|error| error.at(what))?;
-        let step = get.u64();
-        let epoch = get.epoch();
-        let created_unix_ms = get.u64();
-        let level_code = get.u16();
+        let step = get.u64()?;
+        let epoch = get.epoch()?;
+        let created_unix_ms = get.u64()?;
+        let level_code = get.u16()?;
         let level = Level::from_code(level_code).ok_or_else(|| {
             Error::unsupported(format!(
                 "{what}, byte 72: level 0x{level_code:04x} is unknown"
             ))
         })?;
-        let job_len_bytes = usize::from(get.u16());
-        let (node, writer, world_size) = (get.u32(), get.u32(), get.u32());
-        let alignment_bytes = get.u32();
-        get.u32();
+        let job_len_bytes = usize::from(get.u16()?);
+        let (node, writer, world_size) = (get.u32()?, get.u32()?, get.u32()?);
+        let alignment_bytes = get.u32()?;
+        get.u32()?;
         if !alignment_bytes.is_power_of_two()
             || (alignment_bytes as usize) < BLOCK_BYTES
             || alignment_bytes > MAX_ALIGNMENT_BYTES
@@ -243,7 +255,7 @@ impl ContainerHeader {
                  found {job_len_bytes}"
             )));
         }
-        let job = std::str::from_utf8(get.bytes(job_len_bytes))
+        let job = std::str::from_utf8(get.bytes(job_len_bytes)?)
             .map_err(|error| Error::corrupt(error.to_string()))
             .and_then(JobName::new)
             .map_err(|error| Error::corrupt(format!("{what}, byte 96: {error}")))?;
@@ -254,11 +266,10 @@ impl ContainerHeader {
                 "{what}, byte 24: a seal without encryption"
             )));
         }
-        let encryption = has(Features::ENCRYPTED).then(|| Encryption {
-            salt: get.array(),
-            key_check: get.array(),
-            mac: has(Features::SEALED).then(|| get.array()),
-        });
+        let encryption = match has(Features::ENCRYPTED) {
+            true => Some(Encryption::read(&mut get, has(Features::SEALED))?),
+            false => None,
+        };
         Ok(ContainerHeader {
             features,
             job,
@@ -277,11 +288,9 @@ impl ContainerHeader {
 
 /// The CRC at the end of a header block; [`Trailer::header_crc`] repeats it.
 pub fn header_crc(block: &[u8; BLOCK_BYTES]) -> u64 {
-    Get {
-        bytes: block,
-        at: BLOCK_BYTES - 8,
-    }
-    .u64()
+    let mut crc = [0; 8];
+    crc.copy_from_slice(&block[BLOCK_BYTES - 8..]);
+    u64::from_le_bytes(crc)
 }
 
 /// The block before a rank's stream.
@@ -317,12 +326,12 @@ impl RankHeader {
     /// Reads the first [`BLOCK_BYTES`] of `bytes`. Fails with Corrupt.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let mut get = unseal::<BLOCK_BYTES>("rank header", bytes, &RANK_MAGIC)?;
-        let (rank, cut_bytes) = (get.u32(), get.u32());
+        let (rank, cut_bytes) = (get.u32()?, get.u32()?);
         Ok(RankHeader {
             rank: Rank(rank),
-            step: get.u64(),
-            epoch: get.epoch(),
-            stream_len_bytes: get.u64(),
+            step: get.u64()?,
+            epoch: get.epoch()?,
+            stream_len_bytes: get.u64()?,
             cut_bytes,
         })
     }
@@ -344,9 +353,9 @@ impl RankFooterPrefix {
         let bytes = exactly(what, bytes, RANK_RECORD_PREFIX_BYTES)?;
         check_magic(what, bytes, &RECORD_MAGIC)?;
         let mut get = Get { bytes, at: 8 };
-        let len_bytes = get.u32();
-        get.u32();
-        let crc = get.u64();
+        let len_bytes = get.u32()?;
+        get.u32()?;
+        let crc = get.u64()?;
         if len_bytes as usize > MAX_METADATA_BYTES && !off(Switch::RecordBound) {
             return Err(Error::corrupt(format!(
                 "{what}, byte 8: expected at most {MAX_METADATA_BYTES} bytes, found {len_bytes}"
@@ -361,17 +370,16 @@ pub fn encode_rank_record(record: &RankRecord) -> Vec<u8> {
     let mut w = Writer::new();
     record.write(&mut w);
     let cbor = w.finish();
-    let mut bytes = vec![0; RANK_RECORD_PREFIX_BYTES];
-    Put::new(&mut bytes)
+    let mut prefix = [0; RANK_RECORD_PREFIX_BYTES];
+    Put::new(&mut prefix)
         .bytes(&RECORD_MAGIC)
         .u32(cbor.len() as u32)
         .u32(0);
     let mut crc = Crc64::new();
-    crc.update(&bytes[..16]);
+    crc.update(&prefix[..16]);
     crc.update(&cbor);
-    bytes[16..].copy_from_slice(&crc.value().to_le_bytes());
-    bytes.extend_from_slice(&cbor);
-    bytes
+    prefix[16..].copy_from_slice(&crc.value().to_le_bytes());
+    [prefix.as_slice(), &cbor].concat()
 }
 
 /// Reads a framed rank record from the start of `bytes`. Also returns how many bytes it took. Fails
@@ -380,9 +388,13 @@ pub fn decode_rank_record(bytes: &[u8]) -> Result<(RankRecord, usize)> {
     let what = "rank record";
     let prefix = RankFooterPrefix::decode(bytes)?;
     let used = RANK_RECORD_PREFIX_BYTES + prefix.len_bytes as usize;
-    let cbor = &exactly(what, bytes, used)?[RANK_RECORD_PREFIX_BYTES..];
+    let mut get = Get {
+        bytes: exactly(what, bytes, used)?,
+        at: RANK_RECORD_PREFIX_BYTES,
+    };
+    let cbor = get.bytes(prefix.len_bytes as usize)?;
     let mut crc = Crc64::new();
-    crc.update(&bytes[..16]);
+    crc.update(exactly(what, bytes, 16)?);
     crc.update(cbor);
     if !off(Switch::CrcRankRecord) {
         check_crc(what, 16, prefix.crc, crc.value())?;
@@ -427,9 +439,9 @@ impl Trailer {
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let what = "trailer";
         let mut get = unseal::<TRAILER_BYTES>(what, bytes, &TRAILER_MAGIC)?;
-        let (manifest_at, manifest_len_bytes) = (get.u64(), get.u64());
-        let manifest_digest = get.array();
-        let (file_len_bytes, header_crc) = (get.u64(), get.u64());
+        let (manifest_at, manifest_len_bytes) = (get.u64()?, get.u64()?);
+        let manifest_digest = get.array()?;
+        let (file_len_bytes, header_crc) = (get.u64()?, get.u64()?);
         let end = manifest_at.checked_add(manifest_len_bytes);
         let room = file_len_bytes.saturating_sub(TRAILER_BYTES as u64);
         let too_long = manifest_len_bytes > MAX_METADATA_BYTES as u64;
@@ -459,9 +471,10 @@ pub(crate) fn seal(block: &mut [u8]) {
 fn unseal<'b, const N: usize>(what: &str, bytes: &'b [u8], magic: &[u8; 8]) -> Result<Get<'b>> {
     let bytes = exactly(what, bytes, N)?;
     check_magic(what, bytes, magic)?;
-    let expected = Get { bytes, at: N - 8 }.u64();
+    let (at, body) = (N - 8, exactly(what, bytes, N - 8)?);
+    let expected = Get { bytes, at }.u64()?;
     if !off(Switch::CrcBlock) {
-        check_crc(what, N - 8, expected, crc64(&bytes[..N - 8]))?;
+        check_crc(what, at, expected, crc64(body))?;
     }
     Ok(Get { bytes, at: 8 })
 }

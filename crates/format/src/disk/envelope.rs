@@ -18,7 +18,7 @@ pub const KEY_ID_BYTES: usize = 16;
 pub(crate) const SEALED: u64 = 2;
 pub(crate) const SEAL_BYTES: usize = KEY_ID_BYTES + MAC_BYTES;
 /// Bytes of an envelope around its CBOR: 40 before and 8 after.
-pub const ENVELOPE_BYTES: usize = ENVELOPE_HEAD_BYTES + 8;
+pub(crate) const ENVELOPE_BYTES: usize = ENVELOPE_HEAD_BYTES + 8;
 
 pub(crate) const ENVELOPE_HEAD_BYTES: usize = 40;
 pub(crate) const ENVELOPE_MAGIC: [u8; 8] = *b"ORCKdoc\n";
@@ -53,11 +53,11 @@ pub(crate) fn unwrap<'b>(what: &str, kind: u16, bytes: &'b [u8]) -> Result<(&'b 
     let head = exactly(what, bytes, ENVELOPE_HEAD_BYTES)?;
     check_magic(what, head, &ENVELOPE_MAGIC)?;
     let mut get = Get { bytes: head, at: 8 };
-    let (found_kind, version, len_bytes) = (get.u16(), get.u16(), get.u32() as usize);
+    let (found_kind, version, len_bytes) = (get.u16()?, get.u16()?, get.u32()? as usize);
     let features = Features {
-        compat: get.u64(),
-        ro_compat: get.u64(),
-        incompat: get.u64(),
+        compat: get.u64()?,
+        ro_compat: get.u64()?,
+        incompat: get.u64()?,
     };
     let seal_bytes = if features.incompat & SEALED == 0 {
         0
@@ -75,11 +75,10 @@ pub(crate) fn unwrap<'b>(what: &str, kind: u16, bytes: &'b [u8]) -> Result<(&'b 
             bytes.len()
         )));
     }
-    let body_end = ENVELOPE_HEAD_BYTES + len_bytes;
-    let crc_at = body_end + seal_bytes;
-    let stored = Get { bytes, at: crc_at }.u64();
+    let crc_at = ENVELOPE_HEAD_BYTES + len_bytes + seal_bytes;
+    let stored = Get { bytes, at: crc_at }.u64()?;
     if !off(Switch::CrcEnvelope) {
-        check_crc(what, crc_at, stored, crc64(&bytes[..crc_at]))?;
+        check_crc(what, crc_at, stored, crc64(exactly(what, bytes, crc_at)?))?;
     }
     // Only now are these fields known to be as written.
     if found_kind != kind && !off(Switch::RecordKind) {
@@ -97,5 +96,9 @@ pub(crate) fn unwrap<'b>(what: &str, kind: u16, bytes: &'b [u8]) -> Result<(&'b 
     features
         .check_known(known)
         .map_err(|error| error.at(what))?;
-    Ok((&bytes[ENVELOPE_HEAD_BYTES..body_end], features.incompat))
+    let mut body = Get {
+        bytes,
+        at: ENVELOPE_HEAD_BYTES,
+    };
+    Ok((body.bytes(len_bytes)?, features.incompat))
 }

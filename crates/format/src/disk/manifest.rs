@@ -24,14 +24,14 @@ pub const MAX_NAME_BYTES: usize = 255;
 /// Most dimensions of an array: more than MPI subarrays and NumPy users need.
 pub const MAX_DIMS: usize = 8;
 /// Most regions of one rank: a descriptor table of this many stays below 100 MiB.
-pub const MAX_REGIONS_PER_RANK: usize = 1 << 20;
+pub(crate) const MAX_REGIONS_PER_RANK: usize = 1 << 20;
 /// Most ranks in one container: far above the cores of any node.
-pub const MAX_RANKS_PER_CONTAINER: usize = 1 << 16;
+pub(crate) const MAX_RANKS_PER_CONTAINER: usize = 1 << 16;
 /// Largest encoded manifest, rank record or small record, in bytes: a reader must hold it in memory
 /// as a whole. Enough for more than a million extents.
 pub const MAX_METADATA_BYTES: usize = 64 << 20;
 /// Most files of one container, itself included: the range of [`Extent::store`].
-pub const MAX_STORES: usize = 1 << 16;
+pub(crate) const MAX_STORES: usize = 1 << 16;
 /// Smallest encoded extent; [`MAX_METADATA_BYTES`] cannot hold more extents than this allows.
 const MAX_EXTENTS: usize = MAX_METADATA_BYTES / 15;
 

@@ -21,9 +21,9 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 /// Most addresses of one node.
-pub const MAX_ADDRESSES: usize = 64;
+pub(crate) const MAX_ADDRESSES: usize = 64;
 /// Longest address, in bytes; the path of a Unix socket is shorter.
-pub const MAX_ADDRESS_BYTES: usize = 256;
+pub(crate) const MAX_ADDRESS_BYTES: usize = 256;
 
 /// The nodes of a run, and older nodes that it knows of.
 #[derive(Debug, Clone, PartialEq, Eq)]

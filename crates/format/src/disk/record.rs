@@ -25,17 +25,17 @@ use std::collections::BTreeSet;
 /// Most nodes of a job: a hundred times as many as the largest machines have.
 pub const MAX_NODES: usize = 1 << 20;
 /// Most targets of a job.
-pub const MAX_SERVERS: usize = 1 << 16;
+pub(crate) const MAX_SERVERS: usize = 1 << 16;
 /// Longest path of a server, in bytes: PATH_MAX of Linux.
-pub const MAX_PATH_BYTES: usize = 4096;
+pub(crate) const MAX_PATH_BYTES: usize = 4096;
 /// Most containers of a checkpoint: eight lanes on each of 128 Ki nodes.
-pub const MAX_CONTAINERS: usize = 1 << 20;
+pub(crate) const MAX_CONTAINERS: usize = 1 << 20;
 /// Most rank ranges of one container; ranks of a node are mostly consecutive.
-pub const MAX_RANK_RANGES: usize = 1 << 16;
+pub(crate) const MAX_RANK_RANGES: usize = 1 << 16;
 /// Most older checkpoints that one container may refer to.
 pub const MAX_REFERRED: usize = 64;
 /// Most nodes that hold a replica of one container: the most losses that a level can name.
-pub const MAX_HOLDERS: usize = 255;
+pub(crate) const MAX_HOLDERS: usize = 255;
 /// The record whose appearance makes a checkpoint restartable at one level.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommitRecord {
@@ -124,10 +124,8 @@ impl ContainerRef {
     /// Whether the container holds this rank.
     pub fn holds(&self, rank: Rank) -> bool {
         let after = self.ranks.partition_point(|(first, _)| *first <= rank);
-        after > 0 && {
-            let (first, count) = self.ranks[after - 1];
-            rank.0 - first.0 < count
-        }
+        let last = self.ranks.iter().take(after).next_back();
+        last.is_some_and(|(first, count)| rank.0 - first.0 < *count)
     }
 
     pub(crate) fn write(&self, w: &mut Writer) {

@@ -14,7 +14,8 @@
 
 use crate::coding::{Get, check_crc, check_magic, crc64, exactly};
 use crate::disk::envelope::{
-    ENVELOPE_BYTES, ENVELOPE_HEAD_BYTES, ENVELOPE_MAGIC, KEY_ID_BYTES, MAC_BYTES, SEALED,
+    ENVELOPE_BYTES, ENVELOPE_HEAD_BYTES, ENVELOPE_MAGIC, KEY_ID_BYTES, MAC_BYTES, SEAL_BYTES,
+    SEALED,
 };
 use crate::error::{Error, Result};
 
@@ -41,18 +42,19 @@ pub fn seal(
     key_id: [u8; KEY_ID_BYTES],
     mac: impl FnOnce(&[u8]) -> [u8; MAC_BYTES],
 ) -> Result<Vec<u8>> {
-    let body = record
-        .len()
-        .checked_sub(8)
-        .filter(|_| record.len() >= ENVELOPE_BYTES && incompat(record) & SEALED == 0);
-    let Some(body) = body else {
-        return Err(Error::internal(
-            "only a record without a seal can be sealed",
-        ));
-    };
-    let mut bytes = record[..body].to_vec();
-    let features = incompat(record) | SEALED;
-    bytes[INCOMPAT_AT..ENVELOPE_HEAD_BYTES].copy_from_slice(&features.to_le_bytes());
+    let refused = || Error::internal("only a record without a seal can be sealed");
+    let (body, _crc) = record.split_last_chunk::<8>().ok_or_else(refused)?;
+    let (head, cbor) = (body.split_first_chunk::<ENVELOPE_HEAD_BYTES>()).ok_or_else(refused)?;
+    let features = incompat(head)?;
+    if features & SEALED != 0 {
+        return Err(refused());
+    }
+    let mut bytes = [
+        &head[..INCOMPAT_AT],
+        &(features | SEALED).to_le_bytes(),
+        cbor,
+    ]
+    .concat();
     bytes.extend_from_slice(&key_id);
     let mac = mac(&bytes);
     bytes.extend_from_slice(&mac);
@@ -74,30 +76,27 @@ pub fn seal_of(record: &[u8]) -> Result<Option<Seal<'_>>> {
         bytes: record,
         at: crc_at,
     }
-    .u64();
-    check_crc(what, crc_at, stored, crc64(&record[..crc_at]))?;
-    if incompat(record) & SEALED == 0 {
+    .u64()?;
+    check_crc(what, crc_at, stored, crc64(exactly(what, record, crc_at)?))?;
+    if incompat(record)? & SEALED == 0 {
         return Ok(None);
     }
-    let mac_at = crc_at - MAC_BYTES;
-    let mut get = Get {
-        bytes: record,
-        at: mac_at - KEY_ID_BYTES,
-    };
-    if get.at < ENVELOPE_HEAD_BYTES {
+    let seal_at = crc_at.checked_sub(SEAL_BYTES);
+    let Some(at) = seal_at.filter(|at| *at >= ENVELOPE_HEAD_BYTES) else {
         return Err(Error::corrupt(format!(
             "{what}: {} bytes cannot hold a seal",
             record.len()
         )));
-    }
+    };
+    let mut get = Get { bytes: record, at };
     Ok(Some(Seal {
-        covered: &record[..mac_at],
-        key_id: get.array(),
-        mac: get.array(),
+        covered: exactly(what, record, at + KEY_ID_BYTES)?,
+        key_id: get.array()?,
+        mac: get.array()?,
     }))
 }
 
-fn incompat(record: &[u8]) -> u64 {
+fn incompat(record: &[u8]) -> Result<u64> {
     Get {
         bytes: record,
         at: INCOMPAT_AT,

@@ -80,20 +80,20 @@ impl FrameHeader {
         let what = "frame header";
         let bytes = exactly(what, bytes, FRAME_HEADER_BYTES)?;
         let mut get = Get { bytes, at: 0 };
-        let magic = get.u32();
+        let magic = get.u32()?;
         if magic != FRAME_MAGIC {
             return Err(Error::corrupt(format!(
                 "{what}, byte 0: expected the mark 0x{FRAME_MAGIC:08x}, found 0x{magic:08x}"
             )));
         }
-        let [version, kind] = get.array();
+        let [version, kind] = get.array()?;
         if version != FRAME_VERSION && !off(Switch::FrameVersion) {
             return Err(Error::unsupported(format!(
                 "{what}, byte 4: expected version {FRAME_VERSION}, found {version}"
             ))
             .next("run the same version of Orcheck on every node"));
         }
-        let (flags, len_bytes, seq) = (get.u16(), get.u32(), get.u64());
+        let (flags, len_bytes, seq) = (get.u16()?, get.u32()?, get.u64()?);
         if flags != 0 {
             return Err(Error::unsupported(format!(
                 "{what}, byte 6: expected no flags, found 0x{flags:04x}"

@@ -15,5 +15,6 @@ pub(crate) fn read_kind(r: &mut Reader<'_>) -> Result<ErrorKind> {
 
 /// The longest prefix of at most `max_bytes` that ends between two characters.
 pub(crate) fn cut(text: &str, max_bytes: usize) -> &str {
-    &text[..text.floor_char_boundary(max_bytes)]
+    text.get(..text.floor_char_boundary(max_bytes))
+        .unwrap_or_default()
 }

@@ -264,6 +264,20 @@ fn reseal(bytes: &mut [u8]) {
     bytes[body..].copy_from_slice(&crc.to_le_bytes());
 }
 
+// Breaks if: where the seal begins is computed before it is known to fit; the shortest of these would end the process.
+#[test]
+fn a_record_that_is_too_short_for_its_seal_is_refused() {
+    let genuine = samples::claim().encode();
+    for len in 48..96 {
+        let mut record = genuine[..40].to_vec();
+        record[32] = 2; // says that there is a seal
+        record.resize(len, 0);
+        reseal(&mut record);
+        let error = seal_of(&record).unwrap_err();
+        assert!(error.message().contains("cannot hold a seal"), "{error}");
+    }
+}
+
 // Breaks if: `check_readable` is not called by the decoder.
 fn region(manifest: &mut Manifest) -> &mut RegionRecord {
     &mut manifest.ranks[0].regions[0]

@@ -77,7 +77,7 @@ pub fn group_id(name: &str) -> Result<u32> {
 }
 
 /// The name of a group in messages.
-pub fn shown_group(group: u32) -> String {
+pub(crate) fn shown_group(group: u32) -> String {
     match in_time(move || group_name(group)) {
         Some(name) => format!("group {name} (gid {group})"),
         None => format!("group {group}"),

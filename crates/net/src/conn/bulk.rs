@@ -30,6 +30,7 @@ const HEAD_BYTES: usize = HEADER_BYTES + wire::BULK_HEAD_BYTES;
 /// Number of bytes that are sent, received and verified at a time, while they are in the
 /// processor's cache.
 const STEP_BYTES: usize = 256 << 10;
+const NO_HEAD: &str = "bytes were announced that are not there";
 
 /// What arrived.
 #[derive(Debug)]
@@ -169,20 +170,26 @@ impl Conn {
         deadline: Deadline,
         timeout: Duration,
     ) -> Result<u64> {
-        let at = offset(&self.inbox);
-        mac.add(&self.inbox[..HEAD_BYTES]);
-        let here = (self.inbox.len() - HEAD_BYTES).min(into.len());
-        into[..here].copy_from_slice(&self.inbox[HEAD_BYTES..HEAD_BYTES + here]);
+        let Some((head, came)) = self.inbox.split_first_chunk() else {
+            return Err(self.die(Error::internal(NO_HEAD)));
+        };
+        let at = offset(head);
+        mac.add(head);
+        let len = into.len();
+        let here = came.len().min(len);
+        let (first, mut rest) = into.split_at_mut(here);
+        first.copy_from_slice(came.get(..here).unwrap_or_default());
+        mac.add(first);
         self.inbox.drain(..HEAD_BYTES + here);
-        mac.add(&into[..here]);
-        let mut done = here;
-        while done < into.len() {
-            let end = into.len().min(done + STEP_BYTES);
-            match net::recv(&self.socket, &mut into[done..end], RecvFlags::DONTWAIT) {
-                Ok((0, _)) => return Err(self.ended(done)),
+        while !rest.is_empty() {
+            let step = rest.len().min(STEP_BYTES);
+            let (piece, _) = rest.split_at_mut(step);
+            match net::recv(&self.socket, piece, RecvFlags::DONTWAIT) {
+                Ok((0, _)) => return Err(self.ended(len - rest.len())),
                 Ok((count, _)) => {
-                    mac.add(&into[done..done + count]);
-                    done += count;
+                    let (came, after) = std::mem::take(&mut rest).split_at_mut(count.min(step));
+                    mac.add(came);
+                    rest = after;
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => self.wait_in_frame(deadline, timeout)?,
@@ -191,17 +198,17 @@ impl Conn {
         }
         while self.inbox.len() < MAC_BYTES {
             match self.receive_some() {
-                Ok(0) => return Err(self.ended(done)),
+                Ok(0) => return Err(self.ended(len)),
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => self.wait_in_frame(deadline, timeout)?,
                 Err(errno) => return Err(self.die(rustix_error(errno, "receive"))),
             }
         }
-        if !mac.proves(&self.inbox[..MAC_BYTES]) {
+        let proof = self.inbox.get(..MAC_BYTES).unwrap_or_default();
+        if !mac.proves(proof) {
             let number = self.received;
             return Err(self.die(Error::corrupt(format!(
-                "frame {number} of {} bytes is not what the peer sent (wrong MAC)",
-                into.len()
+                "frame {number} of {len} bytes is not what the peer sent (wrong MAC)"
             ))));
         }
         self.inbox.drain(..MAC_BYTES);
@@ -221,8 +228,14 @@ impl Conn {
                 None => self.wait_in_frame(deadline, timeout)?,
             }
         };
-        let at = offset(&self.inbox);
-        into.copy_from_slice(&self.inbox[HEAD_BYTES..HEAD_BYTES + into.len()]);
+        let frame = self.inbox.split_first_chunk();
+        let Some((head, bytes)) =
+            frame.and_then(|(head, rest)| Some((head, rest.get(..into.len())?)))
+        else {
+            return Err(self.die(Error::internal(NO_HEAD)));
+        };
+        let at = offset(head);
+        into.copy_from_slice(bytes);
         self.consume(&header);
         Ok(at)
     }
@@ -250,8 +263,8 @@ impl Conn {
     }
 }
 
-fn offset(frame: &[u8]) -> u64 {
+fn offset(head: &[u8; HEAD_BYTES]) -> u64 {
     let mut at = [0; wire::BULK_HEAD_BYTES];
-    at.copy_from_slice(&frame[HEADER_BYTES..HEAD_BYTES]);
+    at.copy_from_slice(&head[HEADER_BYTES..]);
     u64::from_le_bytes(at)
 }

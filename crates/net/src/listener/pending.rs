@@ -7,7 +7,7 @@
 //! Not here: how many such callers there may be, and for how long (`listener.rs`).
 
 use super::{
-    ANSWER_BYTES, HELLO, HELLO_BYTES, OPENING, OPENING_BYTES, PROOF_BYTES, REFUSED, Refusals, array,
+    ANSWER_BYTES, HELLO, HELLO_BYTES, OPENING, OPENING_BYTES, PROOF_BYTES, REFUSED, Refusals,
 };
 use crate::key::{Challenges, Key, NONCE_BYTES};
 use crate::munge::{self, Users};
@@ -42,15 +42,15 @@ pub(super) struct Known<'a> {
 pub(super) enum Progress {
     Waits,
     Dropped,
-    Proven(Challenges, usize),
+    Proven(Challenges, Key, usize),
 }
 
 impl Pending {
     /// The key that applies to this caller.
-    pub(super) fn key<'a>(&'a self, known: &'a Known<'_>, which: usize) -> &'a Key {
+    fn key<'a>(&'a self, known: &'a Known<'_>, which: usize) -> Option<&'a Key> {
         match &self.credential {
-            Some(Ok((_, own))) => own,
-            _ => &known.keys[which],
+            Some(Ok((_, own))) => Some(own),
+            _ => known.keys.get(which),
         }
     }
 
@@ -63,11 +63,11 @@ impl Pending {
             return HELLO_BYTES;
         }
         match self.heard.get(OPENING.len()..OPENING_BYTES) {
-            Some(len) => {
-                let len = u16::from_le_bytes(array(len));
+            Some(&[low, high]) => {
+                let len = u16::from_le_bytes([low, high]);
                 OPENING_BYTES + usize::from(len).min(munge::CREDENTIAL_MAX)
             }
-            None => OPENING_BYTES,
+            _ => OPENING_BYTES,
         }
     }
 
@@ -81,10 +81,10 @@ impl Pending {
         };
         let mut piece = [0; 512];
         let room = (wanted - self.heard.len()).min(piece.len());
-        let room = &mut piece[..room];
+        let (room, _) = piece.split_at_mut(room);
         match retry(|| net::recv(&self.socket, &mut *room, RecvFlags::DONTWAIT)) {
             Ok((0, _)) => return Progress::Dropped,
-            Ok((count, _)) => self.heard.extend_from_slice(&piece[..count]),
+            Ok((count, _)) => self.heard.extend(room.iter().take(count)),
             Err(Errno::AGAIN) => return Progress::Waits,
             Err(_) => return Progress::Dropped,
         }
@@ -93,37 +93,40 @@ impl Pending {
         }
         let heard = std::mem::take(&mut self.heard);
         if let Some((challenges, which)) = self.answered {
-            let given = blake3::Hash::from_bytes(array(&heard)); // its equality takes constant time
-            let key = self.key(known, which);
+            let (Some(given), Some(key)) = (heard.first_chunk(), self.key(known, which)) else {
+                return Progress::Dropped;
+            };
+            let given = blake3::Hash::from_bytes(*given); // its equality takes constant time
             let right = given == challenges.caller_proof(key) || off(Switch::CallerProof);
             if right {
-                return Progress::Proven(challenges, which);
+                return Progress::Proven(challenges, key.clone(), which);
             }
             refusals.add(&self.peer, "its proof of a key is wrong");
             return Progress::Dropped;
         }
         if self.credential.is_none() && heard.starts_with(&OPENING) {
             let refused = Err(munge::refusal::NO_MUNGE);
-            let admit = |users: &Users| users.admit(&heard[OPENING_BYTES..]);
+            let credential = heard.get(OPENING_BYTES..).unwrap_or_default();
+            let admit = |users: &Users| users.admit(credential);
             self.credential = Some(known.users.map_or(refused, admit));
             return Progress::Waits;
         }
-        if heard[..HELLO.len()] != HELLO {
+        let hello = heard.strip_prefix(&HELLO);
+        let Some(caller) = hello.and_then(|caller| caller.first_chunk()) else {
             return Progress::Dropped;
-        }
+        };
         if let Some(Err(why)) = &self.credential {
             let uid = known.users.map_or_else(effective_uid, Users::own_uid);
             refusals.add(&self.peer, &munge::refused(*why, uid).what());
             let mut answer = [0; ANSWER_BYTES];
-            answer[..REFUSED.len()].copy_from_slice(&REFUSED);
-            answer[REFUSED.len()] = *why;
-            answer[REFUSED.len() + 1..][..4].copy_from_slice(&uid.to_le_bytes());
+            let refused = REFUSED.into_iter().chain([*why]).chain(uid.to_le_bytes());
+            (answer.iter_mut().zip(refused)).for_each(|(at, byte)| *at = byte);
             // Everything that it sent was read, so it receives this before the end of the
             // connection.
             self.say(&answer);
             return Progress::Dropped;
         }
-        self.answer(array(&heard[HELLO.len()..]), known, refusals)
+        self.answer(*caller, known, refusals)
     }
 
     /// Answers a caller's challenge with a proof and a challenge of the listener's own.
@@ -152,10 +155,10 @@ impl Pending {
                 }
             },
         };
-        if self.credential.is_none() && known.keys.is_empty() {
+        let Some(key) = self.key(known, which) else {
             return Progress::Dropped;
-        }
-        let proof = challenges.listener_proof(self.key(known, which));
+        };
+        let proof = challenges.listener_proof(key);
         let mut answer = [0; ANSWER_BYTES];
         answer[..NONCE_BYTES].copy_from_slice(&challenges.listener);
         answer[NONCE_BYTES..].copy_from_slice(proof.as_bytes());

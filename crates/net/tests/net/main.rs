@@ -232,6 +232,29 @@ fn strangers_keep_nobody_waiting_and_cause_no_error() {
     assert!(Instant::now() < give_up);
 }
 
+// Breaks if: the key is looked up where it was when the listener answered; keys that are taken away would end the process.
+#[test]
+fn who_shakes_hands_while_keys_are_taken_away_is_dropped() {
+    let listener = Listener::bind(&tcp()).unwrap();
+    let Address::Tcp(raw) = listener.address() else {
+        unreachable!()
+    };
+    let mut caller = TcpStream::connect(raw).unwrap();
+    caller
+        .write_all(&[b"ORCnet1\n".as_slice(), &[1; 32]].concat())
+        .unwrap();
+    caller.set_read_timeout(Some(SOON)).unwrap();
+    let give_up = Instant::now() + LIMIT;
+    while caller.read_exact(&mut [0; 64]).is_err() {
+        assert!(Instant::now() < give_up, "no answer");
+        let came = listener.accept(&key(), &Failpoints::none(), SOON).unwrap();
+        assert!(came.is_none());
+    }
+    caller.write_all(&[2; 32]).unwrap();
+    let came = listener.accept_known(&[], None, &Failpoints::none(), LIMIT);
+    assert!(came.unwrap().is_none());
+}
+
 /// Passes on what both sides of a handshake say, with something to do before the caller's proof.
 fn pass_on(caller: &mut TcpStream, to: SocketAddr, before_proof: impl FnOnce()) -> TcpStream {
     let mut to = TcpStream::connect(to).unwrap();

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 const SCHEME: &str = "orcheck://";
 /// Where the key comes from if the text does not say.
-pub const KEY_VARIABLE: &str = "ORCHECK_SERVER_KEY";
+pub(crate) const KEY_VARIABLE: &str = "ORCHECK_SERVER_KEY";
 
 /// Whether a path names a directory on a server.
 #[must_use]

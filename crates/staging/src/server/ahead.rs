@@ -14,6 +14,7 @@
 //! Survives: reads that fail (reported to the caller that requests that very piece). Not here: who
 //! is likely to continue (`session/reading.rs`).
 
+use crate::server::intake::beginning;
 use crate::server::locked::guard;
 use crate::server::quota::Held;
 use orcheck_format::{Error, Result};
@@ -154,7 +155,8 @@ fn read_planned(
         let mut next = Some(first);
         let mut run = 0;
         while let Some(mut plan) = next {
-            let read = file.read_at(&mut plan.memory[..plan.len], plan.at);
+            let into = beginning(&mut plan.memory, plan.len);
+            let read = into.and_then(|into| file.read_at(into, plan.at));
             if tell.send((plan.memory, read)).is_err() {
                 return;
             }

@@ -112,6 +112,14 @@ pub(crate) fn small_piece(len: usize) -> Buffer {
     Buffer::zeroed(len.next_multiple_of(ALIGNMENT), ALIGNMENT)
 }
 
+/// The part of its memory that a piece takes.
+pub(crate) fn beginning(memory: &mut [u8], len: usize) -> Result<&mut [u8]> {
+    let most = memory.len();
+    memory
+        .get_mut(..len)
+        .ok_or_else(|| Error::internal(format!("a piece of {len} bytes in memory of {most}")))
+}
+
 /// A file that is being written.
 pub(crate) struct Incoming {
     pub(crate) number: u64,
@@ -313,13 +321,13 @@ impl Shared {
                 .came
                 .wait_while(queue, nothing)
                 .unwrap_or_else(PoisonError::into_inner);
-            let Some(piece) = queue.pop() else {
+            let Some(mut piece) = queue.pop() else {
                 return; // stopping, and nothing is left
             };
             drop(queue);
-            let write = || {
-                let bytes = &piece.memory[..piece.len];
-                let written = piece.file.file.write_at(bytes, piece.at);
+            let mut write = || {
+                let bytes = beginning(&mut piece.memory, piece.len);
+                let written = bytes.and_then(|bytes| piece.file.file.write_at(bytes, piece.at));
                 piece.file.file.look();
                 written
             };

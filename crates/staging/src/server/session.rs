@@ -16,7 +16,7 @@
 
 mod reading;
 
-use crate::server::intake::{Incoming, Piece, small_piece};
+use crate::server::intake::{Incoming, Piece, beginning, small_piece};
 use crate::server::pull::{Begins, Pull};
 use crate::server::quota::Account;
 use crate::server::{Order, Shared};
@@ -244,7 +244,8 @@ impl Session {
         if let Opened::Written { came_bytes, .. } = &mut self.opened {
             *came_bytes += len as u64;
         }
-        let received = self.conn.receive_bulk(&mut memory[..len], PIECE_TIMEOUT);
+        let into = beginning(&mut memory, len);
+        let received = into.and_then(|into| self.conn.receive_bulk(into, PIECE_TIMEOUT));
         let kept = received.map(|at| {
             let end = at.saturating_add(len as u64);
             let charged = incoming.file.reserve(end);
@@ -307,7 +308,8 @@ impl Session {
         let begin = self.shared.clock.now();
         let own = self.own.take().filter(|own| own.len() >= len);
         let mut memory = own.unwrap_or_else(|| small_piece(len));
-        let received = self.conn.receive_bulk(&mut memory[..len], PIECE_TIMEOUT);
+        let into = beginning(&mut memory, len);
+        let received = into.and_then(|into| self.conn.receive_bulk(into, PIECE_TIMEOUT));
         if let (Ok(at), Opened::Written { came_bytes, .. }) = (&received, &mut self.opened) {
             *came_bytes += len as u64;
             let charged = incoming.file.reserve(at.saturating_add(len as u64));
@@ -315,7 +317,7 @@ impl Session {
             let _ = charged
                 .and_then(|_| match incoming.has_failed() {
                     true => Ok(()),
-                    false => incoming.file.write_at(&memory[..len], *at),
+                    false => incoming.file.write_at(beginning(&mut memory, len)?, *at),
                 })
                 .inspect_err(|error| incoming.fail(error.clone()));
             incoming.file.look();

@@ -153,8 +153,9 @@ impl Served {
     }
 
     /// What belongs to the tenant with this number.
-    pub(crate) fn own(&self, which: usize) -> Owned {
-        guard(&self.state).0[which].clone()
+    pub(crate) fn own(&self, which: usize) -> Result<Owned> {
+        let own = guard(&self.state).0.get(which).cloned();
+        own.ok_or_else(|| Error::internal(format!("nobody has the number {which}")))
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -188,7 +189,8 @@ impl Served {
         let mut reread = Reread::default();
         for one in &wanted {
             if !owned.iter().any(|own| own.name == one.name) {
-                owned.push(self.open(one.name, wanted[0].name)?);
+                let first = wanted.first().map_or(one.name, |first| first.name);
+                owned.push(self.open(one.name, first)?);
             }
         }
         let roots: Vec<Arc<dyn Dir>> = owned.iter().map(|own| Arc::clone(&own.root)).collect();
@@ -300,7 +302,7 @@ fn check_tenants(tenants: &[Tenant], users: &[User]) -> Result<()> {
             .map(|user| user.uid)
     };
     for (at, name) in names.iter().enumerate() {
-        for (before, other) in names[..at].iter().enumerate() {
+        for (before, other) in names.iter().take(at).enumerate() {
             let one_key = key(at).is_some() && key(at) == key(before);
             let one_user = uid(at).is_some() && uid(at) == uid(before);
             if name == other || one_key || one_user {

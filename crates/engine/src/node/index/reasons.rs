@@ -27,7 +27,7 @@ static CHOOSING: Mutex<()> = Mutex::new(());
 
 impl Index<'_> {
     /// Publishes why this rank gives up its snapshot of `step`.
-    pub fn set_reason(&self, local: u32, step: u64, error: &Error) {
+    pub(crate) fn set_reason(&self, local: u32, step: u64, error: &Error) {
         let _alone = CHOOSING.lock().unwrap_or_else(PoisonError::into_inner);
         let base = self.place_for_reason(local, step);
         self.set(base, 0);

@@ -45,7 +45,7 @@ impl Reader {
     ///
     /// # Errors
     /// As [`Reader::read_region`], if no copy is good.
-    pub fn read_region_of_any_copy(
+    pub(crate) fn read_region_of_any_copy(
         &self,
         rank: Rank,
         region: &RegionRecord,
@@ -80,7 +80,7 @@ impl Reader {
                     let end = at + bytes.len() as u64;
                     let new = done.max(at).min(end);
                     done = done.max(end);
-                    let taken = sink(new, &bytes[(new - at) as usize..]);
+                    let taken = sink(new, bytes.get((new - at) as usize..).unwrap_or_default());
                     refused |= taken.is_err();
                     taken
                 });
@@ -104,7 +104,10 @@ impl Reader {
         };
         let name = match &source.extent.container {
             Some(name) => name,
-            None => &self.manifest.stores[usize::from(source.extent.store)],
+            None => match self.manifest.stores.get(usize::from(source.extent.store)) {
+                Some(name) => name,
+                None => return Err(first),
+            },
         };
         let read = source.file().name();
         for file in self.other_copies(name) {

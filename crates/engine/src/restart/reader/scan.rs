@@ -257,7 +257,8 @@ fn record_after(
             }
         }
         let from = as_usize(at - seen_at)?;
-        let may_begin = RankFooterPrefix::decode(&seen[from..]).is_ok();
+        let found = seen.get(from..).unwrap_or_default();
+        let may_begin = RankFooterPrefix::decode(found).is_ok();
         if may_begin && let Ok((record, len)) = record_at(file, at, end) {
             let leads_here = stream_at
                 .checked_add(record.stream_len_bytes)

@@ -158,7 +158,7 @@ impl Source<'_> {
         let mut crc = Crc::default();
         let mut proven = Vec::new();
         for (at, len) in self.pieces() {
-            let found = self.piece(at, Span::from_mut(&mut piece[..as_usize(len)?]))?;
+            let found = self.piece(at, Span::from_mut(beginning(piece, len)?))?;
             crc.append(found, len);
             proven.push(found);
         }
@@ -167,7 +167,7 @@ impl Source<'_> {
             return sink(self.at, piece);
         }
         for ((at, len), expected) in self.pieces().zip(proven) {
-            let part = &mut piece[..as_usize(len)?];
+            let part = beginning(piece, len)?;
             let found = self.piece(at, Span::from_mut(part))?;
             if found != expected && !off(Switch::ProvenTwice) {
                 return Err(Error::corrupt(format!(
@@ -180,6 +180,13 @@ impl Source<'_> {
         }
         Ok(())
     }
+}
+
+fn beginning(memory: &mut [u8], len: u64) -> Result<&mut [u8]> {
+    let most = memory.len();
+    memory
+        .get_mut(..as_usize(len)?)
+        .ok_or_else(|| Error::internal(format!("a piece of {len} bytes in memory of {most}")))
 }
 
 /// The checksum of consecutive pieces.

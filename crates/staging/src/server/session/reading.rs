@@ -8,6 +8,7 @@
 
 use super::{FRAME_TIMEOUT, Opened, SIGN_OF_LIFE, Session};
 use crate::server::ahead::{Ahead, PIECES};
+use crate::server::intake::beginning;
 use crate::server::quota::Held;
 use orcheck_format::wire::{PIECE_BYTES, Reply};
 use orcheck_format::{Error, Result};
@@ -84,21 +85,22 @@ impl Session {
         let follows = reading.end == at && reading.len == len;
         (reading.end, reading.len) = (end, len);
         reading.followed = if follows { reading.followed + 1 } else { 0 };
-        let (pool, piece, read) = match self.read_before(reading, at, len)? {
+        let (pool, mut piece, read) = match self.read_before(reading, at, len)? {
             Some((piece, read)) => (Pool::Ahead, piece, read),
             None => {
                 let mut piece = self.room_to_read()?;
-                let read = reading.file.read_at(&mut piece[..len], at);
+                let into = beginning(&mut piece, len);
+                let read = into.and_then(|into| reading.file.read_at(into, at));
                 (Pool::Outgoing, piece, read)
             }
         };
         if follows && len >= AHEAD_LEAST {
             self.plan_ahead(reading, len);
         }
-        let sent = match read {
-            Ok(()) => self
+        let sent = match read.and_then(|()| beginning(&mut piece, len)) {
+            Ok(bytes) => self
                 .conn
-                .send_bulk(at, &[&piece[..len]], FRAME_TIMEOUT)
+                .send_bulk(at, &[bytes], FRAME_TIMEOUT)
                 .map(|()| None),
             Err(error) => Ok(Some(error)),
         };
