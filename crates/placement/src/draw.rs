@@ -15,7 +15,7 @@
 
 use crate::domains::Domains;
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Epoch, Error, JobName, NodeId, Result, count as counted};
+use orcheck_format::{Epoch, Error, JobName, NodeId, Result, Step, count as counted};
 
 /// Draws before it is reported that there are no holders: with domains that overlap in odd ways the first choice may leave
 /// nothing for the last.
@@ -29,7 +29,7 @@ pub struct Draw<'a> {
     /// The run that takes the checkpoint.
     pub epoch: Epoch,
     /// Its step.
-    pub step: u64,
+    pub step: Step,
 }
 
 impl Draw<'_> {
@@ -92,7 +92,7 @@ impl Draw<'_> {
         hasher.update(&self.epoch.run.0);
         for number in [
             self.epoch.counter,
-            self.step,
+            self.step.0,
             u64::from(node),
             attempt,
             self.job.as_str().len() as u64,

@@ -17,7 +17,7 @@ use crate::disk::manifest::MAX_NAME_BYTES;
 use crate::disk::names::{FileName, MAX_FILE_NAME_BYTES};
 use crate::error::{Error, Result};
 use crate::ids::{Epoch, JobName, Level};
-use crate::numbers::{NodeId, Rank, TargetId, WriterId};
+use crate::numbers::{NodeId, Rank, Step, TargetId, WriterId};
 use crate::sabotage::{Switch, off};
 use std::collections::BTreeSet;
 
@@ -41,7 +41,7 @@ pub struct CommitRecord {
     /// The job.
     pub job: JobName,
     /// The checkpoint's step.
-    pub step: u64,
+    pub step: Step,
     /// Who committed it.
     pub epoch: Epoch,
     /// What the commit survives.
@@ -79,7 +79,7 @@ pub struct ContainerRef {
     pub ranks: Vec<(Rank, u32)>,
     /// Steps of older checkpoints of the same epoch, ascending, at most [`MAX_REFERRED`], whose
     /// containers must stay as long as this one does: extents of this one lie there.
-    pub refers_to: Vec<u64>,
+    pub refers_to: Vec<Step>,
     /// Indices of the other nodes that hold a replica, in the order in which they were drawn; none
     /// but at level `peers`.
     pub holders: Vec<NodeId>,
@@ -114,7 +114,7 @@ pub struct Resumed {
     /// The epoch that continued.
     pub epoch: Epoch,
     /// The step it restarted from; `None` is a fresh start.
-    pub step: Option<u64>,
+    pub step: Option<Step>,
     /// The epoch that had committed that step.
     pub from: Option<Epoch>,
 }
@@ -143,7 +143,10 @@ impl ContainerRef {
             w.array(2).uint(*first).uint(*count);
         }
         if !self.refers_to.is_empty() {
-            w.uint(8u8).uints(&self.refers_to);
+            w.uint(8u8).array(self.refers_to.len());
+            for step in &self.refers_to {
+                w.uint(*step);
+            }
         }
         if !self.holders.is_empty() {
             w.uint(9u8).array(self.holders.len());
@@ -171,7 +174,7 @@ impl ContainerRef {
                         Ok((r.uint()?, r.uint()?))
                     })?)
                 }
-                8 => refers_to = r.items(MAX_REFERRED, Reader::u64)?,
+                8 => refers_to = r.items(MAX_REFERRED, Reader::uint)?,
                 9 => holders = r.items(MAX_HOLDERS, Reader::uint)?,
                 _ => return Ok(false),
             }
@@ -280,8 +283,8 @@ impl CommitRecord {
 
     /// Steps of the older checkpoints of the same epoch whose containers must stay as long as this
     /// checkpoint does; ascending.
-    pub fn refers_to(&self) -> Vec<u64> {
-        let all: BTreeSet<u64> = self
+    pub fn refers_to(&self) -> Vec<Step> {
+        let all: BTreeSet<Step> = self
             .containers
             .iter()
             .flat_map(|container| container.refers_to.iter().copied())
@@ -304,7 +307,7 @@ impl CommitRecord {
         r.map(|r, key| {
             match key {
                 1 => job = Some(r.job()?),
-                2 => step = Some(r.u64()?),
+                2 => step = Some(r.uint()?),
                 3 => epoch = Some(r.epoch()?),
                 4 => level = Some(r.level()?),
                 5 => world_size = Some(r.uint()?),
@@ -503,7 +506,7 @@ impl Resumed {
             match key {
                 1 => job = Some(r.job()?),
                 2 => epoch = Some(r.epoch()?),
-                3 => step = Some(r.u64()?),
+                3 => step = Some(r.uint()?),
                 4 => from = Some(r.epoch()?),
                 _ => return Ok(false),
             }
