@@ -13,7 +13,7 @@ use orcheck_format::disk::{
 };
 use orcheck_format::wire::{Adoption, FrameHeader, Message};
 use orcheck_format::{
-    Crc64, Epoch, ErrorKind, JobName, Level, NodeId, Rank, Result, RunId, WriterId, crc64,
+    Crc64, Epoch, ErrorKind, JobName, Level, NodeId, Rank, Result, RunId, Step, WriterId, crc64,
 };
 use orcheck_io::user::Secret;
 use std::sync::OnceLock;
@@ -288,7 +288,7 @@ fn key() -> &'static ContainerKey {
                 ..Features::default()
             },
             job: JobName::new("job").expect("a name"),
-            step: 7,
+            step: Step(7),
             epoch: Epoch {
                 counter: 2,
                 run: RunId([9; 16]),

@@ -11,13 +11,13 @@ use crate::registry::{self, orc_session};
 use crate::restart::status_of_restart;
 use crate::types::{orc_status, orc_which};
 use orcheck_client::Which;
-use orcheck_format::{Error, Result};
+use orcheck_format::{Error, Result, Step};
 use std::ffi::{c_char, c_int};
 
 fn which(how: c_int, step: u64) -> Result<Which> {
     match how {
-        how if how == orc_which::ORC_EXACTLY as c_int => Ok(Which::Exactly(step)),
-        how if how == orc_which::ORC_OLDER_THAN as c_int => Ok(Which::OlderThan(step)),
+        how if how == orc_which::ORC_EXACTLY as c_int => Ok(Which::Exactly(Step(step))),
+        how if how == orc_which::ORC_OLDER_THAN as c_int => Ok(Which::OlderThan(Step(step))),
         _ => Err(Error::invalid(format!(
             "how = {how}: expected ORC_EXACTLY or ORC_OLDER_THAN"
         ))),

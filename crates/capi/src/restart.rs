@@ -155,8 +155,8 @@ pub unsafe extern "C" fn orc_restart(session: *mut orc_session, step: *mut u64) 
 /// The status and the step of a restart.
 pub(crate) fn status_of_restart(restarted: Restarted) -> (orc_status, u64) {
     match restarted {
-        Restarted::Step(step) => (orc_status::ORC_OK, step),
-        Restarted::Again(step) => (orc_status::ORC_AGAIN, step),
+        Restarted::Step(step) => (orc_status::ORC_OK, step.0),
+        Restarted::Again(step) => (orc_status::ORC_AGAIN, step.0),
     }
 }
 

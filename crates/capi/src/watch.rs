@@ -42,7 +42,7 @@ fn watcher(call: unsafe extern "C" fn(*mut c_void, *const orc_event), ctx: *mut 
                 EventKind::Safe => orc_event_kind::ORC_EVENT_SAFE as c_int,
                 EventKind::Lost => orc_event_kind::ORC_EVENT_LOST as c_int,
             },
-            step: event.step,
+            step: event.step.0,
             level: level_code(event.level),
             status: error.map_or(orc_status::ORC_OK, |error| status_of(error.kind())) as c_int,
             text: text.as_ptr(),

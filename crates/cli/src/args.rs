@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use orcheck_format::{Error, Level};
+use orcheck_format::{Error, Level, Step};
 
 use crate::exit;
 
@@ -143,7 +143,7 @@ pub struct Which {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     /// A number.
-    Step(u64),
+    Step(Step),
     /// Anything else; a directory whose name is a number must be written with a slash.
     Dir(PathBuf),
 }
@@ -165,7 +165,7 @@ impl Which {
     }
 
     /// The step, if one is given.
-    pub fn step(&self) -> Option<u64> {
+    pub fn step(&self) -> Option<Step> {
         self.steps().next()
     }
 
@@ -182,7 +182,7 @@ impl Which {
         }
     }
 
-    fn steps(&self) -> impl Iterator<Item = u64> {
+    fn steps(&self) -> impl Iterator<Item = Step> {
         self.targets.iter().filter_map(|target| match target {
             Target::Step(step) => Some(*step),
             Target::Dir(_) => None,
@@ -291,7 +291,7 @@ pub struct CopyArgs {
     pub which: Which,
     /// Step of the checkpoint; it can also be given without a flag
     #[arg(long, value_name = "N")]
-    pub step: Option<u64>,
+    pub step: Option<Step>,
     #[command(flatten)]
     pub place: Where,
     #[command(flatten)]

@@ -25,7 +25,7 @@ use crate::options::AgentKind;
 use crate::session::{Lent, Session, engine_gone};
 use orcheck_engine::node::Outcome;
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Error, Level, Result};
+use orcheck_format::{Error, Level, Result, Step};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -164,12 +164,12 @@ impl Session {
 
     /// Takes back reported losses of steps that are committed elsewhere or flushed again; returns
     /// these steps.
-    fn withdraw_losses(&mut self, again: &Reopen) -> Vec<u64> {
+    fn withdraw_losses(&mut self, again: &Reopen) -> Vec<Step> {
         let levels = self.link.places.levels();
         let flushed = (again.resubmitted.iter())
             .flat_map(|&step| levels.iter().map(move |&level| (step, level)));
-        let all: BTreeSet<(u64, Level)> = again.committed.iter().copied().chain(flushed).collect();
-        let back: BTreeSet<u64> = (all.into_iter())
+        let all: BTreeSet<(Step, Level)> = again.committed.iter().copied().chain(flushed).collect();
+        let back: BTreeSet<Step> = (all.into_iter())
             .filter(|&(step, level)| self.progress.outcomes.take_back(step, level))
             .map(|(step, _)| step)
             .collect();
@@ -232,7 +232,7 @@ impl Session {
     }
 }
 
-fn list(steps: &[u64]) -> String {
+fn list(steps: &[Step]) -> String {
     if steps.is_empty() {
         return "none".to_owned();
     }

@@ -4,19 +4,19 @@
 
 use orcheck_engine::capture::{Baseline, Beginning, Capture, Fate, Piece, Segment};
 use orcheck_format::disk::FileName;
-use orcheck_format::{NodeId, WriterId};
+use orcheck_format::{NodeId, Step, WriterId};
 use std::sync::Arc;
 
 fn begin(baseline: &Arc<Baseline>, step: u64) -> Capture {
     let container = FileName::Container {
-        step,
+        step: Step(step),
         epoch: 1,
         run: [1; 4],
         node: NodeId(0),
         writer: WriterId(0),
     };
     let beginning = Beginning {
-        step,
+        step: Step(step),
         turn: step,
         chain: 8,
         generation: 1,

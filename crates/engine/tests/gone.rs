@@ -9,7 +9,7 @@ use orcheck_engine::flush::{FlushContext, Flusher};
 use orcheck_engine::node::{Descriptor, ENGINE_ALIVE, Index, IndexShape, Mode, Patience};
 use orcheck_format::disk::Compression;
 use orcheck_format::wire::Message;
-use orcheck_format::{Epoch, Error, ErrorKind, JobName, NodeId, Rank, RunId, WriterId};
+use orcheck_format::{Epoch, Error, ErrorKind, JobName, NodeId, Rank, RunId, Step, WriterId};
 use orcheck_io::clock::SystemClock;
 use orcheck_io::failpoints::Failpoints;
 use orcheck_pool::{Gates, Pool, PoolShape};
@@ -126,7 +126,7 @@ fn flusher(
 }
 
 const BEGIN: Descriptor = Descriptor::Begin {
-    step: 7,
+    step: Step(7),
     stream_len_bytes: 4096,
     cut_bytes: 4096,
     pipelined: false,
@@ -150,7 +150,7 @@ fn a_rank_that_ended_inside_its_snapshot_loses_it() {
     index.nudge(WriterId(0));
     flushing.join().unwrap().unwrap();
     match told {
-        Ok(Message::NotDurable { step: 7, .. }) => {}
+        Ok(Message::NotDurable { step: Step(7), .. }) => {}
         Err(RecvTimeoutError::Timeout) => panic!("the flush waits for a rank that is gone"),
         other => panic!("{other:?}"),
     }
@@ -194,7 +194,10 @@ fn what_a_dead_rank_left_unfinished_is_given_back() {
     stop.store(true, Ordering::Release);
     index.nudge(WriterId(0));
     flushing.join().unwrap().unwrap();
-    assert!(matches!(told, Ok(Message::NotDurable { step: 7, .. })));
+    assert!(matches!(
+        told,
+        Ok(Message::NotDurable { step: Step(7), .. })
+    ));
     assert_eq!(
         found, all as usize,
         "chunks of a rank that is gone were kept"
@@ -219,7 +222,9 @@ fn nonsense_of_a_neighbour_ends_the_flush() {
         compression: Compression::Lz4,
         ..Recipe::default()
     };
-    let references = (1..=65).map(|step| Descriptor::Refers { step }).collect();
+    let references = (1..=65)
+        .map(|step| Descriptor::Refers { step: Step(step) })
+        .collect();
     let cases: [(Recipe, Vec<Descriptor>, &str); 2] = [
         (Recipe::default(), references, "more than 64 older"),
         (packed, vec![Descriptor::Piece(piece)], "cannot follow"),

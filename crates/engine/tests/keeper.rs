@@ -9,7 +9,7 @@ use orcheck_engine::replicas::{
 };
 use orcheck_format::disk::FileName;
 use orcheck_format::wire::Message;
-use orcheck_format::{Epoch, ErrorKind, JobName, NodeId, Rank, Result, RunId, WriterId};
+use orcheck_format::{Epoch, ErrorKind, JobName, NodeId, Rank, Result, RunId, Step, WriterId};
 use orcheck_io::clock::SystemClock;
 use orcheck_io::disk::{Create, Dir, Ram, read_small};
 use orcheck_io::failpoints::Failpoints;
@@ -33,7 +33,7 @@ const EPOCH: Epoch = Epoch {
 
 fn container(step: u64, node: NodeId) -> String {
     let name = FileName::Container {
-        step,
+        step: Step(step),
         epoch: 1,
         run: [3; 4],
         node,
@@ -159,7 +159,7 @@ fn two_nodes(address: Address, key: &Key) -> Vec<NodeAt> {
 fn bring(replicas: &Arc<Replicas>, own: &Scratch, step: u64, bytes: &[u8]) -> Result<()> {
     let dir = open_dir(own.path(), Failpoints::none()).unwrap();
     let most = bytes.len() as u64 + 4096;
-    let dir = replicas.wrap(dir, replicas.holders(step)?, most);
+    let dir = replicas.wrap(dir, replicas.holders(Step(step))?, most);
     let file = dir.create(&container(step, NodeId(0)), Create::Direct)?;
     for (n, piece) in bytes.chunks(5 << 20).enumerate() {
         file.write_at(piece, n as u64 * (5 << 20))?;

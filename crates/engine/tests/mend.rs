@@ -4,7 +4,7 @@
 use orcheck_engine::replicas::mend::{Copy, plan};
 use orcheck_engine::replicas::{Holdings, NodeAt, Replicas, ReplicasContext};
 use orcheck_format::disk::{CommitRecord, ContainerRef, FileName};
-use orcheck_format::{Epoch, JobName, Level, NodeId, Rank, RunId, TargetId, WriterId};
+use orcheck_format::{Epoch, JobName, Level, NodeId, Rank, RunId, Step, TargetId, WriterId};
 use orcheck_io::clock::SystemClock;
 use orcheck_io::failpoints::Failpoints;
 use orcheck_net::Key;
@@ -23,7 +23,7 @@ const OLD: Epoch = Epoch {
 
 fn container(node: NodeId) -> String {
     let name = FileName::Container {
-        step: 9,
+        step: Step(9),
         epoch: OLD.counter,
         run: OLD.run.short_bytes(),
         node,
@@ -47,7 +47,7 @@ fn record() -> CommitRecord {
     });
     CommitRecord {
         job: JobName::new("job").unwrap(),
-        step: 9,
+        step: Step(9),
         epoch: OLD,
         level: Level::Peers(1),
         world_size: 2,

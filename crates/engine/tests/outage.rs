@@ -10,7 +10,7 @@ use orcheck_engine::flush::{Announced, ContainerWriter, Ledger, Target};
 use orcheck_format::disk::{
     Claim, CommitRecord, ContainerHeader, ContainerRef, Features, FileName,
 };
-use orcheck_format::{Epoch, JobName, Level, NodeId, Rank, RunId, TargetId, WriterId};
+use orcheck_format::{Epoch, JobName, Level, NodeId, Rank, RunId, Step, TargetId, WriterId};
 use orcheck_io::clock::SystemClock;
 use orcheck_io::disk::Dir;
 use orcheck_io::failpoints::Failpoints;
@@ -80,7 +80,7 @@ fn writer(dir: &Arc<dyn Dir>, stripes: Vec<(TargetId, Arc<dyn Dir>)>) -> Contain
     let header = ContainerHeader {
         features,
         job: JobName::new("job").unwrap(),
-        step: 1,
+        step: Step(1),
         epoch: EPOCH,
         level: Level::Global,
         node: NodeId(0),
@@ -214,7 +214,7 @@ fn a_claim_is_whole_or_absent_and_stays() {
 
 fn container(step: u64) -> String {
     let name = FileName::Container {
-        step,
+        step: Step(step),
         epoch: 1,
         run: EPOCH.run.short_bytes(),
         node: NodeId(0),
@@ -226,7 +226,7 @@ fn container(step: u64) -> String {
 fn record_of(step: u64) -> CommitRecord {
     CommitRecord {
         job: JobName::new("job").unwrap(),
-        step,
+        step: Step(step),
         epoch: EPOCH,
         level: Level::Global,
         world_size: 1,
@@ -258,7 +258,7 @@ fn no_record_ever_names_a_container_that_was_deleted() {
     let log = record(
         |path| {
             for step in steps {
-                std::fs::write(path.join(commit(step)), record_of(step).encode()).unwrap();
+                std::fs::write(path.join(commit(Step(step))), record_of(step).encode()).unwrap();
                 std::fs::write(path.join(container(step)), b"container").unwrap();
             }
         },
@@ -267,7 +267,7 @@ fn no_record_ever_names_a_container_that_was_deleted() {
                 keep: 2,
                 epoch: EPOCH,
                 resumed: None,
-                committed: steps.into_iter().collect(),
+                committed: steps.into_iter().map(Step).collect(),
             };
             let dirs = std::slice::from_ref(dir);
             let mut referred = Referred::default();
@@ -279,11 +279,11 @@ fn no_record_ever_names_a_container_that_was_deleted() {
         for step in steps {
             let there = |name: String| image.file(&format!("d/{name}")).is_some();
             assert!(
-                there(container(step)) || !there(commit(step)),
+                there(container(step)) || !there(commit(Step(step))),
                 "step {step} has a record and no container"
             );
             assert!(
-                step < 3 || there(commit(step)),
+                step < 3 || there(commit(Step(step))),
                 "step {step} was to be kept"
             );
         }

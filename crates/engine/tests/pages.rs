@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use orcheck_engine::capture::{Copied, Fate, Pages};
-use orcheck_format::crc64;
 use orcheck_format::disk::BLOCK_BYTES;
+use orcheck_format::{Step, crc64};
 use orcheck_io::failpoints::Failpoints;
 use orcheck_io::memory::{Buffer, fill_span};
 use orcheck_pool::page_bytes;
@@ -64,16 +64,16 @@ proptest! {
             }
         };
         let mut now = vec![0u8; len];
-        let mut streams: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
-        let mut fates: BTreeMap<u64, Fate> = BTreeMap::new();
-        for (step, round) in (1..).zip(&rounds) {
+        let mut streams: BTreeMap<Step, Vec<u8>> = BTreeMap::new();
+        let mut fates: BTreeMap<Step, Fate> = BTreeMap::new();
+        for (step, round) in (1..).map(Step).zip(&rounds) {
             for &(at, count, value) in &round.writes {
                 let at = at.min(len - 1);
                 let count = count.min(len - at);
                 now[at..at + count].fill(value);
                 fill_span(span.sub(at, count), &now[at..at + count]);
             }
-            let fate = |step: u64| fates.get(&step).copied().unwrap_or(Fate::Lost);
+            let fate = |step: Step| fates.get(&step).copied().unwrap_or(Fate::Lost);
             let wanted = pages.want(round.full, 1 << 20, &fate).unwrap();
             let mut stream = Vec::new();
             let mut copied = Vec::new();

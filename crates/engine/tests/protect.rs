@@ -7,7 +7,7 @@ use orcheck_engine::replicas::{
 };
 use orcheck_format::disk::FileName;
 use orcheck_format::wire::Message;
-use orcheck_format::{Epoch, Error, ErrorKind, NodeId, RunId, WriterId, crc64};
+use orcheck_format::{Epoch, Error, ErrorKind, NodeId, RunId, Step, WriterId, crc64};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -23,7 +23,7 @@ fn container(step: u64, node: NodeId) -> String {
 
 fn container_of(epoch: Epoch, step: u64, node: NodeId) -> String {
     let name = FileName::Container {
-        step,
+        step: Step(step),
         epoch: epoch.counter,
         run: epoch.run.short_bytes(),
         node,

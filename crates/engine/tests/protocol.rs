@@ -10,7 +10,7 @@ use orcheck_engine::node::Outcome;
 use orcheck_format::disk::{ContainerRef, FileName};
 use orcheck_format::wire::{AgentMessage, Message};
 use orcheck_format::{
-    Detail, Epoch, Error, ErrorKind, JobName, Level, NodeId, Rank, RunId, TargetId, WriterId,
+    Detail, Epoch, Error, ErrorKind, JobName, Level, NodeId, Rank, RunId, Step, TargetId, WriterId,
 };
 use orcheck_placement::Placement;
 use proptest::prelude::*;
@@ -25,7 +25,7 @@ const LEVELS: [Level; 3] = [Level::Node, Level::Peers(1), Level::Global];
 fn container(step: u64, node: u32, writer: u32, rank: u32) -> ContainerRef {
     let (node, writer, rank) = (NodeId(node), WriterId(writer), Rank(rank));
     let name = FileName::Container {
-        step,
+        step: Step(step),
         epoch: 1,
         run: [3; 4],
         node,
@@ -55,12 +55,12 @@ struct World {
     nodes: Vec<NodeState>,
     lead: LeadState,
     bag: Vec<Packet>,
-    durable: BTreeMap<(u64, Level), BTreeSet<(u32, u32)>>,
-    lost: BTreeSet<(u64, Level)>,
-    visible: BTreeMap<(u64, Level), u32>,
+    durable: BTreeMap<(Step, Level), BTreeSet<(u32, u32)>>,
+    lost: BTreeSet<(Step, Level)>,
+    visible: BTreeMap<(Step, Level), u32>,
     /// Nodes that wrote their copy of a record.
-    wrote: BTreeMap<(u64, Level), BTreeSet<u32>>,
-    outcomes: BTreeMap<(u64, Level), BTreeMap<u32, Outcome>>,
+    wrote: BTreeMap<(Step, Level), BTreeSet<u32>>,
+    outcomes: BTreeMap<(Step, Level), BTreeMap<u32, Outcome>>,
     writers: u32,
     generations: Vec<u64>,
 }
@@ -97,7 +97,7 @@ impl World {
         }
     }
 
-    fn everybody_durable(&self, key: (u64, Level)) -> bool {
+    fn everybody_durable(&self, key: (Step, Level)) -> bool {
         self.durable
             .get(&key)
             .is_some_and(|d| d.len() == self.nodes.len() * self.writers as usize)
@@ -261,7 +261,7 @@ fn play(
 ) -> std::result::Result<(), TestCaseError> {
     let mut world = World::new(nodes, writers);
     let mut fates = fates.into_iter().cycle();
-    let mut expected: BTreeMap<(u64, Level), bool> = BTreeMap::new();
+    let mut expected: BTreeMap<(Step, Level), bool> = BTreeMap::new();
     for step in 1..=steps {
         for level in LEVELS {
             let mut all = true;
@@ -269,15 +269,15 @@ fn play(
                 for writer in 0..writers {
                     let message = match fates.next().unwrap() {
                         Fate::Durable => Message::Durable {
-                            step,
+                            step: Step(step),
                             level,
                             container: container(step, node, writer, node * writers + writer),
                         },
                         Fate::Lost => {
                             all = false;
-                            world.lost.insert((step, level));
+                            world.lost.insert((Step(step), level));
                             Message::NotDurable {
-                                step,
+                                step: Step(step),
                                 level: Some(level),
                                 server: Some(TargetId(node % 3)),
                                 kind: ErrorKind::NoSpace,
@@ -294,7 +294,7 @@ fn play(
                         .push(Packet::ToNode(node, NodeEvent::FromRank(message)));
                 }
             }
-            expected.insert((step, level), all);
+            expected.insert((Step(step), level), all);
         }
     }
     let mut order = order.into_iter().cycle();
@@ -386,7 +386,7 @@ fn play(
 fn the_lead_gone_is_told_to_everybody_who_waits() {
     let mut node = NodeState::new(NodeId(0), 2, LEVELS.to_vec());
     let durable = Message::Durable {
-        step: 7,
+        step: Step(7),
         level: Level::Global,
         container: container(7, 0, 0, 0),
     };
@@ -394,7 +394,7 @@ fn the_lead_gone_is_told_to_everybody_who_waits() {
     let actions = node.step(NodeEvent::LeadGone(Error::unavailable("hung up")));
     assert!(matches!(
         &actions[0],
-        NodeAction::Publish(7, Level::Global, Outcome::Lost(_))
+        NodeAction::Publish(Step(7), Level::Global, Outcome::Lost(_))
     ));
     assert!(matches!(&actions[1], NodeAction::Gone(_)));
 }
@@ -406,25 +406,28 @@ fn a_writer_gone_refuses_what_was_collected_and_what_comes() {
         NodeEvent::FromRank(Message::Durable {
             step,
             level: Level::Global,
-            container: container(step, 0, writer, writer),
+            container: container(step.0, 0, writer, writer),
         })
     };
-    node.step(durable(7, WriterId(0).0));
+    node.step(durable(Step(7), WriterId(0).0));
     let refused = node.step(NodeEvent::WriterGone(Error::unavailable("rank 1 is gone")));
     // Breaks if: only what was collected is refused; steps that no writer reported yet would be
     // waited for.
     assert!(matches!(
         &refused[..],
         [
-            NodeAction::ToLead(Message::NotDurable { step: 7, .. }),
+            NodeAction::ToLead(Message::NotDurable { step: Step(7), .. }),
             NodeAction::ToLead(Message::NotDurable { level: None, .. }),
             NodeAction::Gone(_),
         ]
     ));
-    let later = node.step(durable(8, WriterId(0).0));
+    let later = node.step(durable(Step(8), WriterId(0).0));
     assert!(matches!(
         &later[..],
-        [NodeAction::ToLead(Message::NotDurable { step: 8, .. })]
+        [NodeAction::ToLead(Message::NotDurable {
+            step: Step(8),
+            ..
+        })]
     ));
 }
 
@@ -437,30 +440,39 @@ fn a_writer_that_is_done_holds_nothing_up() {
         NodeEvent::FromRank(Message::Durable {
             step,
             level: Level::Global,
-            container: container(step, 0, writer, writer),
+            container: container(step.0, 0, writer, writer),
         })
     };
-    node.step(durable(7, WriterId(0).0));
-    node.step(durable(8, WriterId(1).0));
+    node.step(durable(Step(7), WriterId(0).0));
+    node.step(durable(Step(8), WriterId(1).0));
     let refused = node.step(NodeEvent::WriterDone(WriterId(1)));
     assert!(matches!(
         &refused[..],
-        [NodeAction::ToLead(Message::NotDurable { step: 7, .. })]
+        [NodeAction::ToLead(Message::NotDurable {
+            step: Step(7),
+            ..
+        })]
     ));
     // What it had written still counts.
-    let voted = node.step(durable(8, WriterId(0).0));
+    let voted = node.step(durable(Step(8), WriterId(0).0));
     assert!(matches!(
         &voted[..],
-        [NodeAction::ToLead(Message::Vote { step: 8, .. })]
+        [NodeAction::ToLead(Message::Vote { step: Step(8), .. })]
     ));
     assert!(!node.is_idle(), "the lead has not decided");
     let level = Level::Global;
-    node.step(NodeEvent::FromLead(Message::Committed { step: 8, level }));
+    node.step(NodeEvent::FromLead(Message::Committed {
+        step: Step(8),
+        level,
+    }));
     assert!(node.is_idle());
-    let later = node.step(durable(9, WriterId(0).0));
+    let later = node.step(durable(Step(9), WriterId(0).0));
     assert!(matches!(
         &later[..],
-        [NodeAction::ToLead(Message::NotDurable { step: 9, .. })]
+        [NodeAction::ToLead(Message::NotDurable {
+            step: Step(9),
+            ..
+        })]
     ));
     assert!(node.is_idle());
 }
@@ -475,25 +487,27 @@ fn who_leaves_has_voted_for_what_it_voted_for() {
             step,
             level: Level::Global,
             node,
-            containers: vec![container(step, node.0, 0, node.0)],
+            containers: vec![container(step.0, node.0, 0, node.0)],
         };
         LeadEvent::FromNode(node, message)
     };
-    world.lead.step(vote(1, NodeId(1)), 1);
-    world.lead.step(vote(2, NodeId(0)), 1);
+    world.lead.step(vote(Step(1), NodeId(1)), 1);
+    world.lead.step(vote(Step(2), NodeId(0)), 1);
     let goodbye = Message::Goodbye { node: NodeId(1) };
     let told = world.lead.step(LeadEvent::FromNode(NodeId(1), goodbye), 1);
-    let lost = |actions: &[LeadAction], wanted: u64| matches!(actions, [LeadAction::ToAll(Message::Aborted { step, .. })] if *step == wanted);
+    let lost = |actions: &[LeadAction], wanted: u64| matches!(actions, [LeadAction::ToAll(Message::Aborted { step, .. })] if *step == Step(wanted));
     assert!(lost(&told, 2), "{told:?}");
-    let whole = world.lead.step(vote(1, NodeId(0)), 1);
+    let whole = world.lead.step(vote(Step(1), NodeId(0)), 1);
     assert!(
         matches!(&whole[..], [LeadAction::WriteRecord(_)]),
         "{whole:?}"
     );
-    let later = world.lead.step(vote(3, NodeId(0)), 1);
+    let later = world.lead.step(vote(Step(3), NodeId(0)), 1);
     assert!(lost(&later, 3), "{later:?}");
     assert!(!world.lead.is_idle());
-    world.lead.step(LeadEvent::RecordWritten(1, Ok(())), 1);
+    world
+        .lead
+        .step(LeadEvent::RecordWritten(Step(1), Ok(())), 1);
     assert!(world.lead.is_idle());
 }
 
@@ -505,7 +519,7 @@ fn a_node_that_is_not_there_has_recorded_nothing() {
     let (step, level) = (1, Level::Node);
     for node in 0..2 {
         let vote = Message::Vote {
-            step,
+            step: Step(step),
             level,
             node: NodeId(node),
             containers: vec![container(step, node, 0, 0)],
@@ -514,7 +528,7 @@ fn a_node_that_is_not_there_has_recorded_nothing() {
     }
     let recorded = |node| {
         let message = Message::Recorded {
-            step,
+            step: Step(step),
             level,
             node,
             failed: None,
@@ -523,7 +537,10 @@ fn a_node_that_is_not_there_has_recorded_nothing() {
     };
     assert_eq!(world.lead.step(recorded(NodeId(0)), 1), []);
     assert_eq!(world.lead.step(recorded(NodeId(7)), 1), []);
-    let committed = LeadAction::ToAll(Message::Committed { step, level });
+    let committed = LeadAction::ToAll(Message::Committed {
+        step: Step(step),
+        level,
+    });
     assert_eq!(world.lead.step(recorded(NodeId(1)), 1), [committed]);
 }
 
@@ -534,9 +551,9 @@ fn level_process_needs_all_ranks_of_all_nodes_and_no_record() {
     let mut node = NodeState::new(NodeId(0), 1, LEVELS.to_vec()).outliving(2);
     let sealed =
         |rank, step| NodeEvent::FromRank(Message::Agent(AgentMessage::Sealed { rank, step }));
-    assert_eq!(node.step(sealed(Rank(0), 5)), Vec::new());
-    assert_eq!(node.step(sealed(Rank(0), 5)), Vec::new());
-    let voted = node.step(sealed(Rank(1), 5));
+    assert_eq!(node.step(sealed(Rank(0), Step(5))), Vec::new());
+    assert_eq!(node.step(sealed(Rank(0), Step(5))), Vec::new());
+    let voted = node.step(sealed(Rank(1), Step(5)));
     let [NodeAction::ToLead(vote)] = &voted[..] else {
         panic!("{voted:?}")
     };
@@ -552,11 +569,14 @@ fn level_process_needs_all_ranks_of_all_nodes_and_no_record() {
     let level = Level::Process;
     assert_eq!(
         told,
-        [LeadAction::ToAll(Message::Committed { step: 5, level })]
+        [LeadAction::ToAll(Message::Committed {
+            step: Step(5),
+            level
+        })]
     );
     // Where the engine ends with its ranks there is no such level.
     let mut inside = NodeState::new(NodeId(0), 1, LEVELS.to_vec());
-    assert_eq!(inside.step(sealed(Rank(0), 5)), Vec::new());
+    assert_eq!(inside.step(sealed(Rank(0), Step(5))), Vec::new());
 }
 
 #[test]
@@ -564,20 +584,22 @@ fn what_lies_in_a_failed_directory_is_not_committed() {
     let mut world = World::new(1, 1);
     let failed = Error::unavailable("gone");
     world.lead.step(
-        LeadEvent::RecordWritten(1, Err(TargetFailure::of(TargetId(0), failed))),
+        LeadEvent::RecordWritten(Step(1), Err(TargetFailure::of(TargetId(0), failed))),
         1,
     );
     let vote = |step| Message::Vote {
         step,
         level: Level::Global,
         node: NodeId(0),
-        containers: vec![container(step, 0, 0, 0)],
+        containers: vec![container(step.0, 0, 0, 0)],
     };
     // Breaks if: vote() does not look at lost_servers.
-    let actions = world.lead.step(LeadEvent::FromNode(NodeId(0), vote(2)), 1);
+    let actions = world
+        .lead
+        .step(LeadEvent::FromNode(NodeId(0), vote(Step(2))), 1);
     assert!(matches!(
         &actions[..],
-        [LeadAction::ToAll(Message::Aborted { step: 2, .. })]
+        [LeadAction::ToAll(Message::Aborted { step: Step(2), .. })]
     ));
 }
 
@@ -589,12 +611,12 @@ fn what_refers_to_a_failed_directory_is_not_committed() {
     let mut vote = |step, server, refers_to: &[u64]| {
         let container = ContainerRef {
             server,
-            refers_to: refers_to.to_vec(),
+            refers_to: refers_to.iter().copied().map(Step).collect(),
             holders: vec![],
             ..container(step, 0, 0, 0)
         };
         let vote = Message::Vote {
-            step,
+            step: Step(step),
             level: Level::Global,
             node: NodeId(0),
             containers: vec![container],
@@ -606,7 +628,9 @@ fn what_refers_to_a_failed_directory_is_not_committed() {
         } else {
             Err(TargetFailure::of(TargetId(0), Error::unavailable("gone")))
         };
-        world.lead.step(LeadEvent::RecordWritten(step, end), 1);
+        world
+            .lead
+            .step(LeadEvent::RecordWritten(Step(step), end), 1);
         written
     };
     assert!(vote(1, TargetId(0), &[]) && vote(2, TargetId(1), &[]));
@@ -624,7 +648,7 @@ fn a_node_gone_ends_every_step_that_waits_for_it() {
     let mut world = World::new(2, 1);
     for (step, level) in [(1, Level::Global), (2, Level::Node)] {
         let vote = Message::Vote {
-            step,
+            step: Step(step),
             level,
             node: NodeId(0),
             containers: vec![container(step, 0, 0, 0)],
@@ -634,7 +658,7 @@ fn a_node_gone_ends_every_step_that_waits_for_it() {
     let gone = LeadEvent::NodeGone(NodeId(1), Error::unavailable("hung up"));
     let aborted: Vec<u64> = (world.lead.step(gone, 1).iter())
         .filter_map(|action| match action {
-            LeadAction::ToAll(Message::Aborted { step, .. }) => Some(*step),
+            LeadAction::ToAll(Message::Aborted { step, .. }) => Some(step.0),
             _ => None,
         })
         .collect();
@@ -658,7 +682,7 @@ fn a_step_whose_record_may_be_there_is_not_lost_for_good() {
         LeadEvent::FromNode(
             NodeId(node),
             Message::Vote {
-                step,
+                step: Step(step),
                 level,
                 node: NodeId(node),
                 containers,
@@ -678,7 +702,7 @@ fn a_step_whose_record_may_be_there_is_not_lost_for_good() {
     assert_eq!(world.lead.step(vote(1, NodeId(1).0), 1).len(), 1);
     let failed = Some(Error::no_space("full"));
     let recorded = Message::Recorded {
-        step: 1,
+        step: Step(1),
         level,
         node: NodeId(1),
         failed,
@@ -701,7 +725,7 @@ fn a_step_whose_record_may_be_there_is_not_lost_for_good() {
             true => error.with(Detail::Undecided),
             false => error,
         };
-        let result = NodeEvent::RecordWritten(1, level, Err(error));
+        let result = NodeEvent::RecordWritten(Step(1), level, Err(error));
         let actions = world.nodes[0].step(result);
         let [NodeAction::ToLead(recorded)] = &actions[..] else {
             panic!("{actions:?}")
@@ -720,7 +744,7 @@ fn a_step_whose_record_may_be_there_is_not_lost_for_good() {
     for (step, writer) in [(1, 0), (1, 1), (2, 0)] {
         let container = container(step, 0, writer, writer);
         node.step(NodeEvent::FromRank(Message::Durable {
-            step,
+            step: Step(step),
             level,
             container,
         }));
@@ -729,7 +753,7 @@ fn a_step_whose_record_may_be_there_is_not_lost_for_good() {
     let lost: Vec<(u64, bool)> = (actions.iter())
         .filter_map(|action| match action {
             NodeAction::Publish(step, _, Outcome::Lost(error)) => {
-                Some((*step, error.is(Detail::Undecided)))
+                Some((step.0, error.is(Detail::Undecided)))
             }
             _ => None,
         })
@@ -742,7 +766,7 @@ fn a_full_directory_gets_no_more_containers_and_the_last_one_stays() {
     let mut world = World::new(2, 1);
     for (step, server) in [(1, 0), (2, 1), (3, 2)] {
         let message = Message::NotDurable {
-            step,
+            step: Step(step),
             level: Some(Level::Global),
             server: Some(TargetId(server)),
             kind: ErrorKind::NoSpace,

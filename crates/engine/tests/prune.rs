@@ -5,7 +5,7 @@
 
 use orcheck_engine::directory::prune::{KeepRule, Referred, prune};
 use orcheck_format::disk::{CommitRecord, ContainerRef, FileName};
-use orcheck_format::{Epoch, JobName, Level, NodeId, Rank, RunId, TargetId, WriterId};
+use orcheck_format::{Epoch, JobName, Level, NodeId, Rank, RunId, Step, TargetId, WriterId};
 use orcheck_io::failpoints::{Effect, Failpoint, FailpointHook, Failpoints, Verdict};
 use orcheck_staging::open_dir;
 use orcheck_testing::power::{Disk, Journal, choice, choices};
@@ -79,8 +79,9 @@ fn a_record_never_outlives_its_containers() {
         for (node, path) in (0..).zip(&paths) {
             std::fs::create_dir(path).unwrap();
             for step in 1..=3 {
-                std::fs::write(path.join(record(step)), content(step)).unwrap();
-                std::fs::write(path.join(container(step, NodeId(node))), b"container").unwrap();
+                std::fs::write(path.join(record(Step(step))), content(Step(step))).unwrap();
+                std::fs::write(path.join(container(Step(step), NodeId(node))), b"container")
+                    .unwrap();
             }
         }
         let journal = Journal::begin(scratch.path(), Box::new(|| 0)).unwrap();
@@ -94,7 +95,7 @@ fn a_record_never_outlives_its_containers() {
             keep: 1,
             epoch,
             resumed: None,
-            committed: (1..=3).collect(),
+            committed: (1..=3).map(Step).collect(),
         };
         let mut referred = Referred::default();
         let first = prune(&dirs, Level::Global, &rule, &mut referred);
@@ -108,13 +109,16 @@ fn a_record_never_outlives_its_containers() {
                 let image = disk.image(&parts, &choice(&parts, number, 1));
                 for (dir, step) in [("a", 1), ("a", 2), ("b", 1), ("b", 2)] {
                     let whole = image
-                        .file(&format!("a/{}", container(step, NodeId(0))))
+                        .file(&format!("a/{}", container(Step(step), NodeId(0))))
                         .is_some()
                         && image
-                            .file(&format!("b/{}", container(step, NodeId(1))))
+                            .file(&format!("b/{}", container(Step(step), NodeId(1))))
                             .is_some();
                     assert!(
-                        whole || image.file(&format!("{dir}/{}", record(step))).is_none(),
+                        whole
+                            || image
+                                .file(&format!("{dir}/{}", record(Step(step))))
+                                .is_none(),
                         "sync {failing} failed; after effect {}: {:?}",
                         disk.at(),
                         image.files()
@@ -172,26 +176,26 @@ fn a_record_that_cannot_be_read_keeps_everything_older() {
         .encode()
     };
     for step in 1..=5 {
-        std::fs::write(scratch.path().join(record(step)), content(step)).unwrap();
+        std::fs::write(scratch.path().join(record(Step(step))), content(Step(step))).unwrap();
     }
-    let mut damaged = content(4);
+    let mut damaged = content(Step(4));
     damaged[50] ^= 1;
-    std::fs::write(scratch.path().join(record(4)), damaged).unwrap();
+    std::fs::write(scratch.path().join(record(Step(4))), damaged).unwrap();
     let dirs = [open_dir(scratch.path(), Failpoints::none()).unwrap()];
     let rule = KeepRule {
         keep: 2,
         epoch,
         resumed: None,
-        committed: (1..=5).collect(),
+        committed: (1..=5).map(Step).collect(),
     };
     let left = || {
         (1..=5)
-            .filter(|&step| scratch.path().join(record(step)).exists())
+            .filter(|&step| scratch.path().join(record(Step(step))).exists())
             .collect::<Vec<u64>>()
     };
     prune(&dirs, Level::Global, &rule, &mut Referred::default()).unwrap();
     assert_eq!(left(), [1, 2, 3, 4, 5]);
-    std::fs::write(scratch.path().join(record(4)), content(4)).unwrap();
+    std::fs::write(scratch.path().join(record(Step(4))), content(Step(4))).unwrap();
     prune(&dirs, Level::Global, &rule, &mut Referred::default()).unwrap();
     assert_eq!(left(), [4, 5]);
 }
@@ -205,8 +209,8 @@ fn claims_stay_while_a_checkpoint_of_their_run_stays() {
         counter,
         run: RunId([7; 16]),
     };
-    let resumed_from = FileName::commit(8, epoch(3), Level::Global).to_string();
-    let own = FileName::commit(10, epoch(5), Level::Global).to_string();
+    let resumed_from = FileName::commit(Step(8), epoch(3), Level::Global).to_string();
+    let own = FileName::commit(Step(10), epoch(5), Level::Global).to_string();
     let mut files = vec![resumed_from, own];
     for epoch in 1..=5 {
         files.push(FileName::Claim { epoch }.to_string());
@@ -219,8 +223,8 @@ fn claims_stay_while_a_checkpoint_of_their_run_stays() {
     let rule = KeepRule {
         keep: 2,
         epoch: epoch(5),
-        resumed: Some((8, 3)),
-        committed: [10].into(),
+        resumed: Some((Step(8), 3)),
+        committed: [Step(10)].into(),
     };
     prune(&dirs, Level::Global, &rule, &mut Referred::default()).unwrap();
     let gone = |name: &&String| !scratch.path().join(name).exists();

@@ -10,7 +10,7 @@ use orcheck_engine::node::Outcome;
 use orcheck_format::disk::{CommitRecord, ContainerRef, FileName};
 use orcheck_format::wire::Message;
 use orcheck_format::{
-    Epoch, Error, ErrorKind, JobName, Level, NodeId, Rank, RunId, TargetId, WriterId,
+    Epoch, Error, ErrorKind, JobName, Level, NodeId, Rank, RunId, Step, TargetId, WriterId,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{TestCaseError, TestRunner};
@@ -20,7 +20,7 @@ const LEVELS: [Level; 2] = [Level::Node, Level::Global];
 
 fn container(step: u64, node: NodeId) -> ContainerRef {
     let name = FileName::Container {
-        step,
+        step: Step(step),
         epoch: 1,
         run: [3; 4],
         node,
@@ -41,7 +41,7 @@ fn container(step: u64, node: NodeId) -> ContainerRef {
 
 fn durable(step: u64, level: Level, node: NodeId) -> NodeEvent {
     NodeEvent::FromRank(Message::Durable {
-        step,
+        step: Step(step),
         level,
         container: container(step, node),
     })
@@ -49,7 +49,7 @@ fn durable(step: u64, level: Level, node: NodeId) -> NodeEvent {
 
 fn lost(step: u64, level: Level) -> NodeEvent {
     NodeEvent::FromRank(Message::NotDurable {
-        step,
+        step: Step(step),
         level: Some(level),
         server: None,
         kind: ErrorKind::NoSpace,
@@ -59,7 +59,7 @@ fn lost(step: u64, level: Level) -> NodeEvent {
 
 fn vote(step: u64, by: &[u32]) -> Message {
     Message::Vote {
-        step,
+        step: Step(step),
         level: Level::Global,
         node: NodeId(by[0]),
         containers: by
@@ -90,10 +90,10 @@ struct World {
     up: BTreeMap<u32, Way>,
     down: BTreeMap<u32, Way>,
     records: BTreeMap<u32, VecDeque<NodeEvent>>,
-    told: BTreeMap<(u64, Level), BTreeMap<u32, Outcome>>,
+    told: BTreeMap<(Step, Level), BTreeMap<u32, Outcome>>,
     /// Nodes that are known to hear no more of the lead.
     cut: BTreeSet<u32>,
-    said: BTreeSet<(u64, Level, u32)>,
+    said: BTreeSet<(Step, Level, u32)>,
     /// Nodes whose ranks were told that nothing will be committed any more.
     gone: BTreeSet<u32>,
     to_lead: u64,
@@ -384,7 +384,11 @@ fn play((nodes, fan_out, steps, fates, order, dies): &Play) -> Result<(), TestCa
     }
     for step in 1..=*steps {
         for level in LEVELS {
-            let told = world.told.get(&(step, level)).cloned().unwrap_or_default();
+            let told = world
+                .told
+                .get(&(Step(step), level))
+                .cloned()
+                .unwrap_or_default();
             let committed = told.values().any(|one| *one == Outcome::Committed);
             prop_assert!(!(committed && failed.contains(&(step, level))));
             // Breaks if: a relay keeps to itself that a node is gone, or that the lead is: nobody
@@ -438,7 +442,7 @@ fn a_lost_relay_ends_the_waits_on_both_sides() {
     world.die(NodeId(1));
     while world.happen(0) {}
     for node in [0, 2, 3, 5] {
-        let told = &world.told[&(1, Level::Global)];
+        let told = &world.told[&(Step(1), Level::Global)];
         assert!(matches!(told[&node], Outcome::Lost(_)), "node {node}");
     }
     // Who had not voted yet hears that it is over, on either side.
@@ -448,7 +452,7 @@ fn a_lost_relay_ends_the_waits_on_both_sides() {
         }
         while world.happen(0) {}
         assert!(matches!(
-            world.told[&(step, Level::Global)][&6],
+            world.told[&(Step(step), Level::Global)][&6],
             Outcome::Lost(_)
         ));
     }
@@ -459,7 +463,7 @@ fn a_lost_relay_ends_the_waits_on_both_sides() {
     world.die(NodeId(6));
     while world.happen(0) {}
     assert!(matches!(
-        world.told[&(1, Level::Global)][&0],
+        world.told[&(Step(1), Level::Global)][&0],
         Outcome::Lost(_)
     ));
     // And a relay without a way up keeps nobody.
@@ -484,7 +488,7 @@ fn who_leaves_below_a_relay_has_voted() {
         panic!("no vote")
     };
     let passed = |node: NodeId, containers: Vec<ContainerRef>| Message::Vote {
-        step: 1,
+        step: Step(1),
         level: Level::Global,
         node,
         containers,
@@ -514,7 +518,7 @@ fn a_loss_is_passed_on_once_for_each_directory() {
     let mut relay = Relay::new(Tree::new(7, 2), NodeId(1));
     let mut lose = |node, server| {
         let message = Message::NotDurable {
-            step: 1,
+            step: Step(1),
             level: Some(Level::Global),
             server,
             kind: ErrorKind::Unavailable,
@@ -535,7 +539,10 @@ fn a_loss_is_passed_on_once_for_each_directory() {
         []
     );
     let level = Level::Global;
-    let aborted = Message::Committed { step: 1, level };
+    let aborted = Message::Committed {
+        step: Step(1),
+        level,
+    };
     let down = relay.step(RelayEvent::FromAbove(aborted.clone()));
     assert_eq!(down, [RelayAction::Down(aborted)]);
     assert_eq!(

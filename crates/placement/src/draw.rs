@@ -17,7 +17,7 @@
 
 use crate::domains::Domains;
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Epoch, Error, JobName, NodeId, Result, count as counted};
+use orcheck_format::{Epoch, Error, JobName, NodeId, Result, Step, count as counted};
 
 /// Number of draws before it is reported that there are no holders: with unusually overlapping
 /// domains, the first choice may leave nothing for the last.
@@ -31,7 +31,7 @@ pub struct Draw<'a> {
     /// The run that takes the checkpoint.
     pub epoch: Epoch,
     /// Its step.
-    pub step: u64,
+    pub step: Step,
 }
 
 impl Draw<'_> {
@@ -95,7 +95,7 @@ impl Draw<'_> {
         hasher.update(&self.epoch.run.0);
         for number in [
             self.epoch.counter,
-            self.step,
+            self.step.0,
             u64::from(node),
             attempt,
             self.job.as_str().len() as u64,

@@ -1,7 +1,7 @@
 //! Tests which nodes hold whose replicas.
 #![allow(clippy::unwrap_used)]
 
-use orcheck_format::{Epoch, ErrorKind, JobName, NodeId, RunId};
+use orcheck_format::{Epoch, ErrorKind, JobName, NodeId, RunId, Step};
 use orcheck_placement::{Domains, Draw};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -18,7 +18,7 @@ fn holders(domains: &Domains, step: u64, node: u32, replicas: u32) -> Vec<NodeId
     let draw = Draw {
         job: &job,
         epoch: epoch(3),
-        step,
+        step: Step(step),
     };
     draw.holders(domains, NodeId(node), replicas).unwrap()
 }
@@ -81,7 +81,7 @@ fn steps_epochs_jobs_and_nodes_draw_for_themselves() {
                     let draw = Draw {
                         job,
                         epoch: epoch(counter),
-                        step,
+                        step: Step(step),
                     };
                     all.insert(draw.holders(&domains, NodeId(node), 4).unwrap());
                 }
@@ -97,7 +97,7 @@ fn what_cannot_be_had_is_refused() {
     let draw = Draw {
         job: &job,
         epoch: epoch(1),
-        step: 1,
+        step: Step(1),
     };
     for (domains, most) in [
         (Domains::none(1), 0),
@@ -119,7 +119,7 @@ fn a_replica_on_a_job_of_one_node_is_refused_in_the_singular() {
     let draw = Draw {
         job: &job,
         epoch: epoch(1),
-        step: 1,
+        step: Step(1),
     };
     let error = draw.holders(&Domains::none(1), NodeId(0), 1).unwrap_err();
     let words = "1 replica of node 0's part of the checkpoint cannot be placed: the job has 1 node, and each replica needs another node";

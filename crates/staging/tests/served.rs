@@ -2,8 +2,8 @@
 //! differences.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)] // tests look behind the door
 
-use orcheck_format::ErrorKind;
 use orcheck_format::wire::{Ask, Message, Reply, StoreDir, StoreMessage};
+use orcheck_format::{ErrorKind, Step};
 use orcheck_io::clock::SystemClock;
 use orcheck_io::disk::{Create, Dir, read_small, write_small};
 use orcheck_io::failpoints::{Failpoint, FailpointHook, Failpoints, Verdict};
@@ -346,7 +346,7 @@ fn what_was_not_wanted_is_not_taken_in() {
     // And a message that is longer than any question.
     let mut conn = server.conn();
     let long = Message::Record {
-        step: 1,
+        step: Step(1),
         level: orcheck_format::Level::Global,
         bytes: vec![0; 1 << 20],
     };

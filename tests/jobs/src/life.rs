@@ -11,7 +11,7 @@ use orcheck_engine::encoding::{Accept, Trust};
 use orcheck_engine::restart::{Candidate, RankView, candidates};
 use orcheck_format::disk::{CommitRecord, FileName};
 use orcheck_format::wire::identity_of;
-use orcheck_format::{ErrorKind, JobName, Level, Rank};
+use orcheck_format::{ErrorKind, JobName, Level, Rank, Step};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::failpoints::Failpoints;
 use orcheck_io::memory::Span;
@@ -276,7 +276,7 @@ impl Workload {
             origins.insert(state.origin(rank, self.scale).map_err(Trouble::Wrong)?);
         }
         match origins.into_iter().collect::<Vec<_>>()[..] {
-            [origin] if origin.step == candidate.step => Ok(origin),
+            [origin] if origin.step == candidate.step.0 => Ok(origin),
             ref several => Err(Trouble::Wrong(format!(
                 "step {} holds {several:?}",
                 candidate.step
@@ -314,7 +314,7 @@ impl Workload {
             let recorded = |step: u64, epoch: u64| {
                 dirs.iter().filter(|other| level_of(other) == level).flat_map(|other| names(other)).any(|name| {
                     matches!(FileName::parse(&name), Some(FileName::Commit { step: s, epoch: e, .. })
-                        if (s, e) == (step, epoch))
+                        if (s, e) == (Step(step), epoch))
                 })
             };
             let own = told
@@ -360,9 +360,9 @@ impl Workload {
                         | FileName::Stripe { step, epoch, .. }
                         | FileName::Commit { step, epoch, .. },
                     ) => {
-                        kept.contains(&(step, epoch))
-                            || spared(step, epoch)
-                            || pinned.contains(&(step, epoch))
+                        kept.contains(&(step.0, epoch))
+                            || spared(step.0, epoch)
+                            || pinned.contains(&(step.0, epoch))
                     }
                     Some(
                         FileName::Claim { epoch }
@@ -417,7 +417,8 @@ fn refers_in(dir: &Path) -> Vec<((u64, u64), Vec<u64>)> {
         .filter_map(|name| {
             let bytes = std::fs::read(dir.join(name)).ok()?;
             let record = CommitRecord::decode(&bytes).ok()?;
-            Some(((record.step, record.epoch.counter), record.refers_to()))
+            let refers_to = record.refers_to().into_iter().map(u64::from);
+            Some(((record.step.0, record.epoch.counter), refers_to.collect()))
         })
         .collect()
 }

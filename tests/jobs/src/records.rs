@@ -69,7 +69,7 @@ pub fn records(workload: &Workload, open: &dyn Fn(&Path) -> Option<Arc<dyn Dir>>
                 let Some(FileName::Commit { step, .. }) = FileName::parse(&name) else {
                     continue;
                 };
-                let dirs = found.dirs.entry((level, step, name.clone()));
+                let dirs = found.dirs.entry((level, step.0, name.clone()));
                 dirs.or_default().push(path.clone());
                 let own_node = (level != Level::Global).then_some(path);
                 match one(workload, dir.as_ref(), &name, places, own_node) {

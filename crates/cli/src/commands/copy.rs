@@ -296,7 +296,7 @@ fn outcome(order: &Order<'_>, plan: &Plan, copied: Option<&Copied>, notes: Vec<S
     }
     let document = json!({
         "job": order.job.as_str(),
-        "step": record.step,
+        "step": record.step.0,
         "epoch": record.epoch.to_string(),
         "from_level": record.level.to_string(),
         "to_level": order.level.to_string(),

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use orcheck_engine::directory::halt::{Run, When, later_requests, requests, withdraw};
 use orcheck_engine::encoding::Trust;
-use orcheck_format::{Epoch, Error, Level};
+use orcheck_format::{Epoch, Error, Level, Step};
 use orcheck_io::clock::{Clock, LocalTime, SystemClock, moment};
 use orcheck_io::machine::{host_name, process_id};
 use serde_json::{Value, json};
@@ -196,7 +196,7 @@ impl Wait {
 }
 
 /// A job's newest checkpoint.
-type Newest = Option<(u64, Epoch, Level)>;
+type Newest = Option<(Step, Epoch, Level)>;
 
 fn halted(
     job: &Job,
@@ -224,7 +224,7 @@ fn halted(
         "epoch": asked.claim.epoch.to_string(),
         "ended": true,
         "new_checkpoint": taken,
-        "newest_step": after.map(|(step, ..)| step),
+        "newest_step": after.map(|(step, ..)| step.0),
     });
     outcome(job, code, text, document, warnings)
 }

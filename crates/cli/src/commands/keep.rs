@@ -57,7 +57,7 @@ pub fn run(args: &KeepArgs) -> Result<Outcome, Failure> {
         }
         text += &format!("job {}: step {step} {said}\n", job.name.as_str());
         changed.push(json!({
-            "step": step,
+            "step": step.0,
             "epoch": choice.epoch.to_string(),
             "kept": !args.undo,
             "changed": was == args.undo,

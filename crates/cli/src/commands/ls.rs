@@ -20,7 +20,7 @@ use orcheck_engine::directory::halt::Run;
 use orcheck_engine::directory::{Commit, Unread};
 use orcheck_engine::encoding::{Proof, Trust};
 use orcheck_format::disk::FileName;
-use orcheck_format::{Detail, ErrorKind};
+use orcheck_format::{Detail, ErrorKind, Step};
 use orcheck_io::clock::{Clock, SystemClock};
 use serde_json::{Value, json};
 
@@ -34,7 +34,7 @@ use crate::output::{
 };
 
 struct Row {
-    step: u64,
+    step: Step,
     epoch: String,
     counter: u64,
     level: Option<String>,
@@ -83,7 +83,7 @@ pub fn run(args: &LsArgs) -> Result<Outcome, Failure> {
         "job": job.name.as_str(),
         "jobs": [summary.document(now)],
         "places": places(&job),
-        "newest_restartable_step": summary.newest.as_ref().map(|(step, _)| step),
+        "newest_restartable_step": summary.newest.as_ref().map(|(step, _)| step.0),
         "checkpoints": rows.iter().map(|row| row.document(now)).collect::<Vec<Value>>(),
         "notes": notes,
     });
@@ -308,7 +308,7 @@ fn state_of_unread(unread: &Unread) -> (&'static str, String) {
 }
 
 /// A checkpoint: step, epoch counter, and the beginning of its run id.
-type Checkpoint = (u64, u64, [u8; 4]);
+type Checkpoint = (Step, u64, [u8; 4]);
 
 /// The checkpoint and the container to which a file with data of a container belongs.
 fn container_of(name: &FileName) -> Option<(Checkpoint, String)> {
@@ -404,7 +404,7 @@ impl Row {
 
     fn document(&self, now: u64) -> Value {
         json!({
-            "step": self.step,
+            "step": self.step.0,
             "epoch": self.epoch,
             "level": self.level,
             "state": self.state,

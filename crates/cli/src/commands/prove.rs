@@ -29,7 +29,7 @@ use orcheck_client::JOB_VARIABLE;
 use orcheck_engine::encoding::Trust;
 use orcheck_engine::restart::reader::Reader;
 use orcheck_format::disk::{CommitRecord, FileName, RegionRecord};
-use orcheck_format::{Dtype, Error, ErrorKind, Rank, Result};
+use orcheck_format::{Dtype, Error, ErrorKind, Rank, Result, Step};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::disk::{Create, Dir, Entry};
 use orcheck_io::failpoints::Failpoints;
@@ -148,7 +148,7 @@ impl Prover<'_> {
         Ok(self.outcome(a, b, &first, &found))
     }
 
-    fn outcome(&self, a: u64, b: u64, job: &Job, found: &Found) -> Outcome {
+    fn outcome(&self, a: Step, b: Step, job: &Job, found: &Found) -> Outcome {
         let all = count(found.regions, "region");
         let mut text = String::new();
         for left_out in &found.left_out {
@@ -203,7 +203,7 @@ impl Prover<'_> {
             code,
             text,
             document: json!({
-                "job": job.name.as_str(), "from_step": a, "at_step": b, "regions": found.regions,
+                "job": job.name.as_str(), "from_step": a.0, "at_step": b.0, "regions": found.regions,
                 "bytes": found.bytes, "differences": differences, "left_out": found.left_out,
                 "within_tolerance": found.near,
             }),
@@ -224,7 +224,7 @@ impl Prover<'_> {
     }
 
     /// A run from nothing until two steps are committed; returns both, and what it left.
-    fn undisturbed(&self, run: &str) -> std::result::Result<(u64, u64, Job), Failure> {
+    fn undisturbed(&self, run: &str) -> std::result::Result<(Step, Step, Job), Failure> {
         let place = self.place(run)?;
         let job = self.until(&place, run, "auto", &|steps| steps.len() >= 2)?;
         let steps = steps_of(&job);
@@ -234,13 +234,13 @@ impl Prover<'_> {
         }
     }
 
-    fn undisturbed_to(&self, run: &str, b: u64) -> std::result::Result<Job, Failure> {
+    fn undisturbed_to(&self, run: &str, b: Step) -> std::result::Result<Job, Failure> {
         let place = self.place(run)?;
         self.until(&place, run, "auto", &|steps| steps.contains(&b))
     }
 
     /// A run that gets only the checkpoint of step `a`, until step `b` is committed.
-    fn resumed(&self, a: u64, b: u64, first: &Job) -> std::result::Result<Job, Failure> {
+    fn resumed(&self, a: Step, b: Step, first: &Job) -> std::result::Result<Job, Failure> {
         let place = self.place("resumed")?;
         let to = open_dir(&place.dirs[0], Failpoints::none())?.child(first.name.as_str(), true)?;
         for (from, entry, name) in first.catalog.files() {
@@ -270,7 +270,7 @@ impl Prover<'_> {
         place: &Where,
         run: &str,
         start: &str,
-        enough: &dyn Fn(&[u64]) -> bool,
+        enough: &dyn Fn(&[Step]) -> bool,
     ) -> std::result::Result<Job, Failure> {
         let mut command = self.command(place, start)?;
         let started = command.spawn();
@@ -330,7 +330,7 @@ impl Prover<'_> {
         }
     }
 
-    fn checkpoint(&self, job: &Job, step: u64) -> Result<Checkpoint> {
+    fn checkpoint(&self, job: &Job, step: Step) -> Result<Checkpoint> {
         checkpoint(job, step, &self.trust).map_err(|error| match self.trust.has_key() {
             true => error,
             false => {
@@ -442,16 +442,16 @@ fn children(of: Pid) -> Vec<Pid> {
 }
 
 /// The committed steps, in order.
-fn steps_of(job: &Job) -> Vec<u64> {
+fn steps_of(job: &Job) -> Vec<Step> {
     let commits = job.catalog.commits().iter();
-    let mut steps: Vec<u64> = commits.map(|commit| commit.record.step).collect();
+    let mut steps: Vec<Step> = commits.map(|commit| commit.record.step).collect();
     steps.sort_unstable();
     steps.dedup();
     steps
 }
 
-fn few(steps: &[u64], every: u64) -> Failure {
-    let listed: Vec<String> = steps.iter().map(u64::to_string).collect();
+fn few(steps: &[Step], every: u64) -> Failure {
+    let listed: Vec<String> = steps.iter().map(Step::to_string).collect();
     Error::not_found(format!(
         "the command ended after these checkpoints: {}; two are needed, with steps between them",
         listed.join(", ")
@@ -476,7 +476,7 @@ struct Checkpoint {
     regions: BTreeMap<(Rank, String), (usize, RegionRecord)>,
 }
 
-fn checkpoint(job: &Job, step: u64, trust: &Arc<Trust>) -> Result<Checkpoint> {
+fn checkpoint(job: &Job, step: Step, trust: &Arc<Trust>) -> Result<Checkpoint> {
     let mut commits = job.catalog.commits().iter();
     let commit = commits
         .find(|commit| commit.record.step == step)

@@ -22,7 +22,7 @@ use orcheck_engine::directory::Commit;
 use orcheck_engine::directory::choose::Removal;
 use orcheck_engine::encoding::{Proof, Trust, other_key};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Epoch, Error, Level};
+use orcheck_format::{Epoch, Error, Level, Step};
 
 mod orphans;
 
@@ -43,7 +43,7 @@ pub fn run(args: &PruneArgs) -> Result<Outcome, Failure> {
     let of = |commit: &Commit| (commit.record.step, commit.record.epoch);
     let commits = job.catalog.commits().iter();
     let others = job.catalog.rejected().iter().chain(job.catalog.fenced());
-    let mut going: BTreeSet<(u64, Epoch)> = commits.chain(others).map(of).collect();
+    let mut going: BTreeSet<(Step, Epoch)> = commits.chain(others).map(of).collect();
     going.retain(|checkpoint| !stays.contains(checkpoint));
     let (mut removals, mut gone, mut refused) = (Vec::new(), BTreeSet::new(), Vec::new());
     for &(step, epoch) in going.iter().rev() {
@@ -115,7 +115,7 @@ fn proven(job: &Job, trust: &Trust) -> Result<(), Failure> {
 }
 
 /// The checkpoints that stay.
-fn wanted(job: &Job, keep: usize) -> BTreeSet<(u64, Epoch)> {
+fn wanted(job: &Job, keep: usize) -> BTreeSet<(Step, Epoch)> {
     let mut levels: BTreeMap<Level, Vec<&Commit>> = BTreeMap::new();
     for commit in job.catalog.commits() {
         levels.entry(commit.record.level).or_default().push(commit);
@@ -133,7 +133,7 @@ fn wanted(job: &Job, keep: usize) -> BTreeSet<(u64, Epoch)> {
         let oldest = match counted.last() {
             Some(oldest) if counted.len() == keep => (oldest.record.step, oldest.record.epoch),
             _ => (
-                0,
+                Step(0),
                 commits
                     .iter()
                     .map(|commit| commit.record.epoch)

@@ -24,7 +24,7 @@ use orcheck_engine::directory::Commit;
 use orcheck_engine::encoding::Trust;
 use orcheck_engine::restart::reader::{Reader, beside_a_good_copy, holder_of};
 use orcheck_format::disk::{ContainerRef, RegionRecord};
-use orcheck_format::{Crc64, Error, ErrorKind, Rank, Result};
+use orcheck_format::{Crc64, Error, ErrorKind, Rank, Result, Step};
 use orcheck_io::disk::{Create, Dir};
 use serde_json::{Value, json};
 
@@ -135,7 +135,7 @@ fn one(
     let crc = written.map_err(|unwritten| unwritten.told(unread))?;
     let mut document = region_entry(region, &args.out.display().to_string(), crc);
     document["job"] = json!(record.job.as_str());
-    document["step"] = json!(record.step);
+    document["step"] = json!(record.step.0);
     document["rank"] = json!(rank.0);
     document["notes"] = json!(warnings);
     let text = format!(
@@ -152,7 +152,7 @@ fn one(
     })
 }
 
-fn no_region(reader: &Reader, (step, rank): (u64, Rank), name: &str) -> Error {
+fn no_region(reader: &Reader, (step, rank): (Step, Rank), name: &str) -> Error {
     let ranks = reader.manifest().ranks.iter();
     let regions = ranks
         .filter(|one| one.rank == rank)
@@ -301,7 +301,7 @@ impl Extraction<'_> {
         let mut document = json!({
             "schema": crate::output::SCHEMA,
             "job": record.job.as_str(),
-            "step": record.step,
+            "step": record.step.0,
             "epoch": record.epoch.to_string(),
             "level": record.level.to_string(),
             "world_size": record.world_size,

@@ -12,7 +12,7 @@
 use std::collections::BTreeSet;
 
 use orcheck_engine::directory::choose::Removal;
-use orcheck_format::{Epoch, Error, Level};
+use orcheck_format::{Epoch, Error, Level, Step};
 use serde_json::{Value, json};
 
 use crate::args::{RmArgs, Target};
@@ -76,7 +76,7 @@ pub fn carry_out(
     job: &Job,
     removals: &[Removal],
     dry_run: bool,
-    stay: Vec<(u64, Epoch, Error)>,
+    stay: Vec<(Step, Epoch, Error)>,
 ) -> Result<Outcome, Failure> {
     if !dry_run {
         for removal in removals {
@@ -119,7 +119,7 @@ pub fn carry_out(
         "size_bytes": bytes,
         "removed": removals.iter().map(document_of).collect::<Vec<Value>>(),
         "stay": stay.iter().map(|(step, epoch, why)| json!({
-            "step": step,
+            "step": step.0,
             "epoch": epoch.to_string(),
             "why": why.what(),
             "next": why.next_step(),
@@ -141,7 +141,7 @@ pub fn carry_out(
 
 fn document_of(removal: &Removal) -> Value {
     json!({
-        "step": removal.step,
+        "step": removal.step.0,
         "epoch": removal.epoch.to_string(),
         "levels": levels(&removal.levels),
         "files": removal.files,

@@ -221,7 +221,7 @@ impl<'a> View<'a> {
             "node_name": self.node_name(container.node).unwrap_or_default(),
             "writer": container.writer.0,
             "len_bytes": container.len_bytes,
-            "refers_to": container.refers_to,
+            "refers_to": container.refers_to.iter().map(|step| step.0).collect::<Vec<_>>(),
             "rank_ranges": ranges.collect::<Vec<Value>>(),
             "manifest_blake3": orcheck_format::hex(&container.manifest_digest),
             "error": opened.as_ref().err().map(|failure| failure.error.to_string()),
@@ -252,7 +252,7 @@ impl<'a> View<'a> {
         let places = places.map(|&place| self.job.place_path(place));
         json!({
             "job": record.job.as_str(),
-            "step": record.step,
+            "step": record.step.0,
             "epoch": record.epoch.to_string(),
             "run": record.epoch.run.to_string(),
             "level": record.level.to_string(),

@@ -14,7 +14,7 @@ use orcheck_engine::directory::halt::Run;
 use orcheck_engine::encoding::Trust;
 use orcheck_engine::host::agent::{Told, list, status};
 use orcheck_format::disk::Claim;
-use orcheck_format::{Error, ErrorKind, JobName, Level};
+use orcheck_format::{Error, ErrorKind, JobName, Level, Step};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_net::Address;
 use serde_json::{Value, json};
@@ -77,19 +77,19 @@ struct Running {
     /// Why nothing is known about its runs.
     unread: Option<Error>,
     /// Step, level and time of the newest checkpoint that is complete here.
-    newest: Option<(u64, Level, u64)>,
+    newest: Option<(Step, Level, u64)>,
     /// A checkpoint that is newer, or may be, and cannot be read.
     out_of_reach: Option<OutOfReach>,
     /// The newest step, newer than that, whose commit record is damaged or of a newer version.
-    unreadable: Option<u64>,
+    unreadable: Option<Step>,
 }
 
 /// A checkpoint that may be complete where nobody can look.
 enum OutOfReach {
     /// The one of this step.
-    Step(u64),
+    Step(Step),
     /// The one of this step, which was sealed with a key that was not given.
-    Sealed(u64),
+    Sealed(Step),
     /// Any: there are no records, and this directory cannot be read.
     Any(String),
 }
@@ -108,7 +108,7 @@ impl Running {
         let commits = job.catalog.commits();
         let newest = commits.iter().find(|commit| job.missing(commit).is_none());
         let newest = newest.map(|commit| &commit.record);
-        let is_newer = |step: u64| newest.is_none_or(|newest| step > newest.step);
+        let is_newer = |step: Step| newest.is_none_or(|newest| step > newest.step);
         let commits = commits.iter().filter(|commit| job.is_out_of_reach(commit));
         let newer = (commits.map(|commit| commit.record.step))
             .chain(job.unread_record(is_newer).map(|(step, _)| step))
@@ -210,13 +210,13 @@ impl Running {
             "epoch": run.map(|(claim, _)| claim.epoch.to_string()),
             "host": run.map(|(claim, _)| &claim.host),
             "since_unix_ms": run.map(|(claim, _)| claim.since_unix_ms),
-            "newest_restartable_step": self.newest.map(|(step, ..)| step),
+            "newest_restartable_step": self.newest.map(|(step, ..)| step.0),
             "level": self.newest.map(|(_, level, _)| level.to_string()),
             "created_unix_ms": self.newest.map(|(.., at)| at),
             "is_known": self.is_known(),
-            "unreadable_step": self.unreadable,
+            "unreadable_step": self.unreadable.map(u64::from),
             "unreachable_step": match self.out_of_reach {
-                Some(OutOfReach::Step(step) | OutOfReach::Sealed(step)) => Some(step),
+                Some(OutOfReach::Step(step) | OutOfReach::Sealed(step)) => Some(step.0),
                 _ => None,
             },
         })

@@ -164,8 +164,8 @@ pub fn run(args: &VerifyArgs, show_progress: bool) -> Result<Outcome, Failure> {
     let document = json!({
         "job": job.name.as_str(),
         "checkpoints": checked.iter().map(|one| document(one, older_good)).collect::<Vec<Value>>(),
-        "newer_unread_step": newer.as_ref().map(|(step, _)| step),
-        "older_good_step": older_good.map(|record| record.step),
+        "newer_unread_step": newer.as_ref().map(|(step, _)| step.0),
+        "older_good_step": older_good.map(|record| record.step.0),
         "older_good_level": older_good.map(|record| record.level.to_string()),
         "notes": warnings,
     });
@@ -265,7 +265,7 @@ pub fn older_good<'a>(
 fn document(one: &Checked<'_>, older_good: Option<&CommitRecord>) -> Value {
     let record = &one.commit.record;
     json!({
-        "step": record.step,
+        "step": record.step.0,
         "epoch": record.epoch.to_string(),
         "level": record.level.to_string(),
         "verdict": one.state().0,

@@ -11,7 +11,7 @@
 use std::path::Path;
 
 use orcheck_engine::directory::Commit;
-use orcheck_format::{Error, ErrorKind};
+use orcheck_format::{Error, ErrorKind, Step};
 
 use crate::exit;
 use crate::job::Job;
@@ -54,7 +54,7 @@ impl Job {
     }
 
     /// The newest of these steps whose commit record is here and cannot be read, and the failure.
-    pub fn unread_record(&self, wanted: impl Fn(u64) -> bool) -> Option<(u64, Failure)> {
+    pub fn unread_record(&self, wanted: impl Fn(Step) -> bool) -> Option<(Step, Failure)> {
         let catalog = &self.catalog;
         let unread = catalog.unread().iter().filter(|one| {
             !one.elsewhere && one.why.kind() == ErrorKind::Unavailable && wanted(one.step)

@@ -1,5 +1,6 @@
 //! Tests `rm`, `keep` and `prune`.
 
+use orcheck_format::Step;
 use std::path::PathBuf;
 
 use crate::answer;
@@ -158,7 +159,7 @@ fn a_step_that_another_one_refers_to_is_refused_with_its_name() {
     let job = Job::new(&[10]);
     let mut newer = write(&[job.dir()], &Spec::new(20, 1)).record;
     for container in &mut newer.containers {
-        container.refers_to = vec![10];
+        container.refers_to = vec![Step(10)];
     }
     let name = Spec::new(20, 1).commit_name();
     std::fs::write(job.dir().join(name), newer.encode()).unwrap();
@@ -295,7 +296,7 @@ fn what_another_checkpoint_or_a_mark_needs_is_not_called_left_over() {
     let job = Job::new(&[10]);
     let mut newer = write(&[job.dir()], &Spec::new(20, 1)).record;
     for container in &mut newer.containers {
-        container.refers_to = vec![10];
+        container.refers_to = vec![Step(10)];
     }
     let record = job.dir().join(Spec::new(20, 1).commit_name());
     std::fs::write(&record, newer.encode()).unwrap();

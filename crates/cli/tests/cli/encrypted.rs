@@ -9,7 +9,7 @@ use orcheck_format::disk::{
     BLOCK_BYTES, CommitRecord, Compression, ContainerHeader, Extent, Features, RankRecord,
     RegionKind, RegionRecord, encode_rank_record,
 };
-use orcheck_format::{Dtype, Error, Level, NodeId, Rank, TargetId, WriterId, crc64};
+use orcheck_format::{Dtype, Error, Level, NodeId, Rank, Step, TargetId, WriterId, crc64};
 use orcheck_io::failpoints::Failpoints;
 use orcheck_io::user::Secret;
 use orcheck_pool::{Pool, PoolShape};
@@ -40,7 +40,7 @@ pub fn write(site: &Site) -> std::path::PathBuf {
             ..Features::default()
         },
         job: orcheck_format::JobName::new("cavity").unwrap(),
-        step: 5,
+        step: Step(5),
         epoch: epoch(1),
         level: Level::Global,
         node: NodeId(0),
@@ -135,7 +135,7 @@ pub fn write(site: &Site) -> std::path::PathBuf {
     let path = dir.join(&container.file);
     let record = CommitRecord {
         job: orcheck_format::JobName::new("cavity").unwrap(),
-        step: 5,
+        step: Step(5),
         epoch: epoch(1),
         level: Level::Global,
         world_size: 1,
@@ -145,7 +145,7 @@ pub fn write(site: &Site) -> std::path::PathBuf {
         containers: vec![container],
         created_unix_ms: 2,
     };
-    let name = orcheck_format::disk::FileName::commit(5, epoch(1), Level::Global).to_string();
+    let name = orcheck_format::disk::FileName::commit(Step(5), epoch(1), Level::Global).to_string();
     let trust = Trust::new(&[written], true, Accept::default()).unwrap();
     std::fs::write(dir.join(name), trust.seal(record.encode()).unwrap()).unwrap();
     path

@@ -9,13 +9,13 @@
 //! Not here: the reduction (`collective`), what follows from it (`take.rs`).
 
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Error, Result};
+use orcheck_format::{Error, Result, Step};
 
 /// What a rank offers before a checkpoint. It travels as a row of numbers, and all ranks learn the
 /// minimum of each. A number and its complement show whether all ranks gave the same number; a
 /// negated flag shows whether any rank set it.
 pub(crate) struct Offer {
-    pub(crate) step: u64,
+    pub(crate) step: Step,
     /// Checksum of the regions that must be equal on all ranks.
     pub(crate) same: u64,
     /// Whether an earlier checkpoint blocks this one; see `backlog.rs`.
@@ -32,8 +32,8 @@ const OFFER_LEN: usize = 8;
 impl Offer {
     pub(crate) fn encode(&self) -> [i64; OFFER_LEN] {
         [
-            self.step as i64,
-            !(self.step as i64),
+            self.step.0 as i64,
+            !(self.step.0 as i64),
             self.same as i64,
             !(self.same as i64),
             -i64::from(self.blocked),
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
     use orcheck_format::ErrorKind;
 
-    fn offer(step: u64, same: u64) -> Offer {
+    fn offer(step: Step, same: u64) -> Offer {
         Offer {
             step,
             same,
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn equal_offers_are_agreed_on_whatever_their_numbers() {
         for (step, same) in [(0, 0), (7, u64::MAX), (i64::MAX as u64, 1 << 63)] {
-            let agreed = least(&[offer(step, same), offer(step, same)])
+            let agreed = least(&[offer(Step(step), same), offer(Step(step), same)])
                 .agreed()
                 .unwrap();
             assert!(!agreed.blocked && !agreed.stop && agreed.owes == 0);
@@ -126,25 +126,25 @@ mod tests {
             blocked: true,
             stop: true,
             owes: -1,
-            ..offer(3, 9)
+            ..offer(Step(3), 9)
         };
-        let agreed = least(&[offer(3, 9), one]).agreed().unwrap();
+        let agreed = least(&[offer(Step(3), 9), one]).agreed().unwrap();
         assert!(agreed.blocked && agreed.stop && agreed.owes == -1);
         let ended = Offer {
             agent_ended: true,
-            ..offer(3, 9)
+            ..offer(Step(3), 9)
         };
-        assert!(least(&[ended, offer(3, 9)]).any_agent_ended());
+        assert!(least(&[ended, offer(Step(3), 9)]).any_agent_ended());
     }
 
     #[test]
     fn different_steps_and_different_contents_are_refused() {
-        let steps = least(&[offer(5, 0), offer(9, 0)]).agreed();
+        let steps = least(&[offer(Step(5), 0), offer(Step(9), 0)]).agreed();
         let error = steps.err().expect("different steps were agreed on");
         assert_eq!(error.kind(), ErrorKind::Invalid);
         assert!(error.message().contains("from 5 to 9"), "{error}");
         // The upper half of the checksums is negative in a row.
-        let same = least(&[offer(5, 1), offer(5, u64::MAX)]).agreed();
+        let same = least(&[offer(Step(5), 1), offer(Step(5), u64::MAX)]).agreed();
         let error = same.err().expect("different contents were agreed on");
         assert!(error.message().contains("SAME"), "{error}");
     }

@@ -19,7 +19,7 @@ use crate::options::{AgentKind, Overrun};
 use crate::session::{Session, engine_gone};
 use orcheck_engine::node::{Index, Outcome};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Error, Level, Result};
+use orcheck_format::{Error, Level, Result, Step};
 use std::time::Duration;
 
 /// Longest time between two looks at a node's board.
@@ -29,9 +29,9 @@ const SLICE: Duration = Duration::from_millis(200);
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Blocker {
     /// The snapshot of this step is still in the pool.
-    Flushed(u64),
+    Flushed(Step),
     /// This step is undecided at this level.
-    Undecided(u64, Level),
+    Undecided(Step, Level),
 }
 
 impl std::fmt::Display for Blocker {
@@ -58,13 +58,13 @@ impl Session {
     }
 
     /// The same, without the step that is being staged.
-    fn blocker_beside(&mut self, staging: Option<u64>) -> Option<Blocker> {
+    fn blocker_beside(&mut self, staging: Option<Step>) -> Option<Blocker> {
         let index = Index::new(&self.link.pool, self.link.shape);
         let local = self.local;
         self.progress
             .taken
             .retain(|&step| !index.is_done(local, step));
-        let others = |&step: &u64| Some(step) != staging;
+        let others = |&step: &Step| Some(step) != staging;
         // The oldest snapshot that has to leave.
         let held = self.progress.taken.iter().copied().filter(others);
         let most = self.options.held_steps as usize;
@@ -93,7 +93,7 @@ impl Session {
     }
 
     /// Waits for room for one step in addition to the one that is being staged.
-    pub(crate) fn wait_for_room(&mut self, staging: Option<u64>) -> Result<()> {
+    pub(crate) fn wait_for_room(&mut self, staging: Option<Step>) -> Result<()> {
         let clock = std::sync::Arc::clone(&self.environment.clock);
         let timeout = self.timeout();
         let until = clock.now() + timeout;
@@ -127,10 +127,10 @@ impl Session {
 
     /// Handles a blocker of this rank or, if `None`, of another one; returns false if the
     /// checkpoint is to be skipped.
-    pub(crate) fn overrun(&mut self, step: u64, blocker: Option<Blocker>) -> Result<bool> {
+    pub(crate) fn overrun(&mut self, step: Step, blocker: Option<Blocker>) -> Result<bool> {
         let what = blocker.map_or_else(
             || {
-                let last = self.progress.last_step.unwrap_or(0);
+                let last = self.progress.last_step.unwrap_or(Step(0));
                 format!("{last} is still being flushed for another rank")
             },
             |what| what.to_string(),

@@ -20,7 +20,7 @@ use crate::session::Session;
 use orcheck_engine::host::{JOIN_TIMEOUT, join};
 use orcheck_engine::node::Index;
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Level, Rank, Result, WriterId};
+use orcheck_format::{Level, Rank, Result, Step, WriterId};
 use orcheck_io::machine::thread::spawn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -158,10 +158,10 @@ impl Session {
     }
 
     /// Whether a newer checkpoint has all its copies on other nodes.
-    fn newer_than(&self, step: u64) -> bool {
+    fn newer_than(&self, step: Step) -> bool {
         let peers =
             (self.link.places.levels().into_iter()).find(|level| matches!(level, Level::Peers(_)));
-        peers.is_some_and(|level| self.safe_step(level).is_ok_and(|safe| safe > step))
+        peers.is_some_and(|level| self.safe_step(level).is_ok_and(|safe| Step(safe) > step))
     }
 
     /// Ends the session. `in_order`: all ranks are ending, and everything is decided. Threads get

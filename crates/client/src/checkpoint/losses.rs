@@ -12,7 +12,7 @@ use crate::session::{
 use orcheck_engine::commit::undecided;
 use orcheck_engine::node::{Index, Outcome};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Detail, Error, ErrorKind, Level, Rank, Result};
+use orcheck_format::{Detail, Error, ErrorKind, Level, Rank, Result, Step};
 
 impl Session {
     /// Calls `watcher` for every step that became safe or lost at a level, during later calls of
@@ -31,7 +31,8 @@ impl Session {
         let index = self.index();
         let enough = self.levels_that_cover(level)?;
         let safe = |level: &Level| index.committed_step(*level);
-        enough.iter().filter_map(safe).max().ok_or_else(|| {
+        let newest = enough.iter().filter_map(safe).max();
+        newest.map(u64::from).ok_or_else(|| {
             Error::not_found(format!(
                 "no checkpoint of this session is safe at level {level} yet"
             ))
@@ -53,7 +54,7 @@ impl Session {
         // Without agents, nothing is decided any more once the engine has ended; with them, the
         // next checkpoint finds others.
         let over = self.options.agent == AgentKind::Off && index.is_gone();
-        let forgotten = self.progress.history.first().copied().unwrap_or(0);
+        let forgotten = self.progress.history.first().copied().unwrap_or_default();
         let mut events = Vec::new();
         self.progress.outcomes.open.retain(|&(step, level)| {
             let error = match index.outcome(step, level) {
@@ -85,7 +86,7 @@ impl Session {
         }
     }
 
-    fn tell(&mut self, step: u64, level: Level, error: Option<Error>) {
+    fn tell(&mut self, step: Step, level: Level, error: Option<Error>) {
         let kind = match error {
             None => EventKind::Safe,
             Some(_) => EventKind::Lost,
@@ -97,7 +98,7 @@ impl Session {
                 .outcomes
                 .reported
                 .insert((step, level), error.kind());
-            let forgotten = self.progress.history.first().copied().unwrap_or(0);
+            let forgotten = self.progress.history.first().copied().unwrap_or_default();
             self.progress
                 .outcomes
                 .reported
@@ -158,8 +159,8 @@ impl Session {
         loop {
             let mut oldest = [i64::MAX; 5];
             for &(step, level) in self.progress.outcomes.owed.keys() {
-                if step >= listed[level] {
-                    oldest[level] = oldest[level].min(step as i64);
+                if step.0 >= listed[level] {
+                    oldest[level] = oldest[level].min(step.0 as i64);
                 }
             }
             self.collective.allreduce_min(&mut oldest)?;
@@ -167,7 +168,7 @@ impl Session {
             for (level, &step) in oldest.iter().enumerate() {
                 if step < i64::MAX {
                     listed[level] = step as u64 + 1;
-                    losses.push((step as u64, level));
+                    losses.push((Step(step as u64), level));
                 }
             }
             if losses.len() == before {
@@ -178,7 +179,7 @@ impl Session {
 }
 
 /// The loss in the words that a program reads: step, level, cause, one next step.
-fn told_loss(step: u64, level: Level, error: Error) -> Error {
+fn told_loss(step: Step, level: Level, error: Error) -> Error {
     let lost = match error.is(Detail::Undecided) {
         true => "not known to be safe",
         false => "lost",

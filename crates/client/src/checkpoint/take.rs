@@ -25,7 +25,7 @@ use orcheck_format::disk::{
     BLOCK_BYTES, FileName, MAX_ENCODED_BYTES, MAX_METADATA_BYTES, RegionRecord,
 };
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Error, ErrorKind, Result, hex};
+use orcheck_format::{Error, ErrorKind, Result, Step, hex};
 use orcheck_io::machine::cpuset;
 use orcheck_io::memory::Span;
 use orcheck_pool::{Gate, page_bytes};
@@ -66,8 +66,8 @@ impl Prepared {
 ///
 /// # Errors
 /// Invalid: the step, or no region is protected.
-pub(crate) fn check_call(step: u64, last: Option<u64>, regions: &Regions) -> Result<()> {
-    if i64::try_from(step).is_err() {
+pub(crate) fn check_call(step: Step, last: Option<Step>, regions: &Regions) -> Result<()> {
+    if i64::try_from(step.0).is_err() {
         return Err(Error::invalid(format!("step {step} is too large")));
     }
     if let Some(last) = last
@@ -94,6 +94,7 @@ impl Session {
     /// the program is untouched. An error that only one rank meets later, such as a codec that
     /// fails, costs the step and is reported like any loss.
     pub fn checkpoint(&mut self, step: u64) -> Result<()> {
+        let step = Step(step);
         self.agents.replaced_in_call = 0;
         let taken = self.take(step);
         taken.map_err(|error| {
@@ -102,7 +103,7 @@ impl Session {
         })
     }
 
-    fn take(&mut self, step: u64) -> Result<()> {
+    fn take(&mut self, step: Step) -> Result<()> {
         let clock = Arc::clone(&self.environment.clock);
         let begun = clock.now();
         // Before looking for another agent, for which the session would claim a new epoch.
@@ -153,7 +154,7 @@ impl Session {
     }
 
     /// Prepares this rank, and agrees with the others whether and how the checkpoint is taken.
-    fn agree_on_checkpoint(&mut self, step: u64, turn: u64) -> Result<Verdict> {
+    fn agree_on_checkpoint(&mut self, step: Step, turn: u64) -> Result<Verdict> {
         // Before the agreement: a rank that waits in vain tells all others, and nothing is staged.
         let room = self.wait_for_room_here();
         let prepared = room.and_then(|()| self.prepare(step));
@@ -193,7 +194,7 @@ impl Session {
     }
 
     /// Counts a checkpoint that all ranks are about to stage.
-    fn note_taken(&mut self, step: u64) {
+    fn note_taken(&mut self, step: Step) {
         let progress = &mut self.progress;
         progress.turn += 1;
         progress.last_step = Some(step);
@@ -207,7 +208,7 @@ impl Session {
         progress.outcomes.took(step, &levels);
     }
 
-    fn prepare(&mut self, step: u64) -> Result<Prepared> {
+    fn prepare(&mut self, step: Step) -> Result<Prepared> {
         check_call(step, self.progress.last_step, &self.memory.regions)?;
         let node = &self.link.layout.nodes[self.link.layout.node_of(self.rank).index()];
         let storer = node.ranks.first().copied().unwrap_or(self.rank);
@@ -283,7 +284,7 @@ impl Session {
     }
 
     /// Takes the baseline for the snapshot of `step`.
-    fn capture(&self, step: u64, turn: u64, prepared: &Prepared) -> Option<(Capture, usize)> {
+    fn capture(&self, step: Step, turn: u64, prepared: &Prepared) -> Option<(Capture, usize)> {
         let (baseline, chain) = (
             self.memory.baseline.as_ref()?,
             self.options.incremental_chain?,
@@ -302,7 +303,7 @@ impl Session {
         });
         let index = self.index();
         let levels = self.link.places.levels();
-        let fate = |step: u64| {
+        let fate = |step: Step| {
             let mut fate = Fate::Committed;
             for &level in &levels {
                 match index.outcome(step, level) {
@@ -388,7 +389,7 @@ impl Session {
     /// Copies the prepared checkpoint into the pool, and leaves the rest to threads. Because the
     /// ranks have agreed, a rank that fails here still begins its snapshot and gives it up: its
     /// CP-thread and the other ranks are already at this step.
-    fn stage(&mut self, step: u64, turn: u64, prepared: Prepared, begun: Duration) -> Result<()> {
+    fn stage(&mut self, step: Step, turn: u64, prepared: Prepared, begun: Duration) -> Result<()> {
         let clock = Arc::clone(&self.environment.clock);
         let timeout = self.timeout();
         let wait_from = clock.now();
@@ -455,7 +456,7 @@ impl Session {
         Ok(())
     }
 
-    fn note_lent(&mut self, step: u64, regions: Vec<(String, bool)>) {
+    fn note_lent(&mut self, step: Step, regions: Vec<(String, bool)>) {
         for (name, borrowed) in regions {
             let lent = match borrowed {
                 true => Lent::Borrowed(step),
@@ -475,7 +476,7 @@ impl Session {
 
     /// Waits for room in the pool and, if the pool cannot hold the snapshots of all ranks at once,
     /// for the node's stage slot, which is the second value.
-    fn enter_pool(&mut self, step: u64, turn: u64) -> (Result<Option<Gate>>, bool) {
+    fn enter_pool(&mut self, step: Step, turn: u64) -> (Result<Option<Gate>>, bool) {
         // If checkpoints are skipped instead, only the last one waits, and it does so here.
         let room = self.wait_for_room(Some(step));
         self.release_kept_snapshots(self.options.held_steps as usize - 1);
@@ -517,7 +518,7 @@ impl Session {
     fn hand_over(
         &mut self,
         stager: &Stager,
-        step: u64,
+        step: Step,
         (turn, pipelined): (u64, bool),
         staging: Staging,
     ) -> Result<()> {
@@ -553,7 +554,7 @@ impl Session {
     /// are sent one after the other and never mix.
     fn wait_for_stager(
         &mut self,
-        step: u64,
+        step: Step,
         timeout: Duration,
     ) -> std::result::Result<(), (Arc<Stager>, Error)> {
         let (Some(stager), Some(earlier)) = (&self.memory.stager, self.memory.handed_over) else {
@@ -577,7 +578,7 @@ impl Session {
 }
 
 /// The warning for a rank that has just given up its snapshot.
-fn gave_up(step: u64, error: Error) -> Error {
+fn gave_up(step: Step, error: Error) -> Error {
     let told = error.what() != error.message();
     let error = error.at(format!(
         "checkpoint {step} will be lost at every level, because this rank gave its snapshot up"
@@ -589,6 +590,6 @@ fn gave_up(step: u64, error: Error) -> Error {
 }
 
 /// An error of `checkpoint`, which tells the program that nothing was staged.
-pub(crate) fn not_staged(step: u64, error: Error) -> Error {
+pub(crate) fn not_staged(step: Step, error: Error) -> Error {
     error.at(format!("checkpoint {step} was not staged"))
 }

@@ -27,7 +27,7 @@ use crate::regions::{ArrayLayout, Codec, Region, Regions, Route, Stored, check_r
 use crate::report::Warnings;
 use crate::session::{HISTORY, Restarted, Stats, Which, found_too_late, nothing_found};
 use crate::trigger::Request;
-use orcheck_format::{Dtype, Error, JobName, Level, Rank, Result};
+use orcheck_format::{Dtype, Error, JobName, Level, Rank, Result, Step};
 use orcheck_io::failpoints::Failpoints;
 use orcheck_io::memory::{Buffer, Span};
 use orcheck_pool::page_bytes;
@@ -48,9 +48,9 @@ pub struct Disabled {
     regions: Regions,
     allocations: BTreeMap<usize, Buffer>,
     route: Option<Route>,
-    last_step: Option<u64>,
+    last_step: Option<Step>,
     /// The last steps for which a checkpoint was requested.
-    history: BTreeSet<u64>,
+    history: BTreeSet<Step>,
     warnings: Warnings,
 }
 
@@ -180,6 +180,7 @@ impl Disabled {
     }
 
     pub(crate) fn checkpoint(&mut self, step: u64) -> Result<()> {
+        let step = Step(step);
         check_call(step, self.last_step, &self.regions).map_err(|error| not_staged(step, error))?;
         self.last_step = Some(step);
         self.history.insert(step);
@@ -191,6 +192,7 @@ impl Disabled {
 
     /// There is nothing to wait for: always `None`.
     pub(crate) fn waiter<T>(&mut self, step: u64, level: Level) -> Result<Option<T>> {
+        let step = Step(step);
         let forgotten = self.history.len() == HISTORY
             && self.history.first().is_some_and(|&first| step < first);
         if !self.history.contains(&step) && !forgotten {
@@ -235,7 +237,7 @@ impl Disabled {
     }
 
     pub(crate) fn reject(&mut self, step: u64) -> Result<()> {
-        if self.history.contains(&step) {
+        if self.history.contains(&Step(step)) {
             return Ok(());
         }
         Err(Error::not_found(format!(

@@ -17,7 +17,7 @@ use orcheck_engine::commit::Links;
 use orcheck_engine::host::agent::{KEY, address, ask, look};
 use orcheck_engine::host::{Host, pack};
 use orcheck_format::wire::{AgentMessage, Link, Message};
-use orcheck_format::{Error, ErrorKind, JobName, Result};
+use orcheck_format::{Error, ErrorKind, JobName, Result, Step};
 use orcheck_io::clock::Clock;
 use orcheck_io::failpoints::Failpoints;
 use orcheck_io::machine::start_detached;
@@ -234,7 +234,11 @@ impl Agent {
     }
 
     /// Reports what the run resumed from.
-    pub(crate) fn resumed_from(&mut self, from: (u64, u64), notes: &mut Vec<String>) -> Result<()> {
+    pub(crate) fn resumed_from(
+        &mut self,
+        from: (Step, u64),
+        notes: &mut Vec<String>,
+    ) -> Result<()> {
         let (step, epoch) = from;
         let message = AgentMessage::ResumedFrom { step, epoch };
         ask(&mut self.conn, message, None, ANSWER_TIMEOUT, |note| {

@@ -13,7 +13,7 @@ use orcheck_engine::commit::ControlShared;
 use orcheck_engine::host::join;
 use orcheck_engine::replicas::Replicas;
 use orcheck_engine::replicas::mend::{self, Copy};
-use orcheck_format::{Error, Result};
+use orcheck_format::{Error, Result, Step};
 use orcheck_io::clock::Clock;
 use orcheck_io::disk::Dir;
 use orcheck_io::machine::thread::spawn;
@@ -31,7 +31,7 @@ type Left = Arc<Mutex<BTreeMap<String, Option<Error>>>>;
 pub(crate) struct Mender {
     /// `None` if no copy can be made.
     thread: Option<JoinHandle<Result<()>>>,
-    step: u64,
+    step: Step,
     /// Why no copy is made at all.
     none: Option<Error>,
     /// Whether an agent has ended meanwhile, and its engine with it.
@@ -41,7 +41,7 @@ pub(crate) struct Mender {
 
 impl Mender {
     /// Copies of a step that cannot be made: which, and why.
-    pub(crate) fn unable(step: u64, why: impl IntoIterator<Item = (String, Error)>) -> Self {
+    pub(crate) fn unable(step: Step, why: impl IntoIterator<Item = (String, Error)>) -> Self {
         let left = why.into_iter().map(|(of, why)| (of, Some(why)));
         Mender {
             thread: None,
@@ -53,7 +53,7 @@ impl Mender {
     }
 
     /// Copies of a step that are not made and are not known individually.
-    pub(crate) fn none(step: u64, why: Error) -> Self {
+    pub(crate) fn none(step: Step, why: Error) -> Self {
         Mender {
             none: Some(why),
             ..Self::unable(step, [])
@@ -105,7 +105,7 @@ impl Mender {
     }
 
     /// The step whose copies it makes.
-    pub(crate) fn step(&self) -> u64 {
+    pub(crate) fn step(&self) -> Step {
         self.step
     }
 

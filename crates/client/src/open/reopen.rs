@@ -6,7 +6,7 @@ use crate::collective::{Collective, agree, agree_min};
 use orcheck_engine::commit::undecided;
 use orcheck_engine::node::{Index, IndexShape, Kept, Layout, Outcome, POOL_IN_USE};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Error, Level, Result};
+use orcheck_format::{Error, Level, Result, Step};
 use orcheck_pool::{Gates, Pool};
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,15 +26,15 @@ pub(crate) struct Reopen {
     pub(crate) kept: Arc<Kept>,
     pub(crate) levels: Vec<Level>,
     /// Steps whose outcome can be queried.
-    pub(crate) history: Vec<u64>,
+    pub(crate) history: Vec<Step>,
     /// Those among them that are handed to the successor.
-    pub(crate) resubmitted: Vec<u64>,
+    pub(crate) resubmitted: Vec<Step>,
     /// Those among them that are lost.
-    pub(crate) lost: Vec<u64>,
+    pub(crate) lost: Vec<Step>,
     /// The commits that some node knows.
-    pub(crate) committed: Vec<(u64, Level)>,
+    pub(crate) committed: Vec<(Step, Level)>,
     /// The newest step that was committed at any level.
-    pub(crate) newest: Option<u64>,
+    pub(crate) newest: Option<Step>,
     /// The highest epoch that this run requested.
     pub(crate) counter: u64,
 }
@@ -51,7 +51,7 @@ impl Reopen {
         let index = Index::new(&self.pool, self.shape);
         let committed = [Level::Node, Level::Global].map(|level| index.committed_step(level));
         let newest = committed.into_iter().flatten().max();
-        let mut values = vec![newest.map_or(0, |step| -(step as i64) - 1)];
+        let mut values = vec![newest.map_or(0, |step| -(step.0 as i64) - 1)];
         for &step in &self.history {
             values.push(i64::from(self.kept.has(step)));
             for &level in &self.levels {
@@ -78,7 +78,7 @@ impl Reopen {
         };
         // Nobody continues before all have looked.
         agree_min(collective, same, &mut values)?;
-        self.newest = (-values[0] as u64).checked_sub(1);
+        self.newest = ((-values[0] as u64).checked_sub(1)).map(Step);
         let leads_node = layout.leads_node(collective.rank());
         if leads_node {
             self.pool.renew();
@@ -126,7 +126,7 @@ impl Reopen {
     }
 
     /// Publishes the outcome of `step` on this node's board.
-    fn publish(&self, index: &Index<'_>, step: u64) {
+    fn publish(&self, index: &Index<'_>, step: Step) {
         for &level in &self.levels {
             if self.committed.contains(&(step, level)) {
                 index.forget_loss(step, level);

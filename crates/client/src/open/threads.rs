@@ -9,7 +9,7 @@ use crate::open::mender::Mender;
 use orcheck_engine::commit::{ControlShared, Links};
 use orcheck_engine::host::Host;
 use orcheck_format::wire::{AgentMessage, Message};
-use orcheck_format::{Rank, Result};
+use orcheck_format::{Rank, Result, Step};
 use orcheck_io::poll::Waker;
 use orcheck_net::{Conn, Listener};
 use orcheck_placement::Placement;
@@ -35,7 +35,7 @@ pub(crate) struct Threads {
     pub idle: Option<Conn>,
     /// If the node's threads are in its agent: tells them that a snapshot is whole. It holds this
     /// rank's connection, whose end means that the rank is gone.
-    pub sealed: Option<Arc<dyn Fn(u64) + Send + Sync>>,
+    pub sealed: Option<Arc<dyn Fn(Step) + Send + Sync>>,
     /// On a node's lowest rank: the agent that has the node's threads.
     pub agent: Option<Agent>,
     shared: Arc<ControlShared>,

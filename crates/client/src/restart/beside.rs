@@ -22,7 +22,7 @@ use crate::open::forget;
 use crate::session::Session;
 use orcheck_format::disk::{BLOCK_BYTES, CommitRecord, ContainerHeader, FileName, MAX_NODES};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Error, JobName, Level, NodeId, Rank, Result};
+use orcheck_format::{Error, JobName, Level, NodeId, Rank, Result, Step};
 use orcheck_io::clock::moment;
 use orcheck_io::disk::{Dir, read_small};
 use orcheck_io::failpoints::Failpoints;
@@ -317,7 +317,7 @@ fn subdirectories(dir: &dyn Dir, wanted: impl Fn(&str) -> bool) -> Vec<String> {
 }
 
 /// The newest step with a container or commit record in a directory, or in one directly below it.
-fn newest_step(parent: &dyn Dir, name: &str) -> Option<u64> {
+fn newest_step(parent: &dyn Dir, name: &str) -> Option<Step> {
     let dir = parent.child(name, false).ok()?;
     let own = newest_file(dir.as_ref());
     let below = subdirectories(dir.as_ref(), |_| true);
@@ -327,7 +327,7 @@ fn newest_step(parent: &dyn Dir, name: &str) -> Option<u64> {
     below.chain(own).max()
 }
 
-fn newest_file(dir: &dyn Dir) -> Option<u64> {
+fn newest_file(dir: &dyn Dir) -> Option<Step> {
     let entries = dir.list().ok()?;
     let steps = entries
         .iter()

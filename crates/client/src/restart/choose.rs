@@ -15,7 +15,7 @@ use crate::collective::{agree, agree_min};
 use crate::session::{Past, Restarted, Session};
 use orcheck_engine::directory::choose::{decide, decision, listed};
 use orcheck_engine::restart::Candidate;
-use orcheck_format::{Decision, Error, Level, Rank, Result};
+use orcheck_format::{Decision, Error, Level, Rank, Result, Step};
 use orcheck_io::disk::Dir;
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ impl Session {
             return Err(Error::invalid("the ranks reject different steps")
                 .next("give all ranks the same step"));
         }
-        let candidate = self.checkpoint_of(step)?;
+        let candidate = self.checkpoint_of(Step(step))?;
         let mut dirs: Vec<Arc<dyn Dir>> = Vec::new();
         if self.rank == Rank(0) {
             dirs.extend(self.link.places.of_level(Level::Global));
@@ -62,7 +62,7 @@ impl Session {
 
     /// The checkpoint that the program means: the one that it found, restarted from or took, or
     /// else the one that would be found. Collective.
-    fn checkpoint_of(&mut self, step: u64) -> Result<Candidate> {
+    fn checkpoint_of(&mut self, step: Step) -> Result<Candidate> {
         if let Some((found, _)) = &self.resume.found
             && found.step == step
         {

@@ -6,7 +6,7 @@ use crate::open::Mender;
 use crate::session::Session;
 use orcheck_engine::replicas::mend;
 use orcheck_format::disk::CommitRecord;
-use orcheck_format::{Error, Result};
+use orcheck_format::{Error, Result, Step};
 use std::sync::Arc;
 
 impl Session {
@@ -53,7 +53,7 @@ impl Session {
 
     /// Notes that no copy of the step is made again: a warning, and an error of a close that has to
     /// wait for copies.
-    pub(crate) fn leave_unmended(&mut self, step: u64, error: Error) {
+    pub(crate) fn leave_unmended(&mut self, step: Step, error: Error) {
         if let Some(threads) = &mut self.link.threads {
             threads.mender = Some(Mender::none(step, error.clone()));
         }
@@ -61,12 +61,12 @@ impl Session {
     }
 }
 
-fn unmade(step: u64, error: &Error) -> String {
+fn unmade(step: Step, error: &Error) -> String {
     format!("a copy of step {step} could not be made again: {error}")
 }
 
 /// The warning that no copy is made again, and why.
-fn unmended(step: u64, error: Error) -> String {
+fn unmended(step: Step, error: Error) -> String {
     let told = error.what() != error.message();
     let error = error.at(format!(
         "copies of step {step} that were lost are not made again"

@@ -26,7 +26,7 @@ use orcheck_engine::directory::epoch::record_resumed;
 use orcheck_engine::replicas::{Others, OthersContext, ReplicaStore, files_of};
 use orcheck_engine::restart::{Candidate, NodeView, Offer, RankView, candidates, node_view};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Epoch, Error, ErrorKind, Level, Rank, Result, RunId};
+use orcheck_format::{Epoch, Error, ErrorKind, Level, Rank, Result, RunId, Step};
 use orcheck_io::disk::Dir;
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,10 +56,10 @@ impl Session {
     /// one was requested.
     pub fn find_step(&mut self, which: Which) -> Result<u64> {
         let found = self.look_for(which);
-        self.tell_of_restart(found)
+        self.tell_of_restart(found).map(u64::from)
     }
 
-    fn look_for(&mut self, which: Which) -> Result<u64> {
+    fn look_for(&mut self, which: Which) -> Result<Step> {
         self.require_no_failed_restart()?;
         if which != Which::Newest {
             self.agree_on(which)?;
@@ -249,15 +249,17 @@ impl Session {
 
     /// Whether some node holds a checkpoint newer than `listed`, because another node of that run
     /// was replaced. A checkpoint that was merely not committed everywhere does not count.
-    fn known_elsewhere(&mut self, own: &NodeView, listed: Option<u64>) -> Result<Option<String>> {
+    fn known_elsewhere(&mut self, own: &NodeView, listed: Option<Step>) -> Result<Option<String>> {
         // Steps and epochs begin at 0; adding one keeps 0 free for "none".
-        let rank_of = |step: Option<u64>| step.map_or(0, |step| (step as i64).saturating_add(1));
-        let mut newest = [-rank_of(own.newest.map(|newest| newest.step))];
+        let rank_of =
+            |number: Option<u64>| number.map_or(0, |number| (number as i64).saturating_add(1));
+        let rank_of_step = |step: Option<Step>| rank_of(step.map(u64::from));
+        let mut newest = [-rank_of_step(own.newest.map(|newest| newest.step))];
         agree_min(self.collective.as_mut(), Ok(()), &mut newest)?;
-        if -newest[0] <= rank_of(listed) {
+        if -newest[0] <= rank_of_step(listed) {
             return Ok(None);
         }
-        let step = (-newest[0] - 1) as u64;
+        let step = Step((-newest[0] - 1) as u64);
         let mine = own.newest.filter(|newest| newest.step == step);
         let mut epoch = [-rank_of(mine.map(|mine| mine.epoch.counter))];
         agree_min(self.collective.as_mut(), Ok(()), &mut epoch)?;
@@ -303,7 +305,7 @@ impl Session {
 
     /// Opens the next candidate on all ranks, skipping those that a rank cannot open. `damaged` is
     /// the error of the previous one.
-    fn open_next(&mut self, mut damaged: Option<Error>) -> Result<u64> {
+    fn open_next(&mut self, mut damaged: Option<Error>) -> Result<Step> {
         self.resume.found = None;
         while !self.resume.left.is_empty() {
             let candidate = self.resume.left.remove(0);
@@ -376,7 +378,7 @@ impl Session {
     pub(crate) fn not_stored(&self, name: &str) -> Error {
         let (step, there) = match &self.resume.found {
             Some((found, view)) => (found.step, view.region_names().join(", ")),
-            None => (0, String::new()),
+            None => (Step(0), String::new()),
         };
         Error::not_found(format!(
             "region '{name}' is not in the checkpoint of step {step}; it has: {there}"
@@ -396,7 +398,7 @@ impl Session {
     /// As there; Invalid for an older step that does not fit, which is the found one from then on.
     pub fn restart(&mut self) -> Result<u64> {
         match self.try_restart()? {
-            Restarted::Step(step) => Ok(step),
+            Restarted::Step(step) => Ok(step.0),
             Restarted::Again(step) => Err(Error::invalid(format!(
                 "newer checkpoints are damaged, and step {step} does not fit the regions that are protected"
             ))
@@ -468,7 +470,7 @@ impl Session {
     }
 
     /// The regions hold the found checkpoint: the run continues from it.
-    fn finish_restart(&mut self) -> Result<u64> {
+    fn finish_restart(&mut self) -> Result<Step> {
         let Some((candidate, mut view)) = self.resume.found.take() else {
             return Err(Error::internal("the restored checkpoint vanished"));
         };
@@ -588,7 +590,7 @@ impl Session {
                     self.resume
                         .found
                         .as_ref()
-                        .map_or(0, |(candidate, _)| candidate.step)
+                        .map_or(Step(0), |(candidate, _)| candidate.step)
                 ))
                 .next("call restart, or set start = 'fresh' to begin from nothing"));
                 return agree(self.collective.as_mut(), local);
@@ -613,7 +615,7 @@ impl Session {
 
     /// In the epoch that follows another one of the same run, continues from `newest`, which was
     /// committed there. Collective.
-    pub(crate) fn continue_from(&mut self, newest: Option<(u64, Epoch)>) -> Result<()> {
+    pub(crate) fn continue_from(&mut self, newest: Option<(Step, Epoch)>) -> Result<()> {
         if self.resume.state != Past::Settled && self.progress.last_taken.is_none() {
             return Ok(());
         }
@@ -624,7 +626,7 @@ impl Session {
         self.settle()
     }
 
-    pub(crate) fn decide(&mut self, from: Option<(u64, Epoch)>) {
+    pub(crate) fn decide(&mut self, from: Option<(Step, Epoch)>) {
         self.resume.from = from;
         self.resume.state = Past::Decided;
     }
@@ -676,7 +678,7 @@ impl Session {
 fn encode(list: &[Candidate]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(list.len() * CANDIDATE_BYTES);
     for Candidate { step, epoch } in list {
-        bytes.extend_from_slice(&step.to_le_bytes());
+        bytes.extend_from_slice(&step.0.to_le_bytes());
         bytes.extend_from_slice(&epoch.counter.to_le_bytes());
         bytes.extend_from_slice(&epoch.run.0);
     }
@@ -695,7 +697,7 @@ fn decode(bytes: &[u8]) -> Vec<Candidate> {
                 run: RunId(run),
             };
             Candidate {
-                step: number(&one[..8]),
+                step: Step(number(&one[..8])),
                 epoch,
             }
         })

@@ -4,7 +4,7 @@
 //! Not here: looking for it (`restart/resume.rs`).
 
 use orcheck_engine::restart::{Candidate, RankView};
-use orcheck_format::{Detail, Epoch, Error};
+use orcheck_format::{Detail, Epoch, Error, Step};
 use std::fmt;
 
 /// Next step if a directory was not given whose name was truncated in a message.
@@ -16,13 +16,13 @@ pub enum Which {
     /// The newest.
     Newest,
     /// The one of this step.
-    Exactly(u64),
+    Exactly(Step),
     /// The newest of those older than this step.
-    OlderThan(u64),
+    OlderThan(Step),
 }
 
 impl Which {
-    pub(crate) fn allows(self, step: u64) -> bool {
+    pub(crate) fn allows(self, step: Step) -> bool {
         match self {
             Self::Newest => true,
             Self::Exactly(wanted) => step == wanted,
@@ -34,8 +34,8 @@ impl Which {
     pub(crate) fn words(self) -> (i64, u64) {
         match self {
             Self::Newest => (0, 0),
-            Self::Exactly(step) => (1, step),
-            Self::OlderThan(step) => (2, step),
+            Self::Exactly(step) => (1, step.0),
+            Self::OlderThan(step) => (2, step.0),
         }
     }
 }
@@ -54,10 +54,10 @@ impl fmt::Display for Which {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Restarted {
     /// The regions hold this step.
-    Step(u64),
+    Step(Step),
     /// Newer checkpoints are damaged. This older step is now the found one, and does not fit the
     /// protected regions: ask what it stores, protect that, and restart again.
-    Again(u64),
+    Again(Step),
 }
 
 /// What is known of the job's past.
@@ -92,7 +92,7 @@ pub(crate) struct Resume {
     /// Checkpoints that are superseded according to this node's own directory.
     pub(crate) fenced: Vec<Candidate>,
     /// What this run resumed from, not yet recorded.
-    pub(crate) from: Option<(u64, Epoch)>,
+    pub(crate) from: Option<(Step, Epoch)>,
 }
 
 impl Resume {

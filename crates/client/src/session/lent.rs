@@ -2,13 +2,15 @@
 //!
 //! Not here: lending (`checkpoint/lend.rs`).
 
+use orcheck_format::Step;
+
 /// The checkpoint for which a region is lent.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Lent {
     /// For the next checkpoint.
     Announced,
     /// Being copied by this rank's CP-thread.
-    Streamed(u64),
+    Streamed(Step),
     /// Being written in place in the pool.
-    Borrowed(u64),
+    Borrowed(Step),
 }

@@ -27,7 +27,7 @@
 //! Not here: who decides what is lost (the engine's `protocol.rs`), the board (`index.rs`), the C
 //! callback (crate `capi`).
 
-use orcheck_format::{Error, ErrorKind, Level, Result};
+use orcheck_format::{Error, ErrorKind, Level, Result, Step};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Number of checkpoints whose outcome can be waited for.
@@ -50,7 +50,7 @@ pub struct Event {
     /// The outcome.
     pub kind: EventKind,
     /// The step.
-    pub step: u64,
+    pub step: Step,
     /// The level.
     pub level: Level,
     /// Why it is lost, in the text of the warning. `None` for a safe step.
@@ -108,10 +108,10 @@ pub(crate) fn level_number(level: Level) -> usize {
 pub(crate) struct Outcomes {
     /// News of the board as of the last look.
     pub(crate) seen: Option<u64>,
-    pub(crate) open: BTreeSet<(u64, Level)>,
+    pub(crate) open: BTreeSet<(Step, Level)>,
     /// Losses that were reported, with their causes: as far back as the successor of an agent may
     /// flush a step again.
-    pub(crate) reported: BTreeMap<(u64, Level), ErrorKind>,
+    pub(crate) reported: BTreeMap<(Step, Level), ErrorKind>,
     pub(crate) lost: LostSteps,
     pub(crate) watcher: Option<Watcher>,
     /// Losses that the next checkpoint returns.
@@ -123,30 +123,30 @@ pub(crate) struct Outcomes {
 }
 
 /// A step, and the number of the level at which it is lost.
-pub(crate) type Loss = (u64, usize);
+pub(crate) type Loss = (Step, usize);
 
 impl Outcomes {
     /// Notes that a checkpoint of `step` was taken.
-    pub(crate) fn took(&mut self, step: u64, levels: &[Level]) {
+    pub(crate) fn took(&mut self, step: Step, levels: &[Level]) {
         self.open.extend(levels.iter().map(|&level| (step, level)));
         self.seen = None;
     }
 
     /// Steps whose outcome at this level is not seen yet, oldest first.
-    pub(crate) fn open_at(&self, level: Level) -> impl Iterator<Item = u64> + Clone {
+    pub(crate) fn open_at(&self, level: Level) -> impl Iterator<Item = Step> + Clone {
         let open = self.open.iter().filter(move |(_, at)| *at == level);
         open.map(|&(step, _)| step)
     }
 
     /// Outcomes that are not seen yet, oldest first.
-    pub(crate) fn open(&self) -> Vec<(u64, Level)> {
+    pub(crate) fn open(&self) -> Vec<(Step, Level)> {
         self.open.iter().copied().collect()
     }
 
     /// Takes back the loss of a step that is, or is being made, safe after all: it is reported
     /// again. Returns whether it was reported.
     // Breaks if: it is left out; a step from which the next run restarts counts as lost.
-    pub(crate) fn take_back(&mut self, step: u64, level: Level) -> bool {
+    pub(crate) fn take_back(&mut self, step: Step, level: Level) -> bool {
         let Some(cause) = self.reported.remove(&(step, level)) else {
             return false;
         };
@@ -172,7 +172,7 @@ impl Outcomes {
         -i64::from(self.fence.is_some() || !self.owed.is_empty())
     }
 
-    pub(crate) fn owe(&mut self, step: u64, level: Level, error: &Error) {
+    pub(crate) fn owe(&mut self, step: Step, level: Level, error: &Error) {
         let loss = (step, level_number(level));
         if error.kind() == ErrorKind::Fenced {
             // Breaks if: a later loss replaces the fence, after which nothing is ever safe again.

@@ -16,7 +16,7 @@
 
 use orcheck_engine::capture::Staging;
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Error, Result};
+use orcheck_format::{Error, Result, Step};
 use orcheck_io::machine::thread::{never_preempt, spawn};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Sender, channel};
@@ -38,7 +38,7 @@ pub struct Stager {
 }
 
 struct Work {
-    step: u64,
+    step: Step,
     staging: Staging,
     what: What,
 }
@@ -53,7 +53,7 @@ enum What {
 #[derive(Default)]
 struct State {
     /// The last few steps that finished, with their errors if any.
-    finished: Mutex<BTreeMap<u64, Option<Error>>>,
+    finished: Mutex<BTreeMap<Step, Option<Error>>>,
     changed: Condvar,
 }
 
@@ -101,7 +101,7 @@ impl Stager {
     ///
     /// # Errors
     /// Internal if the thread is gone.
-    pub fn hand_over(&self, step: u64, staging: Staging, holdup: Holdup) -> Result<()> {
+    pub fn hand_over(&self, step: Step, staging: Staging, holdup: Holdup) -> Result<()> {
         self.send(Work {
             step,
             staging,
@@ -113,7 +113,7 @@ impl Stager {
     ///
     /// # Errors
     /// Internal if the thread is gone.
-    pub fn give_up(&self, step: u64, staging: Staging, why: Error) -> Result<()> {
+    pub fn give_up(&self, step: Step, staging: Staging, why: Error) -> Result<()> {
         self.send(Work {
             step,
             staging,
@@ -135,7 +135,7 @@ impl Stager {
     ///
     /// # Errors
     /// Why it was given up.
-    pub fn wait(&self, step: u64, timeout: Duration) -> Result<bool> {
+    pub fn wait(&self, step: Step, timeout: Duration) -> Result<bool> {
         let finished = lock(&self.state.finished);
         let (finished, _) = self
             .state

@@ -26,7 +26,7 @@ use crate::trigger::{Request, Trigger};
 use orcheck_engine::capture::{Baseline, Captured};
 use orcheck_engine::node::{Index, Kept, Outcome};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Dtype, Epoch, Error, JobName, Level, Rank, Result, WriterId};
+use orcheck_format::{Dtype, Epoch, Error, JobName, Level, Rank, Result, Step, WriterId};
 use orcheck_io::memory::Span;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -65,7 +65,7 @@ pub(crate) struct Memory {
     pub(crate) mapper: Mapper,
     pub(crate) stager: Option<Arc<Stager>>,
     /// The last step that `stager` was handed, until it is known to have sent it.
-    pub(crate) handed_over: Option<u64>,
+    pub(crate) handed_over: Option<Step>,
     /// Snapshots of this rank in the pool, for the successor of an agent.
     pub(crate) kept: Arc<Kept>,
 }
@@ -74,12 +74,12 @@ pub(crate) struct Memory {
 #[derive(Default)]
 pub(crate) struct Progress {
     /// The last step that was restarted from or taken; the next one must be larger.
-    pub(crate) last_step: Option<u64>,
-    pub(crate) last_taken: Option<u64>,
+    pub(crate) last_step: Option<Step>,
+    pub(crate) last_taken: Option<Step>,
     /// Steps taken whose snapshots may still be in the pool.
-    pub(crate) taken: BTreeSet<u64>,
+    pub(crate) taken: BTreeSet<Step>,
     /// The last steps taken, whatever their outcome.
-    pub(crate) history: BTreeSet<u64>,
+    pub(crate) history: BTreeSet<Step>,
     /// The sequence number of the next checkpoint.
     pub(crate) turn: u64,
     pub(crate) stats: Stats,
@@ -251,7 +251,7 @@ impl Session {
         self.poll_measured_checkpoint();
         self.poll_outcomes();
         self.warn_untriggered();
-        let due = self.trigger.due(self.collective.as_mut(), step)?;
+        let due = self.trigger.due(self.collective.as_mut(), Step(step))?;
         if self.local == 0
             && let Some(kept) = self.trigger.kept()
         {
@@ -371,6 +371,7 @@ impl Session {
     /// never took.
     pub fn waiter(&self, step: u64, level: Level) -> Result<Waiter> {
         let enough = self.levels_that_cover(level)?;
+        let step = Step(step);
         self.check_taken(step, enough[0])?;
         Ok(self.waiter_for(step, enough))
     }
@@ -392,7 +393,7 @@ impl Session {
     }
 
     /// The same for one of `levels`, without checking the step.
-    pub(crate) fn waiter_for(&self, step: u64, levels: Vec<Level>) -> Waiter {
+    pub(crate) fn waiter_for(&self, step: Step, levels: Vec<Level>) -> Waiter {
         Waiter {
             step,
             levels,
@@ -403,7 +404,7 @@ impl Session {
     }
 
     /// Checks that this session took a checkpoint of `step`, as far as it still knows.
-    fn check_taken(&self, step: u64, level: Level) -> Result<()> {
+    fn check_taken(&self, step: Step, level: Level) -> Result<()> {
         if self.progress.history.contains(&step) || off(Switch::NeverComes) {
             return Ok(());
         }
@@ -448,8 +449,8 @@ impl Session {
             flushed_bytes,
             file_bytes,
             interval_s: self.trigger.kept().map_or(0.0, |kept| kept.interval_s),
-            committed_node_step: index.committed_step(Level::Node).unwrap_or(0),
-            committed_global_step: index.committed_step(Level::Global).unwrap_or(0),
+            committed_node_step: index.committed_step(Level::Node).unwrap_or_default(),
+            committed_global_step: index.committed_step(Level::Global).unwrap_or_default(),
             flush_cpu_s: index.flush_cpu_ns(self.local) as f64 / 1e9,
             captured: (self.memory.baseline.as_ref())
                 .map_or_else(Captured::default, |b| b.captured()),

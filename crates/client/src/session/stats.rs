@@ -2,12 +2,13 @@
 
 use crate::session::outcomes::LostSteps;
 use orcheck_engine::capture::Captured;
+use orcheck_format::Step;
 
 /// Figures of the last checkpoint on this rank.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Stats {
     /// Its step.
-    pub step: u64,
+    pub step: Step,
     /// Time inside `checkpoint`, seconds.
     pub blocked_s: f64,
     /// Of these: copying.
@@ -21,9 +22,9 @@ pub struct Stats {
     /// Of these: in use when the checkpoint returned.
     pub pool_used_bytes: u64,
     /// Newest step committed at level `node` in this session; 0 if none.
-    pub committed_node_step: u64,
+    pub committed_node_step: Step,
     /// Newest step committed at level `global` in this session; 0 if none.
-    pub committed_global_step: u64,
+    pub committed_global_step: Step,
     /// Processor time of the CP-thread that flushes this rank, since the session opened, seconds.
     /// Kernel threads do not count, although some file systems use them to begin a write without
     /// waiting.

@@ -11,7 +11,7 @@
 use crate::session::outcomes::with_next_step;
 use orcheck_engine::commit::ControlShared;
 use orcheck_engine::node::{Index, Outcome, Patience};
-use orcheck_format::{Error, Level, Result};
+use orcheck_format::{Error, Level, Result, Step};
 use orcheck_io::clock::Clock;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -22,7 +22,7 @@ const SLICE: Duration = Duration::from_millis(200);
 
 /// Waits for one step; see [`crate::session::state::Session::waiter`].
 pub struct Waiter {
-    pub(crate) step: u64,
+    pub(crate) step: Step,
     /// Any one of them is enough.
     pub(crate) levels: Vec<Level>,
     pub(crate) patience: Patience,

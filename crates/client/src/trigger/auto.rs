@@ -16,6 +16,7 @@
 //! Not here: when a checkpoint is due (`triggers.rs`), the rule itself
 //! (`orcheck_interval::single`).
 
+use orcheck_format::Step;
 use orcheck_interval::Single;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -54,7 +55,7 @@ pub struct Kept {
 
 #[derive(Debug, Clone, Copy)]
 struct Flushing {
-    step: u64,
+    step: Step,
     returned: Duration,
     cpu_ns: u64,
 }
@@ -78,7 +79,7 @@ impl Auto {
 
     /// Notes that a checkpoint of `step` returned after `blocked_s`; `cpu_ns`: processor time of
     /// flushes until now.
-    pub fn taken(&mut self, step: u64, blocked_s: f64, now: Duration, cpu_ns: u64) {
+    pub fn taken(&mut self, step: Step, blocked_s: f64, now: Duration, cpu_ns: u64) {
         self.blocked_s.push(blocked_s);
         self.flushing = Some(Flushing {
             step,
@@ -89,7 +90,7 @@ impl Auto {
 
     /// The step whose flush is being measured.
     #[must_use]
-    pub fn awaited(&self) -> Option<u64> {
+    pub fn awaited(&self) -> Option<Step> {
         self.flushing.map(|flushing| flushing.step)
     }
 

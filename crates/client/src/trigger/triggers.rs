@@ -19,8 +19,8 @@ use crate::options::Options;
 use crate::trigger::auto::Auto;
 pub use crate::trigger::auto::Kept;
 use orcheck_engine::node::HaltRequest;
-use orcheck_format::Result;
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Result, Step};
 use orcheck_io::clock::Clock;
 use orcheck_io::machine::install_signal;
 use std::collections::BTreeMap;
@@ -121,7 +121,7 @@ pub struct Trigger {
     every_steps: u64,
     /// The step from which multiples of `every_steps` are counted: that of the last checkpoint, the
     /// one restarted from, or the one at which the program began to ask.
-    counted_from: Option<u64>,
+    counted_from: Option<Step>,
     /// Whether somebody chose a trigger other than requests.
     chosen: bool,
     every: Option<Duration>,
@@ -138,7 +138,7 @@ pub struct Trigger {
     stride: i64,
     calls: i64,
     /// The step of the last question.
-    asked_at: u64,
+    asked_at: Step,
     last_call: Option<Duration>,
     step_time_s: f64,
     cost_s: f64,
@@ -197,7 +197,7 @@ impl Trigger {
             clock,
             stride: 1,
             calls: 0,
-            asked_at: 0,
+            asked_at: Step(0),
             last_call: None,
             step_time_s: 0.0,
             cost_s: 0.0,
@@ -265,7 +265,7 @@ impl Trigger {
     ///
     /// # Errors
     /// The error of the collective.
-    pub fn due(&mut self, collective: &mut dyn Collective, step: u64) -> Result<bool> {
+    pub fn due(&mut self, collective: &mut dyn Collective, step: Step) -> Result<bool> {
         let by_steps = self.by_steps(step);
         self.asked_at = step;
         self.answered = false;
@@ -325,22 +325,22 @@ impl Trigger {
     }
 
     /// Whether a multiple of `every_steps` was reached or passed.
-    fn by_steps(&mut self, step: u64) -> bool {
+    fn by_steps(&mut self, step: Step) -> bool {
         let every = self.every_steps;
-        if every == 0 || step == 0 {
+        if every == 0 || step == Step(0) {
             return false;
         }
         if off(Switch::PassedMultiple) {
-            return step.is_multiple_of(every);
+            return step.0.is_multiple_of(every);
         }
         // A program may begin at any step.
-        let from = *self.counted_from.get_or_insert(step - 1);
-        step / every > from / every
+        let from = *self.counted_from.get_or_insert(Step(step.0 - 1));
+        step.0 / every > from.0 / every
     }
 
     /// Notes that the program continues from this step, which needs no checkpoint; `None`: where it
     /// begins is open again.
-    pub fn count_from(&mut self, step: Option<u64>) {
+    pub fn count_from(&mut self, step: Option<Step>) {
         self.counted_from = step;
     }
 
@@ -403,7 +403,7 @@ impl Trigger {
 
     /// Notes that a checkpoint of `step` was taken and blocked the program this long;
     /// `flush_cpu_ns`: processor time of flushes until now.
-    pub fn taken(&mut self, step: u64, blocked_s: f64, flush_cpu_ns: u64) {
+    pub fn taken(&mut self, step: Step, blocked_s: f64, flush_cpu_ns: u64) {
         self.last_checkpoint = self.clock.now();
         self.counted_from = Some(step);
         self.halt_after = self.halt_after.map(|left| left.saturating_sub(1));
@@ -417,7 +417,7 @@ impl Trigger {
 
     /// The step that the triggers measure until it is safe.
     #[must_use]
-    pub fn awaited(&self) -> Option<u64> {
+    pub fn awaited(&self) -> Option<Step> {
         self.auto.as_ref().and_then(Auto::awaited)
     }
 

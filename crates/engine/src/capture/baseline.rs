@@ -33,6 +33,7 @@
 use crate::capture::home::{Fate, Home};
 use crate::capture::pages::{Copied, Pages, Wanted};
 use crate::capture::stream::{Piece, Segment};
+use orcheck_format::Step;
 use orcheck_format::disk::{Extent, FileName};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::failpoints::Failpoints;
@@ -70,7 +71,7 @@ pub enum Full {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Captured {
     /// Its step.
-    pub step: u64,
+    pub step: Step,
     /// Bytes of regions that it stored.
     pub stored_bytes: u64,
     /// Bytes of regions that it refers to in older snapshots.
@@ -109,9 +110,9 @@ struct State {
     /// Whether `regions` holds the findings of the last snapshot.
     known: bool,
     /// The step whose snapshot has the baseline at present.
-    out: Option<u64>,
+    out: Option<Step>,
     /// Steps since the last full capture that are not decided yet.
-    undecided: BTreeSet<u64>,
+    undecided: BTreeSet<Step>,
     generation: Option<u64>,
     mostly_changed: bool,
     /// Regions that are not tracked, each for this many more checkpoints.
@@ -125,7 +126,7 @@ struct State {
 /// What the caller knows at the beginning of a snapshot.
 pub struct Beginning<'a> {
     /// Its step.
-    pub step: u64,
+    pub step: Step,
     /// The number of earlier checkpoints of the session; the same on all ranks.
     pub turn: u64,
     /// The configured chain.
@@ -135,7 +136,7 @@ pub struct Beginning<'a> {
     /// Its own container.
     pub container: FileName,
     /// The fate of a step, and whether a loss makes its directories suspect.
-    pub fate: &'a dyn Fn(u64) -> (Fate, bool),
+    pub fate: &'a dyn Fn(Step) -> (Fate, bool),
 }
 
 impl Baseline {
@@ -212,7 +213,7 @@ impl Baseline {
         if full.is_some() {
             state.undecided.clear();
         } else {
-            let fate = |step: &u64| (beginning.fate)(*step).0;
+            let fate = |step: &Step| (beginning.fate)(*step).0;
             state.undecided.retain(|step| fate(step) == Fate::Pending);
         }
         state.undecided.insert(beginning.step);
@@ -239,10 +240,10 @@ impl Baseline {
             })
             .collect();
         let homes = held.iter().flatten().flat_map(RegionBaseline::homes);
-        let homes: BTreeSet<u64> = homes.collect();
+        let homes: BTreeSet<Step> = homes.collect();
         // 2. Homes only move forward.
         debug_assert!(homes.range(beginning.step..).next().is_none());
-        let home = |&step: &u64| {
+        let home = |&step: &Step| {
             let container = beginning.container.at_step(step).to_string();
             (step, ((beginning.fate)(step).0, container))
         };
@@ -316,7 +317,7 @@ fn note(notes: &mut Vec<String>, text: String) {
 }
 
 impl RegionBaseline {
-    fn homes(&self) -> BTreeSet<u64> {
+    fn homes(&self) -> BTreeSet<Step> {
         match self {
             RegionBaseline::Compared(units) => units.iter().map(|unit| unit.home.step).collect(),
             RegionBaseline::Paged(pages) => pages.homes().clone(),
@@ -327,11 +328,11 @@ impl RegionBaseline {
 /// A snapshot that is being taken against the baseline.
 pub struct Capture {
     baseline: Arc<Baseline>,
-    step: u64,
+    step: Step,
     full: Option<Full>,
     /// The steps that stored some of the bytes before: their fates, and this writer's container of
     /// each.
-    homes: BTreeMap<u64, (Fate, String)>,
+    homes: BTreeMap<Step, (Fate, String)>,
     names: Vec<String>,
     held: Vec<Option<RegionBaseline>>,
     next: Vec<Vec<Unit>>,
@@ -340,7 +341,7 @@ pub struct Capture {
 }
 
 impl Capture {
-    fn fate(&self, step: u64) -> Fate {
+    fn fate(&self, step: Step) -> Fate {
         if off(Switch::HomeCommitted) {
             return Fate::Committed;
         }
@@ -496,8 +497,8 @@ impl Capture {
 
     /// The older steps that must be kept as long as this snapshot, ascending.
     #[must_use]
-    pub fn refers_to(&self) -> Vec<u64> {
-        let mut homes: BTreeSet<u64> = self
+    pub fn refers_to(&self) -> Vec<Step> {
+        let mut homes: BTreeSet<Step> = self
             .next
             .iter()
             .flatten()

@@ -2,11 +2,13 @@
 //!
 //! Not here: when a later snapshot refers to a home (`baseline.rs`, `pages.rs`).
 
+use orcheck_format::Step;
+
 /// Where bytes were stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Home {
     /// The step whose snapshot stored them.
-    pub step: u64,
+    pub step: Step,
     /// Offset in its stream.
     pub stream_at_bytes: u64,
 }

@@ -24,7 +24,7 @@
 
 use crate::capture::home::{Fate, Home};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{CrcShift, Error, Result, crc64_combine};
+use orcheck_format::{CrcShift, Error, Result, Step, crc64_combine};
 use orcheck_io::failpoints::Failpoints;
 use orcheck_io::memory::Span;
 use orcheck_pool::{Tracker, page_bytes};
@@ -61,7 +61,7 @@ pub struct Pages {
     groups: Vec<Option<u64>>,
     count: usize,
     /// Steps that stored some of the region.
-    homes: BTreeSet<u64>,
+    homes: BTreeSet<Step>,
     /// Number of extents in the last capture.
     extents: usize,
     whole_in_a_row: u32,
@@ -158,7 +158,7 @@ impl Pages {
 
     /// Steps that stored some of the region.
     #[must_use]
-    pub fn homes(&self) -> &BTreeSet<u64> {
+    pub fn homes(&self) -> &BTreeSet<Step> {
         &self.homes
     }
 
@@ -189,7 +189,7 @@ impl Pages {
         &mut self,
         full: bool,
         most_extents: usize,
-        fate: &dyn Fn(u64) -> Fate,
+        fate: &dyn Fn(Step) -> Fate,
     ) -> std::result::Result<Wanted, (Wanted, Error)> {
         let everything = |rests| Wanted {
             runs: vec![(0, self.count)],
@@ -240,10 +240,10 @@ impl Pages {
     }
 
     /// `runs`, and all pages whose home is not committed.
-    fn with_uncommitted(&self, runs: &Runs, fate: &dyn Fn(u64) -> Fate) -> Runs {
+    fn with_uncommitted(&self, runs: &Runs, fate: &dyn Fn(Step) -> Fate) -> Runs {
         let mut all = Runs::default();
         let mut written = runs.runs.iter().peekable();
-        let mut last = (u64::MAX, false);
+        let mut last = (Step(u64::MAX), false);
         for (number, page) in self.table.iter().enumerate() {
             if last.0 != page.home.step {
                 last = (page.home.step, fate(page.home.step) != Fate::Committed);
@@ -262,7 +262,7 @@ impl Pages {
 
     /// Whether a copied page is unchanged and can be referred to.
     #[must_use]
-    pub fn is_stored(&self, page: usize, crc: u64, fate: &dyn Fn(u64) -> Fate) -> bool {
+    pub fn is_stored(&self, page: usize, crc: u64, fate: &dyn Fn(Step) -> Fate) -> bool {
         // Breaks if: a whole capture leaves out unchanged pages; it would not be a fresh base.
         !self.whole
             && self
@@ -275,10 +275,10 @@ impl Pages {
     /// which the region consists, each of at most `cut_bytes`.
     pub fn enter(
         &mut self,
-        step: u64,
+        step: Step,
         copied: &[Copied],
         cut_bytes: u64,
-        fate: &dyn Fn(u64) -> Fate,
+        fate: &dyn Fn(Step) -> Fate,
     ) -> Entered {
         let unknown = self.table.is_empty();
         if unknown {
@@ -312,7 +312,7 @@ impl Pages {
         }
     }
 
-    fn runs(&mut self, step: u64, copied: &[Copied], cut_bytes: u64) -> Vec<Run> {
+    fn runs(&mut self, step: Step, copied: &[Copied], cut_bytes: u64) -> Vec<Run> {
         self.sum_up(copied);
         let mut stored = copied
             .iter()

@@ -35,7 +35,7 @@ use crate::capture::stream::{Piece, Plan};
 use crate::node::Descriptor;
 use orcheck_format::disk::{BLOCK_BYTES, Extent, RankRecord, RegionRecord, encode_rank_record};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Error, Result, crc64};
+use orcheck_format::{Error, Result, Step, crc64};
 use orcheck_io::machine::thread::spawn_scoped;
 use orcheck_io::memory::{Span, crc_span};
 use orcheck_pool::{Chunk, Gate, Pool, page_bytes};
@@ -63,7 +63,7 @@ pub enum Source {
 /// A snapshot on its way into the pool.
 pub struct Staging {
     context: StageContext,
-    step: u64,
+    step: Step,
     plan: Plan,
     regions: Vec<RegionRecord>,
     sources: Vec<Source>,
@@ -115,7 +115,7 @@ impl Staging {
     #[must_use]
     pub fn new(
         context: StageContext,
-        step: u64,
+        step: Step,
         plan: Plan,
         parts: (Vec<RegionRecord>, Vec<Source>),
         (slot, pipelined): (Option<Gate>, bool),

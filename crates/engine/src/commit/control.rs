@@ -28,7 +28,7 @@ use crate::directory::prune::{KeepRule, Referred, prune};
 use crate::node::{HaltRequest, Index, IndexShape, Outcome};
 use orcheck_format::disk::{CommitRecord, FileName};
 use orcheck_format::wire::Message;
-use orcheck_format::{Error, Level, NodeId, Rank, Result, TargetId, WriterId};
+use orcheck_format::{Error, Level, NodeId, Rank, Result, Step, TargetId, WriterId};
 use orcheck_io::clock::Clock;
 use orcheck_io::disk::Dir;
 use orcheck_io::failpoints::Failpoints;
@@ -64,7 +64,7 @@ pub struct ControlShared {
     /// has merely closed.
     pub closing: AtomicBool,
     /// The checkpoint this run resumed from (step, epoch counter), once known.
-    pub resumed: Mutex<Option<(u64, u64)>>,
+    pub resumed: Mutex<Option<(Step, u64)>>,
     /// Notes for the user, oldest first; bounded.
     pub notes: Mutex<Vec<String>>,
     /// Number of notes so far.
@@ -161,7 +161,7 @@ pub struct Control {
     relay: Option<Relay>,
     work: VecDeque<Work>,
     /// The newest steps of this run that are committed at each level.
-    committed: BTreeMap<Level, BTreeSet<u64>>,
+    committed: BTreeMap<Level, BTreeSet<Step>>,
     referred: BTreeMap<Level, Referred>,
     inactive: BTreeSet<TargetId>,
     halt: Watch,
@@ -555,7 +555,7 @@ impl Control {
     }
 
     /// Counts a commit, and prunes the level.
-    fn after_commit(&mut self, step: u64, level: Level) {
+    fn after_commit(&mut self, step: Step, level: Level) {
         let dirs = match level {
             Level::Process => return,
             Level::Global if self.lead.is_none() => return,

@@ -47,7 +47,7 @@ pub use lead::{JobFacts, LeadAction, LeadEvent, LeadState};
 pub use node::{NodeAction, NodeEvent, NodeState};
 
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Detail, Error, Level};
+use orcheck_format::{Detail, Error, Level, Step};
 use std::collections::BTreeSet;
 
 /// Beginning of the cause of a loss that was decided when a commit record might already have been
@@ -70,7 +70,7 @@ pub fn undecided(error: Error) -> Error {
 const REMEMBERED: usize = 4096;
 
 /// Remembers a decision; returns false if it was known, or is so old that it counts as known.
-fn remember(decided: &mut BTreeSet<(u64, Level)>, key: (u64, Level)) -> bool {
+fn remember(decided: &mut BTreeSet<(Step, Level)>, key: (Step, Level)) -> bool {
     if decided.len() >= REMEMBERED && decided.first().is_some_and(|first| key < *first) {
         return false;
     }

@@ -41,7 +41,7 @@
 use orcheck_format::disk::ContainerRef;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::Message;
-use orcheck_format::{Error, Level, NodeId, Result, TargetId};
+use orcheck_format::{Error, Level, NodeId, Result, Step, TargetId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -216,10 +216,10 @@ type Loss = (Option<TargetId>, i32);
 pub struct Relay {
     tree: Tree,
     node: NodeId,
-    collected: BTreeMap<(u64, Level, Phase), Collected>,
+    collected: BTreeMap<(Step, Level, Phase), Collected>,
     /// Losses of each checkpoint that were forwarded.
-    lost: BTreeMap<(u64, Level), BTreeSet<Loss>>,
-    decided: BTreeSet<(u64, Level)>,
+    lost: BTreeMap<(Step, Level), BTreeSet<Loss>>,
+    decided: BTreeSet<(Step, Level)>,
     /// A node below has left, failed or gone.
     at_once: bool,
 }
@@ -277,7 +277,7 @@ impl Relay {
             RelayEvent::Gone(node, error) => {
                 let error = error.at(format!("the connection to node {node}"));
                 let message = Message::NotDurable {
-                    step: 0,
+                    step: Step(0),
                     level: None,
                     server: None,
                     kind: error.kind(),
@@ -303,14 +303,14 @@ impl Relay {
         }
     }
 
-    fn forget(&mut self, step: u64, level: Level) {
+    fn forget(&mut self, step: Step, level: Level) {
         for phase in [Phase::Vote, Phase::Recorded] {
             self.collected.remove(&(step, level, phase));
         }
     }
 
     /// Whether nothing more needs to be known about a checkpoint.
-    fn is_over(&self, step: u64, level: Level) -> bool {
+    fn is_over(&self, step: Step, level: Level) -> bool {
         self.decided.contains(&(step, level)) || self.lost.contains_key(&(step, level))
     }
 
@@ -365,7 +365,7 @@ impl Relay {
 
     fn hold(
         &mut self,
-        key: (u64, Level, Phase),
+        key: (Step, Level, Phase),
         by: &[(NodeId, u32)],
         containers: Vec<ContainerRef>,
     ) -> Vec<RelayAction> {
@@ -391,7 +391,7 @@ impl Relay {
     }
 
     /// Forwards what is held.
-    fn release(&mut self, key: (u64, Level, Phase)) -> Option<RelayAction> {
+    fn release(&mut self, key: (Step, Level, Phase)) -> Option<RelayAction> {
         let (step, level, phase) = key;
         let collected = self.collected.get_mut(&key)?;
         if collected.waiting.is_empty() {
@@ -420,7 +420,7 @@ impl Relay {
     /// others say which directories are lost.
     fn lose(
         &mut self,
-        key: (u64, Level),
+        key: (Step, Level),
         what: Loss,
         by: Vec<(NodeId, u32)>,
         message: Message,

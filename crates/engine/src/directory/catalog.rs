@@ -32,7 +32,7 @@
 mod unread;
 
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Detail, printable};
+use orcheck_format::{Detail, Step, printable};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -97,18 +97,18 @@ pub struct Catalog {
     notes: Vec<String>,
     problems: Vec<Error>,
     refused: Option<Error>,
-    other_key: Option<u64>,
+    other_key: Option<Step>,
     files: Vec<(usize, Entry, Option<FileName>)>,
     unread: Vec<Unread>,
 }
 
 /// Commits are ordered and merged by this key.
-type CommitKey = (u64, Epoch, Level);
+type CommitKey = (Step, Epoch, Level);
 
 /// The checkpoint of a choice (step, epoch counter, beginning of the run id), and the choice.
-type ChoiceKey = ((u64, u64, [u8; 4]), Decision);
+type ChoiceKey = ((Step, u64, [u8; 4]), Decision);
 
-fn choice_key(step: u64, epoch: Epoch, decision: Decision) -> ChoiceKey {
+fn choice_key(step: Step, epoch: Epoch, decision: Decision) -> ChoiceKey {
     ((step, epoch.counter, epoch.run.short_bytes()), decision)
 }
 
@@ -178,21 +178,21 @@ impl Catalog {
 
     /// Whether this checkpoint is marked to be kept.
     #[must_use]
-    pub fn is_kept(&self, step: u64, epoch: Epoch) -> bool {
+    pub fn is_kept(&self, step: Step, epoch: Epoch) -> bool {
         let key = choice_key(step, epoch, Decision::Kept);
         self.choices.contains_key(&key)
     }
 
     /// Who marked it to be kept, and why; `None` if nobody did, or if the file cannot be read.
     #[must_use]
-    pub fn mark(&self, step: u64, epoch: Epoch) -> Option<&Choice> {
+    pub fn mark(&self, step: Step, epoch: Epoch) -> Option<&Choice> {
         let key = choice_key(step, epoch, Decision::Kept);
         self.choices.get(&key).and_then(Option::as_ref)
     }
 
     /// Who rejected this checkpoint, and why; `None` if nobody did, or if the file cannot be read.
     #[must_use]
-    pub fn rejection(&self, step: u64, epoch: Epoch) -> Option<&Choice> {
+    pub fn rejection(&self, step: Step, epoch: Epoch) -> Option<&Choice> {
         let key = choice_key(step, epoch, Decision::Rejected);
         self.choices.get(&key).and_then(Option::as_ref)
     }
@@ -203,7 +203,7 @@ impl Catalog {
     }
 
     /// The newest step with a commit record sealed with a different key.
-    pub fn other_key(&self) -> Option<u64> {
+    pub fn other_key(&self) -> Option<Step> {
         self.other_key
     }
 
@@ -253,7 +253,7 @@ fn fenced_by(
     commit: &CommitRecord,
     claims: &BTreeMap<u64, Claim>,
     resumed: &BTreeMap<u64, Resumed>,
-    oldest: &BTreeMap<u64, u64>,
+    oldest: &BTreeMap<u64, Step>,
 ) -> Option<String> {
     let counter = commit.epoch.counter;
     if let Some(claim) = claims.get(&counter)
@@ -371,7 +371,7 @@ struct Scan<'a> {
     places: &'a [Arc<dyn Dir>],
     trust: &'a Trust,
     refused: Option<Error>,
-    other_key: Option<u64>,
+    other_key: Option<Step>,
     commits: BTreeMap<CommitKey, Vec<Commit>>,
     claims: BTreeMap<u64, Vec<(Claim, String)>>,
     resumed: BTreeMap<u64, Resumed>,
@@ -694,7 +694,7 @@ impl<'a> Scan<'a> {
     /// Sorts the commits into those that count, those that are superseded, and those that were
     /// rejected; newest first.
     fn sort_commits(&mut self, claims: &BTreeMap<u64, Claim>) -> Sorted {
-        let mut oldest: BTreeMap<u64, u64> = BTreeMap::new();
+        let mut oldest: BTreeMap<u64, Step> = BTreeMap::new();
         for (step, epoch, _) in self.commits.keys() {
             let first = oldest.entry(epoch.counter).or_insert(*step);
             *first = (*first).min(*step);

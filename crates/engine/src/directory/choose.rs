@@ -22,7 +22,7 @@ use crate::directory::halt::Run;
 use crate::encoding::Trust;
 use orcheck_format::disk::{Choice, CommitRecord, FileName, MAX_WHY_BYTES};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Decision, Epoch, Error, ErrorKind, JobName, Level, Result, RunId};
+use orcheck_format::{Decision, Epoch, Error, ErrorKind, JobName, Level, Result, RunId, Step};
 use orcheck_io::clock::Clock;
 use orcheck_io::disk::{Dir, read_small, write_small};
 use orcheck_io::errno::is_denied;
@@ -34,7 +34,7 @@ use std::sync::Arc;
 #[must_use]
 pub fn decision(
     job: &JobName,
-    (step, epoch): (u64, Epoch),
+    (step, epoch): (Step, Epoch),
     decision: Decision,
     why: &str,
     clock: &dyn Clock,
@@ -101,7 +101,7 @@ pub fn take_back(dirs: &[Arc<dyn Dir>], choice: &FileName) -> Result<usize> {
 ///
 /// # Errors
 /// NotFound, listing the steps that exist; Unavailable if its commit record cannot be read.
-pub fn checkpoint_of(catalog: &Catalog, step: u64) -> Result<&CommitRecord> {
+pub fn checkpoint_of(catalog: &Catalog, step: Step) -> Result<&CommitRecord> {
     let of_step = |commit: &&Commit| commit.record.step == step;
     if let Some(commit) = all_commits(catalog).find(of_step) {
         return Ok(&commit.record);
@@ -129,8 +129,8 @@ pub fn checkpoint_of(catalog: &Catalog, step: u64) -> Result<&CommitRecord> {
 
 /// A list of steps for a message, newest first and each once.
 #[must_use]
-pub fn listed(steps: impl Iterator<Item = u64>) -> String {
-    let steps: BTreeSet<u64> = steps.collect();
+pub fn listed(steps: impl Iterator<Item = Step>) -> String {
+    let steps: BTreeSet<Step> = steps.collect();
     if steps.is_empty() {
         return "none".to_owned();
     }
@@ -146,7 +146,7 @@ fn all_commits(catalog: &Catalog) -> impl Iterator<Item = &Commit> {
 /// The plan for removing one checkpoint.
 pub struct Removal {
     /// Its step.
-    pub step: u64,
+    pub step: Step,
     /// The run that wrote it.
     pub epoch: Epoch,
     /// Levels at which it has a record.
@@ -167,7 +167,7 @@ impl Removal {
     /// # Errors
     /// NotFound; Invalid if something refers to it, if it is kept, or if the run that wrote it is
     /// alive; Corrupt if a newer record cannot be used.
-    pub fn plan(catalog: &Catalog, step: u64, epoch: Option<u64>) -> Result<Self> {
+    pub fn plan(catalog: &Catalog, step: Step, epoch: Option<u64>) -> Result<Self> {
         Self::plan_after(catalog, step, epoch, &BTreeSet::new())
     }
 
@@ -178,9 +178,9 @@ impl Removal {
     /// As [`Self::plan`].
     pub fn plan_after(
         catalog: &Catalog,
-        step: u64,
+        step: Step,
         epoch: Option<u64>,
-        gone: &BTreeSet<(u64, Epoch)>,
+        gone: &BTreeSet<(Step, Epoch)>,
     ) -> Result<Self> {
         let of = |commit: &&Commit| {
             commit.record.step == step && epoch.is_none_or(|e| commit.record.epoch.counter == e)
@@ -259,9 +259,9 @@ impl Removal {
 /// Refuses to remove a checkpoint that is kept or in use.
 fn check_unneeded(
     catalog: &Catalog,
-    step: u64,
+    step: Step,
     epoch: Epoch,
-    gone: &BTreeSet<(u64, Epoch)>,
+    gone: &BTreeSet<(Step, Epoch)>,
 ) -> Result<()> {
     if catalog.is_kept(step, epoch) {
         return Err(Error::invalid(format!("step {step} is marked to be kept"))
@@ -282,9 +282,9 @@ fn check_unneeded(
 /// cannot be read.
 pub(crate) fn check_unreferred(
     catalog: &Catalog,
-    step: u64,
+    step: Step,
     epoch: Epoch,
-    gone: &BTreeSet<(u64, Epoch)>,
+    gone: &BTreeSet<(Step, Epoch)>,
 ) -> Result<()> {
     let refers = |commit: &&Commit| {
         commit.record.epoch == epoch
@@ -293,7 +293,7 @@ pub(crate) fn check_unreferred(
     };
     // Superseded checkpoints do not count: no restart reads them.
     let counted = || catalog.commits().iter().chain(catalog.rejected());
-    let of = |commits: &mut dyn Iterator<Item = &Commit>| -> BTreeSet<u64> {
+    let of = |commits: &mut dyn Iterator<Item = &Commit>| -> BTreeSet<Step> {
         commits.map(|commit| commit.record.step).collect()
     };
     let needed = of(&mut counted().filter(refers));
@@ -324,7 +324,7 @@ pub(crate) fn check_unreferred(
         );
     }
     let is_gone = |unread: &Unread| {
-        let of = |(step, epoch): &(u64, Epoch)| (*step, epoch.counter, epoch.run.short_bytes());
+        let of = |(step, epoch): &(Step, Epoch)| (*step, epoch.counter, epoch.run.short_bytes());
         gone.iter().any(|one| of(one) == unread.checkpoint())
     };
     let unread = (catalog.unread().iter())
@@ -342,7 +342,7 @@ pub(crate) fn check_unreferred(
 }
 
 /// Steps in the words of a sentence: `step 3`, `steps 3, 4 and 5`.
-fn named(steps: &BTreeSet<u64>) -> String {
+fn named(steps: &BTreeSet<Step>) -> String {
     let mut steps: Vec<String> = steps.iter().map(ToString::to_string).collect();
     let last = steps.pop().unwrap_or_default();
     match steps.is_empty() {
@@ -397,7 +397,7 @@ impl Unread {
 }
 
 /// The checkpoint of this step whose commit records are all damaged.
-fn damaged(catalog: &Catalog, step: u64, counter: Option<u64>) -> Option<Epoch> {
+fn damaged(catalog: &Catalog, step: Step, counter: Option<u64>) -> Option<Epoch> {
     let of_step = (catalog.unread().iter())
         .filter(|one| one.step == step && counter.is_none_or(|counter| one.counter == counter));
     let found = of_step.max_by_key(|one| one.counter)?;

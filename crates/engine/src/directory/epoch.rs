@@ -21,7 +21,7 @@
 use crate::encoding::Trust;
 use orcheck_format::disk::{Claim, FileName, Members, Resumed};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Detail, Epoch, Error, ErrorKind, JobName, Result, RunId};
+use orcheck_format::{Detail, Epoch, Error, ErrorKind, JobName, Result, RunId, Step};
 use orcheck_io::clock::{Clock, SystemClock, moment};
 use orcheck_io::disk::{Create, Dir, File, Lock, read_small, write_small};
 use std::sync::Arc;
@@ -496,7 +496,7 @@ pub fn record_resumed(
     dirs: &[Arc<dyn Dir>],
     job: &JobName,
     epoch: Epoch,
-    from: Option<(u64, Epoch)>,
+    from: Option<(Step, Epoch)>,
     trust: &Trust,
 ) -> Result<()> {
     if off(Switch::Resumed) {

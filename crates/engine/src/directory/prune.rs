@@ -28,7 +28,7 @@ use crate::directory::epoch::claim_of_temporary;
 use crate::directory::routed::collect_of_job;
 use orcheck_format::disk::{CommitRecord, FileName};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Decision, Epoch, ErrorKind, Level, Result};
+use orcheck_format::{Decision, Epoch, ErrorKind, Level, Result, Step};
 use orcheck_io::disk::{Dir, read_small};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -41,22 +41,22 @@ pub struct KeepRule {
     /// This run's epoch.
     pub epoch: Epoch,
     /// The checkpoint this run resumed from (step, epoch counter).
-    pub resumed: Option<(u64, u64)>,
+    pub resumed: Option<(Step, u64)>,
     /// Steps that this run has committed at the level in question.
-    pub committed: BTreeSet<u64>,
+    pub committed: BTreeSet<Step>,
 }
 
 impl KeepRule {
     /// The kept (step, epoch counter), newest first; empty while nothing may be removed. Only
     /// checkpoints that are `there`, with a record of this level, count.
     #[must_use]
-    pub fn kept(&self, there: impl Fn(u64, u64) -> bool) -> Vec<(u64, u64)> {
+    pub fn kept(&self, there: impl Fn(Step, u64) -> bool) -> Vec<(Step, u64)> {
         let own = self
             .committed
             .iter()
             .rev()
             .map(|&step| (step, self.epoch.counter));
-        let kept: Vec<(u64, u64)> = own
+        let kept: Vec<(Step, u64)> = own
             .chain(self.resumed)
             .filter(|&(step, epoch)| there(step, epoch))
             .take(self.keep.max(1))
@@ -71,19 +71,19 @@ impl KeepRule {
 
     /// Whether a checkpoint of an older run lies beyond the step that this run resumed from, so
     /// that readers ignore it.
-    fn is_superseded(&self, step: u64, epoch: u64) -> bool {
+    fn is_superseded(&self, step: Step, epoch: u64) -> bool {
         epoch < self.epoch.counter && self.resumed.is_none_or(|(resumed, _)| step > resumed)
     }
 
     /// Whether nobody is writing this checkpoint any more: its run is over, or has given it up.
-    fn is_abandoned(&self, step: u64, epoch: u64) -> bool {
-        let newest = self.committed.last().copied().unwrap_or(0);
+    fn is_abandoned(&self, step: Step, epoch: u64) -> bool {
+        let newest = self.committed.last().copied().unwrap_or(Step(0));
         epoch < self.epoch.counter || epoch == self.epoch.counter && step < newest
     }
 
     /// Whether the files of (step, epoch counter) may be removed.
-    fn may_go(&self, kept: &[(u64, u64)], step: u64, epoch: u64) -> bool {
-        let newest = kept.iter().map(|&(step, _)| step).max().unwrap_or(0);
+    fn may_go(&self, kept: &[(Step, u64)], step: Step, epoch: u64) -> bool {
+        let newest = kept.iter().map(|&(step, _)| step).max().unwrap_or(Step(0));
         (off(Switch::Kept) || !kept.contains(&(step, epoch)))
             && (epoch <= self.epoch.counter || off(Switch::NewerRun))
             && (step < newest || epoch < self.epoch.counter || off(Switch::BeingWritten))
@@ -95,19 +95,19 @@ impl KeepRule {
 #[derive(Debug, Default)]
 pub struct Referred {
     /// Steps of the same epoch, by (step, epoch counter).
-    known: BTreeMap<(u64, u64), Vec<u64>>,
+    known: BTreeMap<(Step, u64), Vec<Step>>,
 }
 
 /// Checkpoints that stay because others refer to them.
 #[derive(Debug, Default)]
 struct Pinned {
-    checkpoints: BTreeSet<(u64, u64)>,
+    checkpoints: BTreeSet<(Step, u64)>,
     /// (step, epoch counter) of unreadable records.
-    unread: Vec<(u64, u64)>,
+    unread: Vec<(Step, u64)>,
 }
 
 impl Pinned {
-    fn holds(&self, step: u64, epoch: u64) -> bool {
+    fn holds(&self, step: Step, epoch: u64) -> bool {
         let referred = self.checkpoints.contains(&(step, epoch)) && !off(Switch::Pins);
         let perhaps = self.unread.iter().any(|&(s, e)| step < s && epoch <= e);
         referred || perhaps && !off(Switch::PinsUnread)
@@ -125,13 +125,13 @@ impl Referred {
     fn pinned(
         &mut self,
         listed: &[Listed],
-        recorded: &BTreeSet<(u64, u64)>,
-        stays: impl Fn(u64, u64) -> bool,
+        recorded: &BTreeSet<(Step, u64)>,
+        stays: impl Fn(Step, u64) -> bool,
     ) -> Pinned {
         self.known
             .retain(|checkpoint, _| recorded.contains(checkpoint));
         let mut pinned = Pinned::default();
-        let mut open: Vec<(u64, u64)> = recorded
+        let mut open: Vec<(Step, u64)> = recorded
             .iter()
             .copied()
             .filter(|&(step, epoch)| stays(step, epoch))
@@ -164,7 +164,7 @@ impl Referred {
 }
 
 /// The steps to which a checkpoint refers, according to the first readable copy of its record.
-fn read_referred(listed: &[Listed], step: u64, epoch: u64) -> Option<Vec<u64>> {
+fn read_referred(listed: &[Listed], step: Step, epoch: u64) -> Option<Vec<Step>> {
     listed.iter().find_map(|Listed { dir, names }| {
         let (name, _) = names.iter().find(|(name, _)| {
             matches!(FileName::parse(name), Some(FileName::Commit { step: s, epoch: e, .. })
@@ -290,7 +290,7 @@ fn list(dirs: &[Arc<dyn Dir>]) -> Result<Vec<Listed<'_>>> {
 /// containers that may now be removed.
 fn remove_records<'l>(
     listed: &'l [Listed],
-    goes: &dyn Fn(u64, u64) -> bool,
+    goes: &dyn Fn(Step, u64) -> bool,
 ) -> Result<(usize, BTreeSet<&'l String>)> {
     let (mut gone, mut going) = (0, BTreeSet::new());
     if off(Switch::RecordsFirst) {
@@ -323,7 +323,7 @@ fn remove_records<'l>(
 
 /// Removes containers before the records that name them, which must not happen; see
 /// [`Switch::RecordsFirst`].
-fn remove_containers(listed: &[Listed], goes: &dyn Fn(u64, u64) -> bool) -> Result<()> {
+fn remove_containers(listed: &[Listed], goes: &dyn Fn(Step, u64) -> bool) -> Result<()> {
     for Listed { dir, names } in listed {
         for (name, _) in names {
             if let Some(FileName::Container { step, epoch, .. }) = FileName::parse(name)
@@ -337,7 +337,7 @@ fn remove_containers(listed: &[Listed], goes: &dyn Fn(u64, u64) -> bool) -> Resu
 }
 
 /// The checkpoints that have a commit record of this level in any directory.
-fn records(listed: &[Listed], level: Level) -> BTreeSet<(u64, u64)> {
+fn records(listed: &[Listed], level: Level) -> BTreeSet<(Step, u64)> {
     let names = listed.iter().flat_map(|listed| &listed.names);
     names
         .filter_map(|(name, _)| match FileName::parse(name) {
@@ -353,7 +353,7 @@ fn records(listed: &[Listed], level: Level) -> BTreeSet<(u64, u64)> {
 }
 
 /// The checkpoints with this decision; the file name alone counts.
-fn chosen(listed: &[Listed], wanted: Decision) -> BTreeSet<(u64, u64)> {
+fn chosen(listed: &[Listed], wanted: Decision) -> BTreeSet<(Step, u64)> {
     let names = listed.iter().flat_map(|listed| &listed.names);
     names
         .filter_map(|(name, _)| match FileName::parse(name) {
@@ -427,8 +427,8 @@ mod tests {
                 counter: 5,
                 run: RunId([7; 16]),
             },
-            resumed,
-            committed: committed.iter().copied().collect(),
+            resumed: resumed.map(|(step, epoch)| (Step(step), epoch)),
+            committed: committed.iter().copied().map(Step).collect(),
         }
     }
 
@@ -439,16 +439,19 @@ mod tests {
         assert!(kept(rule(2, None, &[10])).is_empty());
         assert!(kept(rule(2, Some((8, 4)), &[])).is_empty());
         assert!(kept(rule(1, Some((8, 4)), &[])).is_empty());
-        assert_eq!(kept(rule(2, Some((8, 4)), &[10])), vec![(10, 5), (8, 4)]);
+        assert_eq!(
+            kept(rule(2, Some((8, 4)), &[10])),
+            vec![(Step(10), 5), (Step(8), 4)]
+        );
         assert_eq!(
             kept(rule(2, Some((8, 4)), &[10, 12])),
-            vec![(12, 5), (10, 5)]
+            vec![(Step(12), 5), (Step(10), 5)]
         );
-        assert_eq!(kept(rule(1, None, &[10])), vec![(10, 5)]);
+        assert_eq!(kept(rule(1, None, &[10])), vec![(Step(10), 5)]);
         // Resumed from the other level: this level has no record of it, so it does not count here.
         assert!(
             rule(2, Some((8, 4)), &[10])
-                .kept(|step, _| step != 8)
+                .kept(|step, _| step != Step(8))
                 .is_empty()
         );
     }
@@ -457,14 +460,17 @@ mod tests {
     fn what_is_newer_or_being_written_stays() {
         let rule = rule(2, Some((8, 4)), &[10]);
         let kept = rule.kept(|_, _| true);
-        assert!(!rule.may_go(&kept, 10, 5) && !rule.may_go(&kept, 8, 4));
-        assert!(!rule.may_go(&kept, 11, 5), "being written");
-        assert!(!rule.may_go(&kept, 11, 6), "of a newer run");
+        assert!(!rule.may_go(&kept, Step(10), 5) && !rule.may_go(&kept, Step(8), 4));
+        assert!(!rule.may_go(&kept, Step(11), 5), "being written");
+        assert!(!rule.may_go(&kept, Step(11), 6), "of a newer run");
         let earlier = "of a newer run that resumed from step 8";
-        assert!(!rule.may_go(&kept, 9, 6), "{earlier}");
-        assert!(rule.may_go(&kept, 9, 5), "failed step of this run");
-        assert!(rule.may_go(&kept, 9, 4), "fenced step of the last run");
-        assert!(rule.may_go(&kept, 7, 4), "older than the kept ones");
+        assert!(!rule.may_go(&kept, Step(9), 6), "{earlier}");
+        assert!(rule.may_go(&kept, Step(9), 5), "failed step of this run");
+        assert!(
+            rule.may_go(&kept, Step(9), 4),
+            "fenced step of the last run"
+        );
+        assert!(rule.may_go(&kept, Step(7), 4), "older than the kept ones");
     }
 
     // Breaks if: any temporary file is removed; a live run would lose the record that it is about

@@ -219,7 +219,7 @@ pub(super) fn derive(
     let job = header.job.as_str().as_bytes();
     let mut container = vec![job.len() as u8];
     container.extend_from_slice(job);
-    container.extend_from_slice(&header.step.to_le_bytes());
+    container.extend_from_slice(&header.step.0.to_le_bytes());
     container.extend_from_slice(&header.epoch.counter.to_le_bytes());
     container.extend_from_slice(&header.epoch.run.0);
     container.extend_from_slice(&header.level.code().to_le_bytes());

@@ -36,7 +36,7 @@ use orcheck_format::disk::{
     decode_rank_record, encode_rank_record, header_crc, ranks_to_ranges,
 };
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Error, ErrorKind, Rank, Result, TargetId};
+use orcheck_format::{Error, ErrorKind, Rank, Result, Step, TargetId};
 use orcheck_io::disk::{Create, Dir, File};
 use orcheck_pool::Pool;
 use std::collections::BTreeSet;
@@ -174,7 +174,7 @@ pub struct ContainerWriter {
     manifest: Manifest,
     ranks: u64,
     /// Older steps that the ranks refer to.
-    refers_to: BTreeSet<u64>,
+    refers_to: BTreeSet<Step>,
     stream: Option<Stream>,
     encoded: Option<Encoded>,
     /// Bytes of all streams so far, as the ranks handed them over.
@@ -433,7 +433,7 @@ impl ContainerWriter {
     pub fn end_rank(
         &mut self,
         mut framed: Vec<u8>,
-        refers_to: &[u64],
+        refers_to: &[Step],
         ledger: &mut Ledger,
     ) -> Result<()> {
         let Some(stream) = self.stream.take() else {
@@ -607,7 +607,7 @@ fn own_extents(record: &RankRecord) -> impl Iterator<Item = &Extent> {
 impl SentRecord {
     /// # Errors
     /// Corrupt if the record does not fit the stream, or refers to steps that were not named.
-    fn read(framed: &[u8], stream: &Stream, refers_to: &[u64]) -> Result<Self> {
+    fn read(framed: &[u8], stream: &Stream, refers_to: &[Step]) -> Result<Self> {
         let (record, used) = decode_rank_record(framed)?;
         let announced = stream.announced;
         let fits = used == framed.len()

@@ -18,7 +18,7 @@
 
 use orcheck_format::disk::{Extent, RankRecord};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Error, Level, Rank, Result};
+use orcheck_format::{Error, Level, Rank, Result, Step};
 use std::collections::BTreeMap;
 
 /// What one rank stored in one container: its extents by their offset in the rank's stream.
@@ -27,7 +27,7 @@ type Stored = BTreeMap<u64, Extent>;
 /// What one writer stored at each level.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    ranks: BTreeMap<(Level, Rank), BTreeMap<u64, Stored>>,
+    ranks: BTreeMap<(Level, Rank), BTreeMap<Step, Stored>>,
 }
 
 impl Ledger {
@@ -36,8 +36,8 @@ impl Ledger {
     /// more.
     pub fn enter(
         &mut self,
-        (level, rank, step): (Level, Rank, u64),
-        refers_to: &[u64],
+        (level, rank, step): (Level, Rank, Step),
+        refers_to: &[Step],
         own: impl IntoIterator<Item = (u64, Extent)>,
     ) {
         let mut stored = Stored::new();
@@ -95,7 +95,7 @@ impl Ledger {
         &self,
         level: Level,
         record: &mut RankRecord,
-        step_of: impl Fn(&str) -> Option<u64>,
+        step_of: impl Fn(&str) -> Option<Step>,
     ) -> Result<()> {
         let rank = record.rank;
         let steps = self.ranks.get(&(level, rank));
@@ -185,7 +185,7 @@ mod tests {
         }
     }
 
-    fn step_of(name: &str) -> Option<u64> {
+    fn step_of(name: &str) -> Option<Step> {
         name.parse().ok()
     }
 
@@ -197,12 +197,12 @@ mod tests {
             (0, extent(None, 8192, 4096, 0)),
             (4096, extent(None, 12288, 100, 0)),
         ];
-        ledger.enter((Level::Node, Rank(3), 7), &[], own);
+        ledger.enter((Level::Node, Rank(3), Step(7)), &[], own);
         let own = [
             (0, extent(None, 40960, 4096, 0)),
             (4096, extent(None, 45056, 100, 0)),
         ];
-        ledger.enter((Level::Global, Rank(3), 7), &[], own);
+        ledger.enter((Level::Global, Rank(3), Step(7)), &[], own);
         for (level, base) in [(Level::Node, 8192), (Level::Global, 40960)] {
             let mut wanted = record(vec![extent(Some("7"), 4000, 150, 0)]);
             ledger.resolve(level, &mut wanted, step_of).unwrap();
@@ -233,7 +233,7 @@ mod tests {
             ..extent(None, 8192, 4096, 5)
         };
         ledger.enter(
-            (Level::Global, Rank(3), 7),
+            (Level::Global, Rank(3), Step(7)),
             &[],
             [(0, encoded.clone()), (4096, encoded.clone())],
         );
@@ -253,14 +253,14 @@ mod tests {
     fn what_nobody_refers_to_is_forgotten() {
         let mut ledger = Ledger::default();
         for step in 0..1000 {
-            let needed: Vec<u64> = if step > 500 { vec![500] } else { vec![] };
+            let needed: Vec<Step> = if step > 500 { vec![Step(500)] } else { vec![] };
             let own = [(0, extent(None, step, 10, 0))];
-            ledger.enter((Level::Global, Rank(3), step), &needed, own);
+            ledger.enter((Level::Global, Rank(3), Step(step)), &needed, own);
         }
-        let left: Vec<u64> = ledger.ranks[&(Level::Global, Rank(3))]
+        let left: Vec<Step> = ledger.ranks[&(Level::Global, Rank(3))]
             .keys()
             .copied()
             .collect();
-        assert_eq!(left, [500, 999]);
+        assert_eq!(left, [Step(500), Step(999)]);
     }
 }

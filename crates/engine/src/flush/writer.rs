@@ -40,7 +40,7 @@ use crate::replicas::Replicas;
 use orcheck_format::disk::{BLOCK_BYTES, MAX_REFERRED};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::Message;
-use orcheck_format::{Epoch, Error, JobName, Level, NodeId, Rank, Result, WriterId};
+use orcheck_format::{Epoch, Error, JobName, Level, NodeId, Rank, Result, Step, WriterId};
 use orcheck_io::clock::Clock;
 use orcheck_io::failpoints::Failpoints;
 use orcheck_io::machine::thread_cpu_time;
@@ -128,7 +128,7 @@ struct Snapshot {
     rank: Rank,
     announced: Announced,
     segments: Vec<Part>,
-    refers_to: Vec<u64>,
+    refers_to: Vec<Step>,
     record: Option<Vec<u8>>,
     /// The rank itself returns the chunks to the pool.
     kept: bool,
@@ -137,7 +137,7 @@ struct Snapshot {
 impl Snapshot {
     /// # Errors
     /// Corrupt for more older checkpoints than a snapshot can refer to.
-    fn refer_to(&mut self, older: u64) -> Result<()> {
+    fn refer_to(&mut self, older: Step) -> Result<()> {
         if self.refers_to.len() >= MAX_REFERRED && !off(Switch::ReferredBound) {
             return Err(Error::corrupt(format!(
                 "rank {} refers to more than {MAX_REFERRED} older checkpoints",
@@ -225,7 +225,7 @@ impl Flusher {
     fn next_begin(
         &mut self,
         waiting: &[usize],
-        step: Option<u64>,
+        step: Option<Step>,
     ) -> Result<Option<(usize, Option<Begin>)>> {
         loop {
             let news = self.index().writer_news(self.context.writer);
@@ -341,7 +341,7 @@ impl Flusher {
     /// Stands in for the snapshot of a rank that never began it: the step is lost.
     fn missing_snapshot(
         &mut self,
-        step: u64,
+        step: Step,
         which: usize,
         sinks: &mut [Sink],
     ) -> Result<Snapshot> {
@@ -364,14 +364,14 @@ impl Flusher {
         })
     }
 
-    fn finish_rank(&self, local: u32, step: u64) {
+    fn finish_rank(&self, local: u32, step: Step) {
         self.index()
             .set_done(local, step, thread_cpu_time().as_nanos() as u64);
     }
 
     fn stream_snapshot(
         &mut self,
-        step: u64,
+        step: Step,
         which: usize,
         begin: &Begin,
         sinks: &mut [Sink],
@@ -419,7 +419,7 @@ impl Flusher {
     /// the snapshot was given up.
     fn take_stream(
         &mut self,
-        step: u64,
+        step: Step,
         which: usize,
         sinks: &mut [Sink],
         release: bool,
@@ -476,7 +476,7 @@ impl Flusher {
     /// Writes a segment, and those that follow it in the pool.
     fn write_segment(
         &mut self,
-        step: u64,
+        step: Step,
         which: usize,
         sinks: &mut [Sink],
         mut part: Part,
@@ -488,7 +488,7 @@ impl Flusher {
 
     fn write_held(
         &mut self,
-        step: u64,
+        step: Step,
         snapshot: &Snapshot,
         sinks: &mut [Sink],
         release: bool,
@@ -528,7 +528,7 @@ impl Flusher {
     }
 
     /// Why a rank has no snapshot, for the other ranks.
-    fn given_up(&self, local: u32, rank: Rank, step: u64) -> Error {
+    fn given_up(&self, local: u32, rank: Rank, step: Step) -> Error {
         let what = format!("rank {rank} gave its snapshot of step {step} up");
         match self.index().reason(local, step) {
             Some(reason) if reason.what() == reason.message() => reason.at(what).next(format!(
@@ -553,7 +553,7 @@ impl Flusher {
 
 /// The contents of a `Begin`.
 struct Begin {
-    step: u64,
+    step: Step,
     announced: Announced,
     pipelined: bool,
     kept: bool,

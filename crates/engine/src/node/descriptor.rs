@@ -17,8 +17,8 @@
 )]
 
 use crate::encoding::EncodePiece;
-use orcheck_format::Crc64;
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Crc64, Step};
 
 /// A rank's messages to its CP-thread, in this order: `Begin`, segments, `Refers`, `Record`s,
 /// `Seal` — or `Fail` at any point after `Begin`. If containers are encoded or the pool is checked,
@@ -28,7 +28,7 @@ pub enum Descriptor {
     /// A snapshot begins.
     Begin {
         /// Step of the checkpoint.
-        step: u64,
+        step: Step,
         /// Length of the stream that follows, or its maximum.
         stream_len_bytes: u64,
         /// Longest extent.
@@ -54,7 +54,7 @@ pub enum Descriptor {
     /// The snapshot refers to what the checkpoint of an older step stored.
     Refers {
         /// That step.
-        step: u64,
+        step: Step,
     },
     /// A part of the framed rank record.
     Record {
@@ -89,7 +89,7 @@ impl Descriptor {
                 kept,
             } => [
                 1,
-                step,
+                step.0,
                 stream_len_bytes,
                 u64::from(cut_bytes),
                 u64::from(pipelined),
@@ -140,7 +140,7 @@ impl Descriptor {
             }
             Self::Seal => [4, 0, 0, 0, 0, 0, 0, 0],
             Self::Fail => [5, 0, 0, 0, 0, 0, 0, 0],
-            Self::Refers { step } => [6, step, 0, 0, 0, 0, 0, 0],
+            Self::Refers { step } => [6, step.0, 0, 0, 0, 0, 0, 0],
         }
     }
 
@@ -155,7 +155,7 @@ impl Descriptor {
         let chunk = words[3].checked_sub(1).and_then(|c| u32::try_from(c).ok());
         Some(match words[0] {
             1 => Self::Begin {
-                step: words[1],
+                step: Step(words[1]),
                 stream_len_bytes: words[2],
                 cut_bytes: u32::try_from(words[3]).ok()?,
                 pipelined: words[4] != 0,
@@ -174,7 +174,9 @@ impl Descriptor {
             },
             4 => Self::Seal,
             5 => Self::Fail,
-            6 => Self::Refers { step: words[1] },
+            6 => Self::Refers {
+                step: Step(words[1]),
+            },
             7 => Self::Piece(EncodePiece {
                 segment_at_bytes: (words[1] >> 32) as u32,
                 len_bytes: words[1] as u32,
@@ -228,14 +230,14 @@ mod tests {
         let (pool_at_bytes, len_bytes) = (1 << 40, 4096);
         for descriptor in [
             Descriptor::Begin {
-                step: 9,
+                step: Step(9),
                 stream_len_bytes: 1 << 50,
                 cut_bytes: 65536,
                 pipelined: true,
                 may_shrink: true,
                 kept: true,
             },
-            Descriptor::Refers { step: 8 },
+            Descriptor::Refers { step: Step(8) },
             Descriptor::Piece(piece),
             Descriptor::Segment {
                 pool_at_bytes,

@@ -41,7 +41,7 @@ pub use crate::node::descriptor::Descriptor;
 use crate::node::halt::HaltRequest;
 use crate::node::layout::Node;
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Error, ErrorKind, Level, Result, TargetId, WriterId};
+use orcheck_format::{Error, ErrorKind, Level, Result, Step, TargetId, WriterId};
 use orcheck_pool::Pool;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release, SeqCst};
 use std::sync::atomic::fence;
@@ -289,15 +289,15 @@ impl<'p> Index<'p> {
     // ---- CP-thread to rank -------------------------------------------------------------------
 
     /// The snapshot of `step` has its turn at the lane (Algorithm 1: the flush lock is held).
-    pub fn set_taken(&self, local: u32, step: u64) {
-        self.set(self.rank_word(local, TAKEN), step + 1);
+    pub fn set_taken(&self, local: u32, step: Step) {
+        self.set(self.rank_word(local, TAKEN), step.0 + 1);
         self.pool.wake(self.rank_word(local, TAKEN));
     }
 
     /// All chunks of the snapshot of `step` are free again.
-    pub fn set_done(&self, local: u32, step: u64, cpu_ns: u64) {
+    pub fn set_done(&self, local: u32, step: Step, cpu_ns: u64) {
         self.set(self.rank_word(local, FLUSH_CPU_NS), cpu_ns);
-        self.set(self.rank_word(local, DONE), step + 1);
+        self.set(self.rank_word(local, DONE), step.0 + 1);
         self.pool.wake(self.rank_word(local, DONE));
     }
 
@@ -332,26 +332,26 @@ impl<'p> Index<'p> {
 
     /// Whether the rank's snapshot of `step` (or a later one) has left the pool.
     #[must_use]
-    pub fn is_done(&self, local: u32, step: u64) -> bool {
-        self.get(self.rank_word(local, DONE)) > step
+    pub fn is_done(&self, local: u32, step: Step) -> bool {
+        self.get(self.rank_word(local, DONE)) > step.0
     }
 
     /// Waits for [`Self::is_done`]; false at the deadline.
-    pub fn wait_done(&self, local: u32, step: u64, timeout: Duration) -> bool {
+    pub fn wait_done(&self, local: u32, step: Step, timeout: Duration) -> bool {
         self.wait_word(self.rank_word(local, DONE), step, timeout)
     }
 
     /// Waits until the snapshot of `step` has its turn at the lane; false at the deadline.
-    pub(crate) fn wait_taken(&self, local: u32, step: u64, timeout: Duration) -> bool {
+    pub(crate) fn wait_taken(&self, local: u32, step: Step, timeout: Duration) -> bool {
         self.wait_word(self.rank_word(local, TAKEN), step, timeout)
     }
 
     /// Waits in slices, so that the death of the engine's host ends the wait.
-    fn wait_word(&self, word: u32, step: u64, timeout: Duration) -> bool {
+    fn wait_word(&self, word: u32, step: Step, timeout: Duration) -> bool {
         let mut left = timeout;
         loop {
             let value = self.get(word);
-            if value > step {
+            if value > step.0 {
                 return true;
             }
             if left.is_zero() || self.is_gone() {
@@ -365,13 +365,13 @@ impl<'p> Index<'p> {
 
     /// Resets the index for another engine; the outcomes of past steps stay. Call this only while
     /// no engine uses the index.
-    pub fn renew(&self, last_step: Option<u64>) {
+    pub fn renew(&self, last_step: Option<Step>) {
         for word in [NOTES].into_iter().chain(INACTIVE..COMMITTED_PROCESS) {
             self.set(word, 0);
         }
         for local in 0..self.shape.ranks {
             self.set(self.rank_word(local, RANK_GONE), 0);
-            self.set_left(local, last_step.map_or(0, |step| step + 1));
+            self.set_left(local, last_step.map_or(Step(0), |step| Step(step.0 + 1)));
         }
         self.set(GONE, 0);
         self.bump(NEWS);
@@ -379,14 +379,14 @@ impl<'p> Index<'p> {
 
     /// Marks every snapshot of this rank before `step` as having left the pool, and no later one.
     /// Call this only while no engine uses the index.
-    pub fn set_left(&self, local: u32, step: u64) {
+    pub fn set_left(&self, local: u32, step: Step) {
         for word in [TAKEN, DONE] {
-            self.set(self.rank_word(local, word), step);
+            self.set(self.rank_word(local, word), step.0);
         }
     }
 
     /// Forgets that `step` was lost at `level`, because it is being made safe again.
-    pub fn forget_loss(&self, step: u64, level: Level) {
+    pub fn forget_loss(&self, step: Step, level: Level) {
         if let Some(base) = self.board_place(step)
             && matches!(self.outcome(step, level), Outcome::Lost(_))
         {
@@ -528,41 +528,41 @@ impl<'p> Index<'p> {
 
     /// The place that holds `step`. It is searched for, not computed: steps that are all multiples
     /// of the board's length would otherwise push each other out.
-    fn board_place(&self, step: u64) -> Option<u32> {
+    fn board_place(&self, step: Step) -> Option<u32> {
         (0..BOARD_STEPS)
             .map(|place| self.board_word(place))
-            .find(|&base| self.get(base) == step + 1)
+            .find(|&base| self.get(base) == step.0 + 1)
     }
 
     /// The place for `step`: its own, or that of the oldest step; `None` if all are newer.
-    fn board_place_for(&self, step: u64) -> Option<u32> {
+    fn board_place_for(&self, step: Step) -> Option<u32> {
         if let Some(base) = self.board_place(step) {
             return Some(base);
         }
         let places = (0..BOARD_STEPS).map(|place| self.board_word(place));
         let base = places
             .min_by_key(|&base| self.get(base))
-            .filter(|&base| self.get(base) <= step)?;
+            .filter(|&base| self.get(base) <= step.0)?;
         self.set(base, 0);
         for slot in 0..LEVELS {
             self.set(base + 1 + slot, 0);
         }
-        self.set(base, step + 1);
+        self.set(base, step.0 + 1);
         Some(base)
     }
 
     /// The newest known step.
     #[must_use]
-    pub fn newest_step(&self) -> Option<u64> {
+    pub fn newest_step(&self) -> Option<Step> {
         let places = (0..BOARD_STEPS).map(|place| self.board_word(place));
-        places.map(|base| self.get(base)).max()?.checked_sub(1)
+        (places.map(|base| self.get(base)).max()?.checked_sub(1)).map(Step)
     }
 
     /// Publishes the outcome of `step` at `level`.
-    pub fn publish(&self, step: u64, level: Level, outcome: &Outcome) {
+    pub fn publish(&self, step: Step, level: Level, outcome: &Outcome) {
         if *outcome == Outcome::Committed {
             let committed = committed_word(level);
-            self.set(committed, self.get(committed).max(step + 1));
+            self.set(committed, self.get(committed).max(step.0 + 1));
         }
         if let Some(base) = self.board_place_for(step) {
             self.publish_at(base, level, outcome);
@@ -588,7 +588,7 @@ impl<'p> Index<'p> {
 
     /// The outcome of `step` at `level`.
     #[must_use]
-    pub fn outcome(&self, step: u64, level: Level) -> Outcome {
+    pub fn outcome(&self, step: Step, level: Level) -> Outcome {
         let Some(base) = self.board_place(step) else {
             return Outcome::Pending;
         };
@@ -603,7 +603,7 @@ impl<'p> Index<'p> {
             }
             _ => Outcome::Pending,
         };
-        if self.get(base) == step + 1 {
+        if self.get(base) == step.0 + 1 {
             outcome
         } else {
             Outcome::Pending
@@ -612,8 +612,8 @@ impl<'p> Index<'p> {
 
     /// Newest step committed at `level` in this session.
     #[must_use]
-    pub fn committed_step(&self, level: Level) -> Option<u64> {
-        self.get(committed_word(level)).checked_sub(1)
+    pub fn committed_step(&self, level: Level) -> Option<Step> {
+        (self.get(committed_word(level)).checked_sub(1)).map(Step)
     }
 
     /// Value for [`Self::wait_news`].

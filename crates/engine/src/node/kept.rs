@@ -13,13 +13,14 @@
 //! succession itself (`client/src/succession.rs`).
 
 use crate::node::descriptor::Descriptor;
+use orcheck_format::Step;
 use orcheck_pool::{Chunk, Pool};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What a rank told its CP-thread about one snapshot.
 #[derive(Debug, Clone)]
 struct Snapshot {
-    step: u64,
+    step: Step,
     told: Vec<Descriptor>,
 }
 
@@ -78,8 +79,8 @@ impl Kept {
     pub fn give_back(
         &self,
         pool: &Pool,
-        is_over: impl Fn(u64) -> bool,
-        is_safe: impl Fn(u64) -> bool,
+        is_over: impl Fn(Step) -> bool,
+        is_safe: impl Fn(Step) -> bool,
         most: usize,
     ) {
         let mut snapshots = self.lock();
@@ -104,7 +105,7 @@ impl Kept {
 
     /// Whether the snapshot of `step` can be flushed by another engine.
     #[must_use]
-    pub fn has(&self, step: u64) -> bool {
+    pub fn has(&self, step: Step) -> bool {
         self.lock()
             .iter()
             .any(|snapshot| snapshot.step == step && snapshot.can_be_resubmitted())
@@ -112,7 +113,7 @@ impl Kept {
 
     /// After [`Pool::renew`]: keeps the snapshots of `steps`, takes their chunks again, and forgets
     /// all others.
-    pub fn keep_only(&self, steps: &[u64], pool: &Pool) {
+    pub fn keep_only(&self, steps: &[Step], pool: &Pool) {
         let mut snapshots = self.lock();
         snapshots.retain(|snapshot| steps.contains(&snapshot.step));
         for snapshot in snapshots.iter() {
@@ -124,7 +125,7 @@ impl Kept {
 
     /// What the CP-thread was told about `step`.
     #[must_use]
-    pub fn told(&self, step: u64) -> Vec<Descriptor> {
+    pub fn told(&self, step: Step) -> Vec<Descriptor> {
         let snapshots = self.lock();
         let snapshot = snapshots.iter().find(|snapshot| snapshot.step == step);
         snapshot.map_or_else(Vec::new, |snapshot| snapshot.told.clone())

@@ -20,7 +20,7 @@
 use crate::replicas::protect::{Owner, OwnerAction, OwnerEvent, PIECE_BYTES};
 use crate::replicas::remote::{CONNECT_TIMEOUT, NodeAt};
 use orcheck_format::wire::Message;
-use orcheck_format::{Crc64, Epoch, Error, JobName, NodeId, Rank, Result};
+use orcheck_format::{Crc64, Epoch, Error, JobName, NodeId, Rank, Result, Step};
 use orcheck_io::clock::Clock;
 use orcheck_io::disk::{Create, Dir, Entry as Listed, File, PinnedWrite};
 use orcheck_io::failpoints::Failpoints;
@@ -87,7 +87,7 @@ impl Replicas {
             poller: Poller::new()?,
             links: Mutex::default(),
         };
-        this.holders(0)?;
+        this.holders(Step(0))?;
         Ok(Arc::new(this))
     }
 
@@ -95,7 +95,7 @@ impl Replicas {
     ///
     /// # Errors
     /// Invalid if there are not enough nodes.
-    pub fn holders(&self, step: u64) -> Result<Vec<NodeId>> {
+    pub fn holders(&self, step: Step) -> Result<Vec<NodeId>> {
         let context = &self.context;
         let draw = Draw {
             job: &context.job,
@@ -109,7 +109,7 @@ impl Replicas {
     ///
     /// # Errors
     /// Invalid if there are not enough nodes.
-    pub fn more(&self, step: u64, held: &[NodeId], count: u32) -> Result<Vec<NodeId>> {
+    pub fn more(&self, step: Step, held: &[NodeId], count: u32) -> Result<Vec<NodeId>> {
         let context = &self.context;
         let draw = Draw {
             job: &context.job,

@@ -20,7 +20,7 @@ use crate::restart::reader::{Reader, holder_of, listed};
 use orcheck_format::disk::{CommitRecord, FileName, RegionRecord};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{
-    Detail, Epoch, Error, ErrorKind, JobName, Level, Rank, Result, count, without_next,
+    Detail, Epoch, Error, ErrorKind, JobName, Level, Rank, Result, Step, count, without_next,
 };
 use orcheck_io::disk::{Dir, read_small};
 use orcheck_io::memory::Span;
@@ -31,7 +31,7 @@ use std::sync::Arc;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Candidate {
     /// Its step.
-    pub step: u64,
+    pub step: Step,
     /// The run that wrote it.
     pub epoch: Epoch,
 }
@@ -155,7 +155,7 @@ fn uncommitted(catalog: &Catalog) -> Option<String> {
     let resumed = catalog.claims().iter();
     let passed = resumed.filter_map(|(_, resumed)| Some(resumed.as_ref()?.epoch.counter));
     let passed = passed.max().unwrap_or(0);
-    let with_record = |step: u64, epoch: u64, run: [u8; 4]| {
+    let with_record = |step: Step, epoch: u64, run: [u8; 4]| {
         let mut names = catalog
             .files()
             .iter()

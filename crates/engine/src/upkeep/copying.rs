@@ -49,7 +49,7 @@ use orcheck_format::disk::{
     BLOCK_BYTES, CommitRecord, Compression, ContainerRef, Encoding, FileName,
 };
 use orcheck_format::{
-    Decision, Epoch, Error, ErrorKind, JobName, Level, NodeId, Result, RunId, TargetId,
+    Decision, Epoch, Error, ErrorKind, JobName, Level, NodeId, Result, RunId, Step, TargetId,
 };
 use orcheck_io::clock::Clock;
 use orcheck_io::disk::Dir;
@@ -273,7 +273,7 @@ impl Order<'_> {
         })
     }
 
-    fn key(&self) -> (u64, Epoch) {
+    fn key(&self) -> (Step, Epoch) {
         (self.commit.record.step, self.commit.record.epoch)
     }
 
@@ -589,7 +589,7 @@ impl Order<'_> {
 }
 
 /// The error for an existing copy that is not good.
-fn again_there(error: Error, step: u64) -> Error {
+fn again_there(error: Error, step: Step) -> Error {
     error
         .at("the directory that is copied to holds this checkpoint already, and it is not whole")
         .next(format!("give all directories of the copy, or remove it there with `orcheck rm {step}` and copy again"))

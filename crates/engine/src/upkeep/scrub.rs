@@ -27,7 +27,7 @@ use crate::encoding::Proof;
 use crate::upkeep::verify::{ContainerVerdict, verify_here};
 use orcheck_format::disk::{ContainerRef, FileName};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Error, ErrorKind, JobName, count};
+use orcheck_format::{Error, ErrorKind, JobName, Step, count};
 use orcheck_io::clock::Clock;
 use orcheck_io::disk::{Dir, Entry, Pace, paced};
 use std::collections::{BTreeMap, BTreeSet};
@@ -54,7 +54,7 @@ pub struct Damage {
     /// for a damaged record.
     pub container: Option<String>,
     /// The step, if it is known.
-    pub step: Option<u64>,
+    pub step: Option<Step>,
     /// The kind of fault.
     pub kind: ErrorKind,
     /// Whether a restore needs the damaged bytes.

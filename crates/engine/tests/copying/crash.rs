@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use orcheck_engine::directory::Catalog;
 use orcheck_format::disk::{FileName, TRAILER_BYTES, Trailer};
-use orcheck_format::{Error, ErrorKind, Level};
+use orcheck_format::{Error, ErrorKind, Level, Step};
 use orcheck_io::clock::SystemClock;
 use orcheck_io::disk::Dir;
 use orcheck_io::failpoints::{Failpoint, FailpointHook, Failpoints, Verdict};
@@ -49,7 +49,7 @@ fn whole_or_none(site: &Site) -> bool {
     match catalog
         .commits()
         .iter()
-        .find(|commit| commit.record.step == STEP)
+        .find(|commit| commit.record.step == Step(STEP))
     {
         Some(commit) => {
             check(&places, &commit.record, &site.spec);

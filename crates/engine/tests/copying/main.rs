@@ -19,7 +19,7 @@ use orcheck_engine::upkeep::copying::{Copied, Destination, Order, Plan};
 use orcheck_engine::upkeep::verify_commit;
 use orcheck_fixtures::reading::{Spec, Written, claim, epoch, job, open_places, payload, write};
 use orcheck_format::disk::{CommitRecord, Compression, FileName};
-use orcheck_format::{Decision, Level, Rank, Result, TargetId};
+use orcheck_format::{Decision, Level, Rank, Result, Step, TargetId};
 use orcheck_io::clock::SystemClock;
 use orcheck_io::disk::Dir;
 use orcheck_io::failpoints::Failpoints;
@@ -227,7 +227,7 @@ fn what_nodes_hold_comes_to_any_number_of_directories() {
                     record.epoch,
                     record.created_unix_ms
                 ),
-                (Level::Global, STEP, epoch(1), source.created_unix_ms)
+                (Level::Global, Step(STEP), epoch(1), source.created_unix_ms)
             );
             assert_eq!(
                 (&record.nodes, record.world_size),
@@ -388,7 +388,10 @@ fn what_a_dead_run_left_of_the_step_is_replaced() {
             let name = entry.as_ref().unwrap().file_name().into_string().unwrap();
             matches!(
                 FileName::parse(&name),
-                Some(FileName::Container { step: STEP, .. })
+                Some(FileName::Container {
+                    step: Step(STEP),
+                    ..
+                })
             )
         });
         assert_eq!(of_step.count(), own.count());
@@ -402,7 +405,7 @@ fn what_a_dead_run_left_of_the_step_is_replaced() {
 fn what_is_marked_to_be_kept_is_kept_as_a_copy() {
     for readable in [true, false] {
         let site = Site::new();
-        let of = (STEP, site.written.record.epoch);
+        let of = (Step(STEP), site.written.record.epoch);
         let mark = decision(&job(), of, Decision::Kept, "why not", &SystemClock::new());
         let name = mark.file_name().to_string();
         let place = open_places(&site.sources()[..1]);

@@ -9,7 +9,7 @@ use orcheck_engine::directory::Catalog;
 use orcheck_engine::directory::epoch::{ClaimLock, Claimant, claim as take_claim};
 use orcheck_engine::encoding::Trust;
 use orcheck_engine::upkeep::copying::Destination;
-use orcheck_format::{ErrorKind, JobName, Level, NodeId, Result, RunId};
+use orcheck_format::{ErrorKind, JobName, Level, NodeId, Result, RunId, Step};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::disk::{Create, Dir, DiskUsage, Entry, File};
 use orcheck_io::failpoints::Failpoints;
@@ -85,7 +85,7 @@ fn nothing_is_replaced_that_another_checkpoint_refers_to() {
     let dir = there(&site);
     let mut newer = write(std::slice::from_ref(&dir), &Spec::new(20, 1)).record;
     for container in &mut newer.containers {
-        container.refers_to = vec![STEP];
+        container.refers_to = vec![Step(STEP)];
     }
     let name = Spec::new(20, 1).commit_name();
     std::fs::write(dir.join(&name), newer.encode()).unwrap();
@@ -335,7 +335,7 @@ fn a_copy_that_would_supersede_what_is_there_is_refused() {
     let failpoints: Vec<u64> = catalog
         .commits()
         .iter()
-        .map(|commit| commit.record.step)
+        .map(|commit| commit.record.step.0)
         .collect();
     assert_eq!(failpoints, [STEP, STEP - 1]);
 }

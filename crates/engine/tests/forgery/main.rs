@@ -20,7 +20,7 @@ use orcheck_fixtures::forgery::world::{
     key, members, record_places,
 };
 use orcheck_format::disk::{Claim, CommitRecord, FileName};
-use orcheck_format::{ErrorKind, NodeId, Rank, Result};
+use orcheck_format::{ErrorKind, NodeId, Rank, Result, Step};
 use orcheck_io::disk::Dir;
 use orcheck_io::user::env_var;
 use orcheck_testing::power::Image;
@@ -78,11 +78,11 @@ fn restart(world: &World, trust: &Arc<Trust>) -> Outcome {
         let read: Result<Option<String>> = (0..RANKS).try_fold(None, |wrong, rank| {
             let places = &places[(rank / 2) as usize];
             let mut view = RankView::open(places, candidate, Rank(rank), RANKS)?;
-            let found = wrong_in(world, &mut view, candidate.step, Rank(rank))?;
+            let found = wrong_in(world, &mut view, candidate.step.0, Rank(rank))?;
             Ok(wrong.or(found))
         });
         match read {
-            Ok(wrong) => return Outcome::Restored(candidate.step, wrong),
+            Ok(wrong) => return Outcome::Restored(candidate.step.0, wrong),
             Err(error) => kind = error.kind(),
         }
     }
@@ -376,7 +376,7 @@ fn verify_names_a_forged_copy_and_reads_the_others() {
         let dirs = PLACES.map(|place| image.dir(&place.path()).unwrap());
         let catalog = Catalog::scan_trusting(&job(), &dirs, &trust).unwrap();
         let newest: Vec<_> = (catalog.commits().iter())
-            .filter(|commit| commit.record.step == NEWEST)
+            .filter(|commit| commit.record.step == Step(NEWEST))
             .collect();
         let (mut good, mut told) = (0, Vec::new());
         for commit in &newest {

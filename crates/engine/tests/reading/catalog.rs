@@ -14,7 +14,7 @@ fn steps(catalog: &Catalog) -> Vec<(u64, u64)> {
     catalog
         .commits()
         .iter()
-        .map(|commit| (commit.record.step, commit.record.epoch.counter))
+        .map(|commit| (commit.record.step.0, commit.record.epoch.counter))
         .collect()
 }
 

@@ -6,7 +6,7 @@ use orcheck_engine::directory::{Catalog, Places};
 use orcheck_engine::restart::candidates;
 use orcheck_fixtures::reading::{Scratch, Spec, claim, epoch, job, open_places, write};
 use orcheck_format::disk::{Choice, CommitRecord, ContainerRef, FileName};
-use orcheck_format::{Decision, ErrorKind, Level, NodeId, Rank, TargetId, WriterId};
+use orcheck_format::{Decision, ErrorKind, Level, NodeId, Rank, Step, TargetId, WriterId};
 use orcheck_io::clock::SystemClock;
 use orcheck_io::disk::Dir;
 use orcheck_io::failpoints::{Failpoints, Verdict};
@@ -18,7 +18,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 fn choice(step: u64, counter: u64, what: Decision, why: &str) -> Choice {
-    decision(&job(), (step, epoch(counter)), what, why, &SystemClock)
+    decision(
+        &job(),
+        (Step(step), epoch(counter)),
+        what,
+        why,
+        &SystemClock,
+    )
 }
 
 /// Two places with checkpoints of one run.
@@ -36,7 +42,7 @@ fn with_steps(scratch: &Scratch, steps: &[u64]) -> (Vec<PathBuf>, Vec<Arc<dyn Di
 
 fn steps(catalog: &Catalog) -> Vec<u64> {
     let commits = catalog.commits().iter();
-    commits.map(|commit| commit.record.step).collect()
+    commits.map(|commit| commit.record.step.0).collect()
 }
 
 fn names(path: &Path) -> Vec<String> {
@@ -52,7 +58,7 @@ fn refer(paths: &[PathBuf], from: u64, to: u64) {
     for path in paths {
         let path = path.join(Spec::new(from, 1).commit_name());
         let mut record = CommitRecord::decode(&std::fs::read(&path).unwrap()).unwrap();
-        record.containers[0].refers_to = vec![to];
+        record.containers[0].refers_to = vec![Step(to)];
         std::fs::write(&path, record.encode()).unwrap();
     }
 }
@@ -66,8 +72,8 @@ fn a_rejected_checkpoint_is_not_offered() {
     decide(&dirs[1..], &rejected).unwrap();
     let catalog = Catalog::scan(&job(), &dirs).unwrap();
     assert_eq!(steps(&catalog), [20, 10]);
-    assert_eq!(catalog.rejected()[0].record.step, 30);
-    assert_eq!(catalog.rejection(30, epoch(1)), Some(&rejected));
+    assert_eq!(catalog.rejected()[0].record.step, Step(30));
+    assert_eq!(catalog.rejection(Step(30), epoch(1)), Some(&rejected));
     let notes = catalog.notes().join("\n");
     assert!(
         notes.contains("step 30") && notes.contains("the energy"),
@@ -114,7 +120,7 @@ fn rule(committed: &[u64]) -> KeepRule {
         keep: 2,
         epoch: epoch(1),
         resumed: None,
-        committed: committed.iter().copied().collect(),
+        committed: committed.iter().copied().map(Step).collect(),
     }
 }
 
@@ -154,7 +160,7 @@ fn what_is_marked_to_be_kept_stays() {
     .unwrap();
     let catalog = Catalog::scan(&job(), &dirs).unwrap();
     assert_eq!(steps(&catalog), [50, 40, 20, 10]);
-    assert!(catalog.is_kept(20, epoch(1)) && !catalog.is_kept(10, epoch(1)));
+    assert!(catalog.is_kept(Step(20), epoch(1)) && !catalog.is_kept(Step(10), epoch(1)));
     assert_eq!(
         take_back(&dirs, &choice(20, 1, Decision::Kept, "").file_name()).unwrap(),
         2
@@ -191,7 +197,7 @@ fn a_superseded_checkpoint_that_is_kept_stays_superseded() {
     prune(&dirs, Level::Global, &rule, &mut Referred::default()).unwrap();
     let catalog = Catalog::scan(&job(), &dirs).unwrap();
     assert_eq!(steps(&catalog), [40, 30]);
-    assert_eq!(catalog.fenced()[0].record.step, 20);
+    assert_eq!(catalog.fenced()[0].record.step, Step(20));
     let resumed = FileName::Resumed { epoch: 2 }.to_string();
     assert!(names(&paths[0]).contains(&resumed));
 }
@@ -206,13 +212,13 @@ fn all_that_have_to_go_too_are_named() {
     refer(&paths, 30, 10);
     refer(&paths, 40, 30);
     let catalog = Catalog::scan(&job(), &dirs).unwrap();
-    let error = Removal::plan(&catalog, 10, None).err().unwrap();
+    let error = Removal::plan(&catalog, Step(10), None).err().unwrap();
     assert_eq!(
         error.message(),
         "step 10 holds data that steps 20 and 30 refer to. Next: remove steps 20, 30 and 40 too, or leave step 10"
     );
-    let gone = [(40, epoch(1)), (30, epoch(1))].into();
-    let error = Removal::plan_after(&catalog, 10, None, &gone)
+    let gone = [(Step(40), epoch(1)), (Step(30), epoch(1))].into();
+    let error = Removal::plan_after(&catalog, Step(10), None, &gone)
         .err()
         .unwrap();
     assert!(error.message().contains("remove step 20 too"), "{error}");
@@ -226,7 +232,7 @@ fn what_others_refer_to_is_not_removed_by_hand() {
     refer(&paths, 30, 10);
     let refused = |step: u64| {
         let catalog = Catalog::scan(&job(), &dirs).unwrap();
-        Removal::plan(&catalog, step, None).err().unwrap()
+        Removal::plan(&catalog, Step(step), None).err().unwrap()
     };
     let error = refused(10);
     assert_eq!(error.kind(), ErrorKind::Invalid);
@@ -248,7 +254,7 @@ fn what_others_refer_to_is_not_removed_by_hand() {
     }
 
     let catalog = Catalog::scan(&job(), &dirs).unwrap();
-    let removal = Removal::plan(&catalog, 30, None).unwrap();
+    let removal = Removal::plan(&catalog, Step(30), None).unwrap();
     assert_eq!(removal.levels, [Level::Global]);
     assert!(removal.files >= 3 && removal.bytes > 0);
     let before = names(&paths[0]);
@@ -264,8 +270,8 @@ fn what_others_refer_to_is_not_removed_by_hand() {
             .flat_map(|path| names(path))
             .any(|name| of_30(&name))
     );
-    assert_eq!(checkpoint_of(&catalog, 10).unwrap().step, 10);
-    Removal::plan(&catalog, 10, None)
+    assert_eq!(checkpoint_of(&catalog, Step(10)).unwrap().step, Step(10));
+    Removal::plan(&catalog, Step(10), None)
         .unwrap()
         .carry_out()
         .unwrap();
@@ -287,7 +293,7 @@ fn a_removal_that_fails_anywhere_leaves_no_record_without_its_containers() {
             .map(|path| open_dir(path, failpoints.clone()).unwrap())
             .collect();
         let removed = Catalog::scan(&job(), &dirs)
-            .and_then(|catalog| Removal::plan(&catalog, 20, None))
+            .and_then(|catalog| Removal::plan(&catalog, Step(20), None))
             .and_then(|removal| removal.carry_out());
         let has = |ending: &str| {
             let mut all = paths.iter().flat_map(|path| names(path));
@@ -312,7 +318,7 @@ fn a_removal_that_fails_anywhere_leaves_no_record_without_its_containers() {
         // The rest goes with the next try, or is what a run that was killed leaves, which is
         // pruned.
         let catalog = Catalog::scan(&job(), &open_places(&paths)).unwrap();
-        if let Ok(removal) = Removal::plan(&catalog, 20, None) {
+        if let Ok(removal) = Removal::plan(&catalog, Step(20), None) {
             removal.carry_out().unwrap();
             assert!(!has(""), "step {nth}");
         }
@@ -324,7 +330,7 @@ fn a_removal_that_fails_anywhere_leaves_no_record_without_its_containers() {
 fn put(path: &Path, step: u64, refers_to: Vec<u64>) {
     let (run, node, writer) = (epoch(1).run.short_bytes(), 0, 0);
     let name = FileName::Container {
-        step,
+        step: Step(step),
         epoch: 1,
         run,
         node: NodeId(node),
@@ -332,7 +338,7 @@ fn put(path: &Path, step: u64, refers_to: Vec<u64>) {
     };
     let record = CommitRecord {
         job: job(),
-        step,
+        step: Step(step),
         epoch: epoch(1),
         level: Level::Global,
         world_size: 1,
@@ -347,13 +353,13 @@ fn put(path: &Path, step: u64, refers_to: Vec<u64>) {
             len_bytes: 0,
             manifest_digest: [0; 32],
             ranks: vec![(Rank(0), 1)],
-            refers_to,
+            refers_to: refers_to.into_iter().map(Step).collect(),
             holders: vec![],
         }],
         created_unix_ms: 0,
     };
     std::fs::write(path.join(name.to_string()), b"").unwrap();
-    let name = FileName::commit(step, epoch(1), Level::Global).to_string();
+    let name = FileName::commit(Step(step), epoch(1), Level::Global).to_string();
     std::fs::write(path.join(name), record.encode()).unwrap();
 }
 
@@ -406,7 +412,7 @@ proptest! {
             open.extend(refers(step).into_iter().filter(|older| stays.insert(*older)));
         }
         let there = names(&path).into_iter().filter_map(|name| match FileName::parse(&name)? {
-            FileName::Container { step, .. } => Some(step),
+            FileName::Container { step, .. } => Some(step.0),
             _ => None,
         });
         prop_assert_eq!(there.collect::<BTreeSet<u64>>(), stays);

@@ -4,7 +4,7 @@
 use orcheck_engine::restart::reader::{Reader, holder_of};
 use orcheck_engine::upkeep::{Verdict, verify_commit};
 use orcheck_format::disk::{ContainerHeader, FileName, Manifest, Trailer, header_crc};
-use orcheck_format::{ErrorKind, Rank};
+use orcheck_format::{ErrorKind, Rank, Step};
 use orcheck_io::memory::Span;
 
 use orcheck_fixtures::reading::{
@@ -387,7 +387,9 @@ fn a_reference_that_is_named_by_no_record_is_refused() {
     let path = case.written.paths[0].clone();
     let file = std::fs::read(&path).unwrap();
     let mut manifest = Manifest::decode(&structure(&case, "manifest")).unwrap();
-    let older = FileName::parse(&manifest.stores[0]).unwrap().at_step(39);
+    let older = FileName::parse(&manifest.stores[0])
+        .unwrap()
+        .at_step(Step(39));
     manifest.ranks[0].regions[0].extents[0].container = Some(older.to_string());
     let encoded = manifest.encode();
     let manifest_at = case.written.structure(0, "manifest").start;
@@ -417,6 +419,6 @@ fn a_reference_that_is_named_by_no_record_is_refused() {
         error.message().contains("the commit record names []"),
         "{error}"
     );
-    case.written.record.containers[0].refers_to = vec![39];
+    case.written.record.containers[0].refers_to = vec![Step(39)];
     assert_eq!(case.open().unwrap().take_notes(), [] as [String; 0]);
 }

@@ -6,7 +6,7 @@ use orcheck_engine::directory::prune::leftovers::Leftovers;
 use orcheck_engine::encoding::Trust;
 use orcheck_fixtures::reading::{Scratch, Spec, claim, epoch, job, open_places, write};
 use orcheck_format::disk::{Claim, CommitRecord, FileName};
-use orcheck_format::{Decision, Level};
+use orcheck_format::{Decision, Level, Step};
 use orcheck_io::clock::SystemClock;
 use orcheck_io::failpoints::Failpoints;
 use orcheck_staging::open_dir;
@@ -39,7 +39,7 @@ fn begin(paths: &[PathBuf], resumed: Option<u64>, complete: bool) {
     let rule = KeepRule {
         keep: 2,
         epoch: epoch(2),
-        resumed: resumed.map(|step| (step, 1)),
+        resumed: resumed.map(|step| (Step(step), 1)),
         committed: BTreeSet::new(),
     };
     let leftovers = Leftovers {
@@ -62,8 +62,8 @@ fn there(paths: &[PathBuf]) -> (Vec<u64>, Vec<u64>) {
     {
         let name = entry.unwrap().file_name().into_string().unwrap();
         match FileName::parse(&name) {
-            Some(FileName::Commit { step, .. }) => records.insert(step),
-            Some(FileName::Container { step, .. }) => containers.insert(step),
+            Some(FileName::Commit { step, .. }) => records.insert(step.0),
+            Some(FileName::Container { step, .. }) => containers.insert(step.0),
             _ => continue,
         };
     }
@@ -109,10 +109,16 @@ fn what_the_step_refers_to_and_what_is_kept_by_hand_is_not_left_over() {
     for path in &paths {
         let path = path.join(Spec::new(30, 1).commit_name());
         let mut record = CommitRecord::decode(&std::fs::read(&path).unwrap()).unwrap();
-        record.containers[0].refers_to = vec![10];
+        record.containers[0].refers_to = vec![Step(10)];
         std::fs::write(&path, record.encode()).unwrap();
     }
-    let kept = decision(&job(), (5, epoch(1)), Decision::Kept, "", &SystemClock);
+    let kept = decision(
+        &job(),
+        (Step(5), epoch(1)),
+        Decision::Kept,
+        "",
+        &SystemClock,
+    );
     decide(&open_places(&paths), &kept).unwrap();
     begin(&paths, Some(30), true);
     let stay = vec![5, 10, 20, 30];

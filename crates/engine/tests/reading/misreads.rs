@@ -4,7 +4,7 @@
 use orcheck_engine::directory::Catalog;
 use orcheck_engine::restart::reader::{Reader, holder_of};
 use orcheck_format::disk::FileName;
-use orcheck_format::{Rank, Result};
+use orcheck_format::{Rank, Result, Step};
 use orcheck_io::disk::Dir;
 use orcheck_io::memory::Span;
 use orcheck_testing::misread::{How, misreading};
@@ -31,9 +31,9 @@ fn restart(dir: &Arc<dyn Dir>) -> Result<(u64, bool)> {
             .ok_or_else(|| orcheck_format::Error::not_found("a region is missing"))?;
         let mut found = vec![0xee; usize::try_from(region.len_bytes).unwrap()];
         reader.read_region(Rank(1), region, Span::from_mut(&mut found))?;
-        right &= found == payload(Rank(1), record.step, name, found.len());
+        right &= found == payload(Rank(1), record.step.0, name, found.len());
     }
-    Ok((record.step, right))
+    Ok((record.step.0, right))
 }
 
 /// Two directories with the same names in them: the older version has other contents under each.
@@ -48,8 +48,8 @@ fn versions(scratch: &Scratch) -> [PathBuf; 2] {
     for entry in std::fs::read_dir(&dirs[1]).unwrap().flatten() {
         let name = entry.file_name().into_string().unwrap();
         let renamed = match FileName::parse(&name) {
-            Some(FileName::Container { step: 39, .. }) => name.replace("039", "040"),
-            Some(FileName::Commit { step: 39, .. }) => {
+            Some(FileName::Container { step: Step(39), .. }) => name.replace("039", "040"),
+            Some(FileName::Commit { step: Step(39), .. }) => {
                 assert_eq!(name, older.commit_name());
                 now.commit_name()
             }

@@ -9,7 +9,7 @@ use orcheck_format::disk::{
     ContainerHeader, Encoding, Extent, Features, FileName, RankRecord, RegionKind, RegionRecord,
     decode_rank_record, encode_rank_record,
 };
-use orcheck_format::{Detail, Dtype, ErrorKind, Level, NodeId, Rank, TargetId, WriterId};
+use orcheck_format::{Detail, Dtype, ErrorKind, Level, NodeId, Rank, Step, TargetId, WriterId};
 use orcheck_io::disk::Dir;
 use orcheck_io::failpoints::Verdict;
 use orcheck_pool::{Pool, PoolShape};
@@ -58,7 +58,7 @@ fn record_of(
 /// The name of the container of an older step.
 fn older(step: u64) -> String {
     FileName::Container {
-        step,
+        step: Step(step),
         epoch: 1,
         run: epoch(1).run.short_bytes(),
         node: NodeId(0),
@@ -72,7 +72,7 @@ fn writer(dir: &Arc<dyn Dir>, step: u64, features: Features, may_shrink: bool) -
     let header = ContainerHeader {
         features,
         job: job(),
-        step,
+        step: Step(step),
         epoch: epoch(1),
         level: Level::Global,
         node: NodeId(0),
@@ -160,10 +160,14 @@ fn a_reference_to_a_checkpoint_that_the_rank_did_not_name_is_refused() {
         crc_stored: 0,
         crc_plain: 0,
     };
-    for (named, refused) in [([1], false), ([0], true)] {
+    for (named, refused) in [([Step(1)], false), ([Step(0)], true)] {
         let mut ledger = Ledger::default();
         for step in [0, 1] {
-            ledger.enter((Level::Global, Rank(0), step), &[0], [(0, stored.clone())]);
+            ledger.enter(
+                (Level::Global, Rank(0), Step(step)),
+                &[Step(0)],
+                [(0, stored.clone())],
+            );
         }
         let mut writer = writer(&dir, 2, Features::references(), true);
         let record = record_of(0, 0, 4096, Some(&older(1)));
@@ -212,7 +216,7 @@ fn created_for(dir: &Arc<dyn Dir>, incompat: u64, ranks: u64) -> ContainerWriter
             ..Features::default()
         },
         job: job(),
-        step: 2,
+        step: Step(2),
         epoch: epoch(1),
         level: Level::Global,
         node: NodeId(0),

@@ -15,6 +15,7 @@ use crate::disk::manifest::MAX_NAME_BYTES;
 use crate::disk::names::FileName;
 use crate::error::{Error, Result};
 use crate::ids::{Decision, Epoch, JobName};
+use crate::numbers::Step;
 
 /// Longest reason, in bytes.
 pub const MAX_WHY_BYTES: usize = 1024;
@@ -25,7 +26,7 @@ pub struct Choice {
     /// The job.
     pub job: JobName,
     /// The checkpoint's step.
-    pub step: u64,
+    pub step: Step,
     /// The run that wrote the checkpoint.
     pub epoch: Epoch,
     /// The decision.
@@ -82,7 +83,7 @@ impl Choice {
         r.map(|r, key| {
             match key {
                 1 => job = Some(r.job()?),
-                2 => step = Some(r.u64()?),
+                2 => step = Some(r.uint()?),
                 3 => epoch = Some(r.epoch()?),
                 4 => code = Some(r.uint::<u8>()?),
                 5 => host = Some(r.name(MAX_NAME_BYTES)?),

@@ -27,7 +27,7 @@ use crate::coding::{Crc64, Get, Put, Reader, Writer, check_crc, check_magic, crc
 use crate::disk::manifest::{MAX_METADATA_BYTES, RankRecord};
 use crate::error::{Error, Result};
 use crate::ids::{Epoch, JobName, Level, MAX_JOB_NAME_BYTES};
-use crate::numbers::{NodeId, Rank, WriterId};
+use crate::numbers::{NodeId, Rank, Step, WriterId};
 use crate::sabotage::{Switch, off};
 
 /// Size of the header and rank header blocks, and the smallest alignment of everything else.
@@ -126,7 +126,7 @@ pub struct ContainerHeader {
     /// The job.
     pub job: JobName,
     /// The checkpoint's step.
-    pub step: u64,
+    pub step: Step,
     /// The epoch that wrote it.
     pub epoch: Epoch,
     /// The level for which it was written.
@@ -182,7 +182,7 @@ impl ContainerHeader {
             .u64(self.features.compat)
             .u64(self.features.ro_compat)
             .u64(self.features.incompat)
-            .u64(self.step)
+            .u64(self.step.0)
             .epoch(&self.epoch)
             .u64(self.created_unix_ms)
             .u16(self.level.code())
@@ -227,7 +227,7 @@ impl ContainerHeader {
             incompat: get.u64()?,
         };
         features.check_readable().map_err(|error| error.at(what))?;
-        let step = get.u64()?;
+        let step = Step(get.u64()?);
         let epoch = get.epoch()?;
         let created_unix_ms = get.u64()?;
         let level_code = get.u16()?;
@@ -299,7 +299,7 @@ pub struct RankHeader {
     /// The rank.
     pub rank: Rank,
     /// The checkpoint's step.
-    pub step: u64,
+    pub step: Step,
     /// The epoch that wrote it.
     pub epoch: Epoch,
     /// Bytes of the stream without padding; [`STREAM_LEN_UNKNOWN`] if not known when written.
@@ -316,7 +316,7 @@ impl RankHeader {
             .bytes(&RANK_MAGIC)
             .u32(self.rank.0)
             .u32(self.cut_bytes)
-            .u64(self.step)
+            .u64(self.step.0)
             .epoch(&self.epoch)
             .u64(self.stream_len_bytes);
         seal(&mut block);
@@ -329,7 +329,7 @@ impl RankHeader {
         let (rank, cut_bytes) = (get.u32()?, get.u32()?);
         Ok(RankHeader {
             rank: Rank(rank),
-            step: get.u64()?,
+            step: Step(get.u64()?),
             epoch: get.epoch()?,
             stream_len_bytes: get.u64()?,
             cut_bytes,

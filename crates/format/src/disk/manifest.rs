@@ -15,7 +15,7 @@ use crate::coding::{Reader, Writer};
 use crate::disk::names::{FileName, MAX_FILE_NAME_BYTES};
 use crate::error::{Error, Result};
 use crate::ids::{Dtype, Epoch, JobName, Level};
-use crate::numbers::{NodeId, Rank, WriterId};
+use crate::numbers::{NodeId, Rank, Step, WriterId};
 use crate::sabotage::{Switch, off};
 use std::collections::BTreeMap;
 
@@ -43,7 +43,7 @@ pub struct Manifest {
     /// The job.
     pub job: JobName,
     /// The checkpoint's step.
-    pub step: u64,
+    pub step: Step,
     /// The epoch that wrote it.
     pub epoch: Epoch,
     /// The level for which it was written.
@@ -185,7 +185,7 @@ impl Manifest {
         r.map(|r, key| {
             match key {
                 1 => job = Some(r.job()?),
-                2 => step = Some(r.u64()?),
+                2 => step = Some(r.uint()?),
                 3 => epoch = Some(r.epoch()?),
                 4 => level = Some(r.level()?),
                 5 => node = Some(r.uint()?),
@@ -348,7 +348,7 @@ impl Manifest {
 
     /// The step of an older container that extents of this one may lie in. That container must be
     /// of the same run and the same writer. Fails with Corrupt for any other name.
-    pub fn referred_step(&self, name: &str) -> Result<u64> {
+    pub fn referred_step(&self, name: &str) -> Result<Step> {
         let own = FileName::Container {
             step: self.step,
             epoch: self.epoch.counter,

@@ -22,7 +22,7 @@
 //! Not here: which of these files are needed, and when they are removed.
 
 use crate::ids::{Decision, Epoch, Level, hex, parse_hex};
-use crate::numbers::{NodeId, WriterId};
+use crate::numbers::{NodeId, Step, WriterId};
 use crate::sabotage::{Switch, off};
 use std::fmt;
 
@@ -35,7 +35,7 @@ pub enum FileName {
     /// Snapshots of one writer of one node, with their manifest.
     Container {
         /// The checkpoint's step.
-        step: u64,
+        step: Step,
         /// Counter of the epoch that wrote it.
         epoch: u64,
         /// First four bytes of the run id that wrote it.
@@ -48,7 +48,7 @@ pub enum FileName {
     /// Data of a striped container, in another store than the container itself.
     Stripe {
         /// The checkpoint's step.
-        step: u64,
+        step: Step,
         /// Counter of the epoch that wrote it.
         epoch: u64,
         /// First four bytes of the run id that wrote it.
@@ -63,7 +63,7 @@ pub enum FileName {
     /// The record whose appearance makes a checkpoint restartable at one level.
     Commit {
         /// The checkpoint's step.
-        step: u64,
+        step: Step,
         /// Counter of the epoch that wrote it.
         epoch: u64,
         /// First four bytes of the run id that wrote it.
@@ -99,7 +99,7 @@ pub enum FileName {
     /// A decision about a checkpoint.
     Choice {
         /// The checkpoint's step.
-        step: u64,
+        step: Step,
         /// Counter of the epoch that wrote it.
         epoch: u64,
         /// First four bytes of the run id that wrote it.
@@ -116,7 +116,7 @@ pub enum FileName {
 
 impl fmt::Display for FileName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let stem = |f: &mut fmt::Formatter<'_>, step: &u64, epoch: &u64, run: &[u8; 4]| {
+        let stem = |f: &mut fmt::Formatter<'_>, step: &Step, epoch: &u64, run: &[u8; 4]| {
             write!(f, "s{step:012}-e{epoch:06}-{}", hex(run))
         };
         match self {
@@ -175,7 +175,7 @@ impl fmt::Display for FileName {
 impl FileName {
     /// The name of a commit record.
     #[must_use]
-    pub fn commit(step: u64, epoch: Epoch, level: Level) -> FileName {
+    pub fn commit(step: Step, epoch: Epoch, level: Level) -> FileName {
         FileName::Commit {
             step,
             epoch: epoch.counter,
@@ -199,7 +199,7 @@ impl FileName {
     /// The checkpoint that the file belongs to: step, epoch counter and the beginning of the run
     /// id; `None` for files of a whole run.
     #[must_use]
-    pub fn checkpoint(&self) -> Option<(u64, u64, [u8; 4])> {
+    pub fn checkpoint(&self) -> Option<(Step, u64, [u8; 4])> {
         match *self {
             FileName::Container {
                 step, epoch, run, ..
@@ -219,7 +219,7 @@ impl FileName {
 
     /// The step of the container called `text` if that name differs from this one only by an older
     /// step.
-    pub fn of_older_step(&self, text: &str) -> Option<u64> {
+    pub fn of_older_step(&self, text: &str) -> Option<Step> {
         let older = FileName::parse(text)?;
         let (FileName::Container { step: own, .. }, FileName::Container { step, .. }) =
             (self, &older)
@@ -230,7 +230,7 @@ impl FileName {
     }
 
     /// This container's name at another step; any other name unchanged.
-    pub fn at_step(&self, step: u64) -> FileName {
+    pub fn at_step(&self, step: Step) -> FileName {
         let mut name = self.clone();
         if let FileName::Container { step: own, .. } = &mut name {
             *own = step;
@@ -337,7 +337,7 @@ mod tests {
         prop_oneof![
             (any::<u64>(), any::<u64>(), run, any::<u32>(), any::<u32>()).prop_map(
                 |(step, epoch, run, node, writer)| FileName::Container {
-                    step,
+                    step: Step(step),
                     epoch,
                     run,
                     node: NodeId(node),
@@ -346,7 +346,7 @@ mod tests {
             ),
             (0..99u64, 0..9u64, run, 0..9u32, 0..9u32, any::<u32>()).prop_map(
                 |(step, epoch, run, node, writer, stripe)| FileName::Stripe {
-                    step,
+                    step: Step(step),
                     epoch,
                     run,
                     node: NodeId(node),
@@ -356,7 +356,7 @@ mod tests {
             ),
             (any::<u64>(), any::<u64>(), run, level()).prop_map(|(step, epoch, run, level)| {
                 FileName::Commit {
-                    step,
+                    step: Step(step),
                     epoch,
                     run,
                     level,
@@ -369,7 +369,7 @@ mod tests {
             any::<u64>().prop_map(|epoch| FileName::HaltAt { epoch }),
             (any::<u64>(), any::<u64>(), run, any::<bool>()).prop_map(
                 |(step, epoch, run, kept)| FileName::Choice {
-                    step,
+                    step: Step(step),
                     epoch,
                     run,
                     decision: Decision::ALL[usize::from(kept)],
@@ -407,7 +407,7 @@ mod tests {
             (
                 "s000000000042-e000007-1a2b3c4d-n0003-w00.orc",
                 FileName::Container {
-                    step: 42,
+                    step: Step(42),
                     epoch: 7,
                     run,
                     node: NodeId(3),
@@ -417,7 +417,7 @@ mod tests {
             (
                 "s000000000042-e000007-1a2b3c4d-n0003-w00.stripe01",
                 FileName::Stripe {
-                    step: 42,
+                    step: Step(42),
                     epoch: 7,
                     run,
                     node: NodeId(3),
@@ -428,7 +428,7 @@ mod tests {
             (
                 "s000000000042-e000007-1a2b3c4d-global.commit",
                 FileName::Commit {
-                    step: 42,
+                    step: Step(42),
                     epoch: 7,
                     run,
                     level: Level::Global,
@@ -437,7 +437,7 @@ mod tests {
             (
                 "s000000000042-e000007-1a2b3c4d-peers2.commit",
                 FileName::Commit {
-                    step: 42,
+                    step: Step(42),
                     epoch: 7,
                     run,
                     level: Level::Peers(2),
@@ -451,7 +451,7 @@ mod tests {
             (
                 "s000000000042-e000007-1a2b3c4d.rejected",
                 FileName::Choice {
-                    step: 42,
+                    step: Step(42),
                     epoch: 7,
                     run,
                     decision: Decision::Rejected,
@@ -460,7 +460,7 @@ mod tests {
             (
                 "s000000000042-e000007-1a2b3c4d.kept",
                 FileName::Choice {
-                    step: 42,
+                    step: Step(42),
                     epoch: 7,
                     run,
                     decision: Decision::Kept,

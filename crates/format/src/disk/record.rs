@@ -18,7 +18,7 @@ use crate::disk::manifest::MAX_NAME_BYTES;
 use crate::disk::names::{FileName, MAX_FILE_NAME_BYTES};
 use crate::error::{Error, Result};
 use crate::ids::{Epoch, JobName, Level};
-use crate::numbers::{NodeId, Rank, TargetId, WriterId};
+use crate::numbers::{NodeId, Rank, Step, TargetId, WriterId};
 use crate::sabotage::{Switch, off};
 use std::collections::BTreeSet;
 
@@ -42,7 +42,7 @@ pub struct CommitRecord {
     /// The job.
     pub job: JobName,
     /// The checkpoint's step.
-    pub step: u64,
+    pub step: Step,
     /// The epoch that committed it.
     pub epoch: Epoch,
     /// What the commit survives.
@@ -80,7 +80,7 @@ pub struct ContainerRef {
     pub ranks: Vec<(Rank, u32)>,
     /// Steps of older checkpoints of the same epoch, ascending, at most [`MAX_REFERRED`]. Extents
     /// of this container lie in their containers, which must stay as long as this one does.
-    pub refers_to: Vec<u64>,
+    pub refers_to: Vec<Step>,
     /// Indices of the other nodes that hold a replica, in the order of their selection; empty
     /// except at level `peers`.
     pub holders: Vec<NodeId>,
@@ -115,7 +115,7 @@ pub struct Resumed {
     /// The epoch that resumed.
     pub epoch: Epoch,
     /// The step it restarted from; `None` for a fresh start.
-    pub step: Option<u64>,
+    pub step: Option<Step>,
     /// The epoch that had committed that step.
     pub from: Option<Epoch>,
 }
@@ -142,7 +142,10 @@ impl ContainerRef {
             w.array(2).uint(*first).uint(*count);
         }
         if !self.refers_to.is_empty() {
-            w.uint(8u8).uints(&self.refers_to);
+            w.uint(8u8).array(self.refers_to.len());
+            for step in &self.refers_to {
+                w.uint(*step);
+            }
         }
         if !self.holders.is_empty() {
             w.uint(9u8).array(self.holders.len());
@@ -170,7 +173,7 @@ impl ContainerRef {
                         Ok((r.uint()?, r.uint()?))
                     })?)
                 }
-                8 => refers_to = r.items(MAX_REFERRED, Reader::u64)?,
+                8 => refers_to = r.items(MAX_REFERRED, Reader::uint)?,
                 9 => holders = r.items(MAX_HOLDERS, Reader::uint)?,
                 _ => return Ok(false),
             }
@@ -279,8 +282,8 @@ impl CommitRecord {
 
     /// Steps of the older checkpoints of the same epoch whose containers must stay as long as this
     /// checkpoint does; ascending.
-    pub fn refers_to(&self) -> Vec<u64> {
-        let all: BTreeSet<u64> = self
+    pub fn refers_to(&self) -> Vec<Step> {
+        let all: BTreeSet<Step> = self
             .containers
             .iter()
             .flat_map(|container| container.refers_to.iter().copied())
@@ -303,7 +306,7 @@ impl CommitRecord {
         r.map(|r, key| {
             match key {
                 1 => job = Some(r.job()?),
-                2 => step = Some(r.u64()?),
+                2 => step = Some(r.uint()?),
                 3 => epoch = Some(r.epoch()?),
                 4 => level = Some(r.level()?),
                 5 => world_size = Some(r.uint()?),
@@ -505,7 +508,7 @@ impl Resumed {
             match key {
                 1 => job = Some(r.job()?),
                 2 => epoch = Some(r.epoch()?),
-                3 => step = Some(r.u64()?),
+                3 => step = Some(r.uint()?),
                 4 => from = Some(r.epoch()?),
                 _ => return Ok(false),
             }

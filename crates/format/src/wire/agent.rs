@@ -18,7 +18,7 @@ use crate::coding::{Reader, Writer, flag};
 use crate::disk::{Compression, Encoding};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{Epoch, JobName};
-use crate::numbers::{NodeId, Rank};
+use crate::numbers::{NodeId, Rank, Step};
 use crate::sabotage::{Switch, off};
 use crate::wire::fields::{MAX_TEXT_BYTES, cut, read_kind};
 
@@ -158,7 +158,7 @@ pub enum AgentMessage {
     /// The run resumed from this checkpoint; answered by `Done`.
     ResumedFrom {
         /// Its step.
-        step: u64,
+        step: Step,
         /// Counter of its epoch.
         epoch: u64,
     },
@@ -177,7 +177,7 @@ pub enum AgentMessage {
         /// The rank.
         rank: Rank,
         /// The step.
-        step: u64,
+        step: Step,
     },
     /// Asks what the user should know. Answered by notes, then `Done`.
     Ask,
@@ -320,7 +320,7 @@ impl AgentMessage {
             }
             5 => AgentMessage::Begin,
             6 => AgentMessage::ResumedFrom {
-                step: r.need(first, "step (key 1)")?,
+                step: Step(r.need(first, "step (key 1)")?),
                 epoch: r.need(second, "epoch (key 2)")?,
             },
             7 => AgentMessage::Leave,
@@ -339,7 +339,7 @@ impl AgentMessage {
                 AgentMessage::Sealed {
                     rank: Rank::try_from(rank)
                         .map_err(|_| r.corrupt(format_args!("{rank} is not a rank")))?,
-                    step: r.need(second, "step (key 2)")?,
+                    step: Step(r.need(second, "step (key 2)")?),
                 }
             }
             _ => AgentMessage::Note {

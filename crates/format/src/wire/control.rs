@@ -22,7 +22,7 @@ use crate::disk::{
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::Level;
-use crate::numbers::{NodeId, Rank, TargetId};
+use crate::numbers::{NodeId, Rank, Step, TargetId};
 use crate::sabotage::{Switch, off};
 use crate::wire::agent::AgentMessage;
 use crate::wire::fields::{MAX_TEXT_BYTES, cut, read_kind};
@@ -127,7 +127,7 @@ pub enum Message {
     /// A writer's container is durable.
     Durable {
         /// The checkpoint's step.
-        step: u64,
+        step: Step,
         /// The level it was written for.
         level: Level,
         /// The container.
@@ -136,7 +136,7 @@ pub enum Message {
     /// A writer could not make its part durable.
     NotDurable {
         /// The checkpoint's step.
-        step: u64,
+        step: Step,
         /// The level it was written for; `None` if it failed before any.
         level: Option<Level>,
         /// Index of the server that failed, if one did.
@@ -149,7 +149,7 @@ pub enum Message {
     /// A node's containers are all durable.
     Vote {
         /// The checkpoint's step.
-        step: u64,
+        step: Step,
         /// The level.
         level: Level,
         /// Index of the node.
@@ -160,7 +160,7 @@ pub enum Message {
     /// The lead asks a node to store a copy of the commit record.
     Record {
         /// The checkpoint's step.
-        step: u64,
+        step: Step,
         /// The level.
         level: Level,
         /// The whole file.
@@ -169,7 +169,7 @@ pub enum Message {
     /// A node has stored its copy, or failed to.
     Recorded {
         /// The checkpoint's step.
-        step: u64,
+        step: Step,
         /// The level.
         level: Level,
         /// Index of the node.
@@ -180,14 +180,14 @@ pub enum Message {
     /// Every copy of the commit record is durable.
     Committed {
         /// The checkpoint's step.
-        step: u64,
+        step: Step,
         /// The level.
         level: Level,
     },
     /// The checkpoint will not be committed at this level.
     Aborted {
         /// The checkpoint's step.
-        step: u64,
+        step: Step,
         /// The level.
         level: Level,
         /// Why.
@@ -452,7 +452,7 @@ impl Message {
 }
 
 /// Starts a map of `pairs` with the two keys that most messages share.
-fn checkpoint(w: &mut Writer, pairs: u64, step: u64, level: Level) -> &mut Writer {
+fn checkpoint(w: &mut Writer, pairs: u64, step: Step, level: Level) -> &mut Writer {
     w.map(pairs)
         .uint(1u8)
         .uint(step)
@@ -614,7 +614,7 @@ fn read_about_checkpoint(message: u8, r: &mut Reader<'_>) -> Result<Message> {
     let mut code = None;
     r.map(|r, key| {
         match (message, key) {
-            (_, 1) => step = Some(r.u64()?),
+            (_, 1) => step = Some(r.uint()?),
             (_, 2) => level = Some(r.level()?),
             (2, 3) => container = Some(ContainerRef::read(r)?),
             (3 | 4 | 6, 3) => number = Some(r.uint::<u32>()?),

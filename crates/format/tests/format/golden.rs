@@ -137,7 +137,7 @@ fn golden_files_decode_to_the_samples() {
     );
     let referring = CommitRecord::decode(&read("commit-record-referring.bin")).unwrap();
     assert_eq!(referring, samples::referring_record());
-    assert_eq!(referring.refers_to(), [38, 39, 41]);
+    assert_eq!(referring.refers_to(), [38, 39, 41].map(Step));
     let replicated = CommitRecord::decode(&read("commit-record-replicated.bin")).unwrap();
     assert_eq!(replicated, samples::replicated_record());
     assert_eq!(Claim::decode(&read("claim.bin")), Ok(samples::claim()));

@@ -4,7 +4,7 @@ use crate::samples;
 use orcheck_format::disk::*;
 use orcheck_format::wire::{RecipePart, *};
 use orcheck_format::*;
-use orcheck_format::{NodeId, Rank, TargetId, WriterId};
+use orcheck_format::{NodeId, Rank, Step, TargetId, WriterId};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -108,7 +108,7 @@ fn manifest() -> impl Strategy<Value = Manifest> {
             |((job, step, epoch, level), (node, node_name, writer, world_size), stores, ranks)| {
                 Manifest {
                     job,
-                    step,
+                    step: Step(step),
                     epoch,
                     level,
                     node: NodeId(node),
@@ -149,7 +149,7 @@ fn commit_record() -> impl Strategy<Value = CommitRecord> {
                         .filter(|rank| owners[*rank as usize] == node)
                         .collect();
                     let file = FileName::Container {
-                        step,
+                        step: Step(step),
                         epoch: epoch.counter,
                         run,
                         node: NodeId(node),
@@ -165,7 +165,10 @@ fn commit_record() -> impl Strategy<Value = CommitRecord> {
                         ranks: ranks_to_ranges(
                             &ranks.iter().copied().map(Rank).collect::<Vec<_>>(),
                         ),
-                        refers_to: (0..u64::from(node)).filter(|older| *older < step).collect(),
+                        refers_to: (0..u64::from(node))
+                            .filter(|older| *older < step)
+                            .map(Step)
+                            .collect(),
                         holders: (0..count)
                             .filter(|other| *other != node)
                             .take(losses)
@@ -179,7 +182,7 @@ fn commit_record() -> impl Strategy<Value = CommitRecord> {
                 });
                 CommitRecord {
                     job,
-                    step,
+                    step: Step(step),
                     epoch,
                     level,
                     world_size: owners.len() as u32,
@@ -211,7 +214,7 @@ proptest! {
         };
         let header = ContainerHeader {
             features: Features { compat, ro_compat, incompat: u64::from(striped) | bit },
-            job, step, epoch, level, node: NodeId(node), writer: WriterId(writer), world_size,
+            job, step: Step(step), epoch, level, node: NodeId(node), writer: WriterId(writer), world_size,
             alignment_bytes: 1 << alignment,
             created_unix_ms,
             encryption,
@@ -221,7 +224,7 @@ proptest! {
 
     #[test]
     fn rank_header((rank, cut_bytes) in any::<(u32, u32)>(), (step, stream_len_bytes) in any::<(u64, u64)>(), epoch in epoch()) {
-        let header = RankHeader { rank: Rank(rank), step, epoch, stream_len_bytes, cut_bytes };
+        let header = RankHeader { rank: Rank(rank), step: Step(step), epoch, stream_len_bytes, cut_bytes };
         prop_assert_eq!(RankHeader::decode(&header.encode()), Ok(header));
     }
 
@@ -292,13 +295,13 @@ proptest! {
     ) {
         let decision = Decision::ALL[usize::from(rejected)];
         let why = why.unwrap_or_default();
-        let choice = Choice { job, step, epoch, decision, host, uid, since_unix_ms, why };
+        let choice = Choice { job, step: Step(step), epoch, decision, host, uid, since_unix_ms, why };
         prop_assert_eq!(Choice::decode(&choice.encode()), Ok(choice));
     }
 
     #[test]
     fn notes_of_resumption(job in job(), epochs in (epoch(), option::of(epoch())), step: Option<u64>) {
-        let resumed = Resumed { job, epoch: epochs.0, step, from: epochs.1 };
+        let resumed = Resumed { job, epoch: epochs.0, step: step.map(Step), from: epochs.1 };
         prop_assert_eq!(Resumed::decode(&resumed.encode()), Ok(resumed));
     }
 
@@ -380,7 +383,7 @@ fn a_rank_in_two_places_is_not_handed_over() {
 fn a_long_error_text_is_cut_between_characters() {
     let text = "ä".repeat(40_000);
     let message = Message::Aborted {
-        step: 1,
+        step: Step(1),
         level: Level::Node,
         error: Error::internal(text),
     };

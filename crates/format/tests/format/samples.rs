@@ -3,7 +3,7 @@
 
 use orcheck_format::disk::*;
 use orcheck_format::wire::{Disk, Link, NodePart, RecipePart, ReplicaPart, *};
-use orcheck_format::{Detail, NodeId, Rank, TargetId, WriterId, *};
+use orcheck_format::{Detail, NodeId, Rank, Step, TargetId, WriterId, *};
 
 pub fn epoch() -> Epoch {
     Epoch {
@@ -26,7 +26,7 @@ pub fn header() -> ContainerHeader {
             incompat: 0,
         },
         job: job(),
-        step: 42,
+        step: Step(42),
         epoch: epoch(),
         level: Level::Global,
         node: NodeId(3),
@@ -72,7 +72,7 @@ pub fn sealed(record: &[u8]) -> Vec<u8> {
 pub fn rank_header() -> RankHeader {
     RankHeader {
         rank: Rank(6),
-        step: 42,
+        step: Step(42),
         epoch: epoch(),
         stream_len_bytes: 96,
         cut_bytes: 4 << 20,
@@ -172,7 +172,7 @@ pub fn manifest() -> Manifest {
     second.regions[1].extents.clear();
     Manifest {
         job: job(),
-        step: 42,
+        step: Step(42),
         epoch: epoch(),
         level: Level::Peers(2),
         node: NodeId(3),
@@ -217,8 +217,8 @@ pub fn container_ref(node: u32, ranks: &[(u32, u32)]) -> ContainerRef {
 /// A commit record whose containers refer to older ones.
 pub fn referring_record() -> CommitRecord {
     let mut record = commit_record();
-    record.containers[0].refers_to = vec![38, 41];
-    record.containers[2].refers_to = vec![39, 41];
+    record.containers[0].refers_to = vec![Step(38), Step(41)];
+    record.containers[2].refers_to = vec![Step(39), Step(41)];
     record
 }
 
@@ -235,7 +235,7 @@ pub fn replicated_record() -> CommitRecord {
 pub fn commit_record() -> CommitRecord {
     CommitRecord {
         job: job(),
-        step: 42,
+        step: Step(42),
         epoch: epoch(),
         level: Level::Global,
         world_size: 8,
@@ -272,7 +272,7 @@ pub fn resumed() -> Resumed {
     Resumed {
         job: job(),
         epoch: epoch(),
-        step: Some(41),
+        step: Some(Step(41)),
         from: Some(from),
     }
 }
@@ -280,7 +280,7 @@ pub fn resumed() -> Resumed {
 pub fn choice() -> Choice {
     Choice {
         job: job(),
-        step: 42,
+        step: Step(42),
         epoch: epoch(),
         decision: Decision::Rejected,
         host: "login1".into(),
@@ -318,53 +318,53 @@ pub fn messages() -> Vec<Message> {
             node: NodeId(node),
         },
         Message::Durable {
-            step,
+            step: Step(step),
             level,
             container: container_ref(1, &[(2, 4)]),
         },
         Message::NotDurable {
-            step,
+            step: Step(step),
             level: Some(level),
             server: Some(TargetId(1)),
             kind: ErrorKind::NoSpace,
             text: text.clone(),
         },
         Message::NotDurable {
-            step,
+            step: Step(step),
             level: None,
             server: None,
             kind: ErrorKind::Invalid,
             text: String::new(),
         },
         Message::Vote {
-            step,
+            step: Step(step),
             level,
             node: NodeId(node),
             containers: commit_record().containers,
         },
         Message::Record {
-            step,
+            step: Step(step),
             level,
             bytes: commit_record().encode(),
         },
         Message::Recorded {
-            step,
+            step: Step(step),
             level,
             node: NodeId(node),
             failed: None,
         },
         Message::Recorded {
-            step,
+            step: Step(step),
             level,
             node: NodeId(node),
             failed: Some(Error::corrupt(text.clone()).with(Detail::Undecided)),
         },
         Message::Committed {
-            step,
+            step: Step(step),
             level: Level::Node,
         },
         Message::Aborted {
-            step,
+            step: Step(step),
             level,
             error: Error::new(ErrorKind::Fenced, text).with(Detail::Undecided),
         },
@@ -507,10 +507,13 @@ fn agent_messages() -> Vec<AgentMessage> {
         link(Link::Lead),
         link(Link::Node(NodeId(2))),
         AgentMessage::Begin,
-        AgentMessage::ResumedFrom { step: 41, epoch: 6 },
+        AgentMessage::ResumedFrom {
+            step: Step(41),
+            epoch: 6,
+        },
         AgentMessage::Sealed {
             rank: Rank(5),
-            step: 42,
+            step: Step(42),
         },
         AgentMessage::Ask,
         AgentMessage::Status,

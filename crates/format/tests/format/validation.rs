@@ -4,7 +4,7 @@ use crate::samples;
 use orcheck_format::disk::*;
 use orcheck_format::wire::*;
 use orcheck_format::*;
-use orcheck_format::{Rank, WriterId};
+use orcheck_format::{Rank, Step, WriterId};
 
 const FILE_LEN_BYTES: u64 = 20480;
 
@@ -189,7 +189,7 @@ fn commit_records() {
     );
     for wrong in [vec![41, 40], vec![41, 41], vec![42], vec![40, 43]] {
         commit_refused(
-            |r| r.containers[0].refers_to = wrong.clone(),
+            |r| r.containers[0].refers_to = wrong.iter().copied().map(Step).collect(),
             "expected at most 64 older steps",
         );
     }
@@ -210,7 +210,10 @@ fn commit_records() {
             "holders",
         );
     }
-    commit_refused(|r| r.step = 43, "expected the container s000000000043");
+    commit_refused(
+        |r| r.step = Step(43),
+        "expected the container s000000000043",
+    );
     commit_refused(
         |r| r.epoch.counter = 8,
         "expected the container s000000000042-e000008",

@@ -5,7 +5,7 @@ mod bulk;
 mod unix;
 
 use orcheck_format::wire::Message;
-use orcheck_format::{ErrorKind, Level, NodeId, Rank};
+use orcheck_format::{ErrorKind, Level, NodeId, Rank, Step};
 use orcheck_io::failpoints::{Failpoints, Verdict};
 use orcheck_io::poll::Poller;
 use orcheck_io::rng::random_bytes;
@@ -55,7 +55,7 @@ fn hello(rank: u32) -> Message {
 fn large(len: usize) -> Message {
     let bytes = (0..len).map(|i| (i * 7 + i / 256) as u8).collect();
     Message::Record {
-        step: 9,
+        step: Step(9),
         level: Level::Global,
         bytes,
     }
@@ -545,7 +545,7 @@ fn truncated_repeated_lost_and_moved_frames_are_noticed() {
 fn nobody_on_the_way_reads_what_is_encrypted() {
     let secret = b"only for the two of them";
     let message = || Message::Record {
-        step: 9,
+        step: Step(9),
         level: Level::Global,
         bytes: secret.to_vec(),
     };

@@ -50,7 +50,7 @@ impl<'a> Left<'a> {
             for (name, content) in disk.iter() {
                 if matches!(FileName::parse(name), Some(FileName::Commit { .. })) {
                     let record = CommitRecord::decode(&content.bytes()).unwrap();
-                    records.insert(record.step, record);
+                    records.insert(record.step.0, record);
                 }
             }
         }
@@ -62,7 +62,7 @@ impl<'a> Left<'a> {
                 .all(|container| there(&container.file))
         };
         let found = records.values().filter(whole).map(|record| record.step);
-        found.max()
+        found.max().map(u64::from)
     }
 
     /// Restarts all ranks on the nodes that are left; the step.
@@ -111,12 +111,12 @@ impl<'a> Left<'a> {
                     view.read(name, Span::from_mut(bytes)).unwrap();
                 }
                 assert!(
-                    state.is(rank, candidate.step, SCALE),
+                    state.is(rank, candidate.step.0, SCALE),
                     "wrong bytes of rank {rank}, step {}",
                     candidate.step
                 );
             }
-            return Some(candidate.step);
+            return Some(candidate.step.0);
         }
         None
     }

@@ -65,7 +65,7 @@ impl Material {
                         let at = format!("n{}/{}", container.node, container.file);
                         let bytes = Arc::clone(image.file(&at).unwrap());
                         container.holders.clear();
-                        containers.insert((record.step, container.node), (container, bytes));
+                        containers.insert((record.step.0, container.node), (container, bytes));
                     }
                 }
                 FileName::Claim { .. } | FileName::Resumed { .. } => {

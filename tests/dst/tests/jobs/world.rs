@@ -21,7 +21,7 @@ use orcheck_engine::replicas::{
 };
 use orcheck_format::disk::{ContainerRef, FileName};
 use orcheck_format::wire::Message;
-use orcheck_format::{Error, JobName, Level, NodeId, crc64};
+use orcheck_format::{Error, JobName, Level, NodeId, Step, crc64};
 use orcheck_placement::{Domains, Draw};
 use orcheck_testing::power::Content;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -483,7 +483,7 @@ impl<'a> World<'a> {
             let draw = Draw {
                 job: &job,
                 epoch: material.epoch,
-                step,
+                step: Step(step),
             };
             let holders = draw
                 .holders(
@@ -555,7 +555,7 @@ impl<'a> World<'a> {
                     let container = flush.container.clone();
                     self.end_flush(at);
                     let durable = Message::Durable {
-                        step,
+                        step: Step(step),
                         level,
                         container,
                     };
@@ -568,7 +568,7 @@ impl<'a> World<'a> {
                         node.disk.remove(&file);
                     }
                     let lost = Message::NotDurable {
-                        step,
+                        step: Step(step),
                         level: Some(level),
                         server: None,
                         kind: error.kind(),
@@ -640,11 +640,11 @@ impl<'a> World<'a> {
                 let result = if fails {
                     Err(failed())
                 } else {
-                    let name = FileName::commit(step, self.material.epoch, level).to_string();
+                    let name = FileName::commit(Step(step), self.material.epoch, level).to_string();
                     node.disk.insert(name, Content::new(bytes));
                     Ok(())
                 };
-                return self.tell_node(at, NodeEvent::RecordWritten(step, level, result));
+                return self.tell_node(at, NodeEvent::RecordWritten(Step(step), level, result));
             }
             Work::Write(place, _, _) | Work::Sync(place) if fails => {
                 KeeperEvent::Failed(place, failed())
@@ -687,13 +687,13 @@ impl<'a> World<'a> {
                     // The first cause of a loss stays, on the board that ranks look at.
                     let committed = outcome == Outcome::Committed;
                     assert!(
-                        !committed || self.committed.contains(&step),
+                        !committed || self.committed.contains(&step.0),
                         "node {at} was told that step {step} is committed, by nobody"
                     );
                     let Some(node) = self.nodes[at as usize].as_mut() else {
                         return;
                     };
-                    let before = node.told.entry(step).or_insert(outcome);
+                    let before = node.told.entry(step.0).or_insert(outcome);
                     assert_eq!(
                         *before == Outcome::Committed,
                         committed,
@@ -702,7 +702,7 @@ impl<'a> World<'a> {
                 }
                 NodeAction::WriteRecord(step, level, bytes) => {
                     if let Some(node) = self.alive(at) {
-                        node.work.push_back(Work::Record(step, level, bytes));
+                        node.work.push_back(Work::Record(step.0, level, bytes));
                     }
                 }
                 NodeAction::Lanes(..) | NodeAction::Gone(_) => {}

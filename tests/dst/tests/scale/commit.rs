@@ -7,7 +7,7 @@ use orcheck_engine::commit::{
 use orcheck_engine::node::{Layout, Mode, Scheme};
 use orcheck_format::disk::{CommitRecord, ContainerRef, FileName};
 use orcheck_format::wire::{FRAME_HEADER_BYTES, Message};
-use orcheck_format::{Epoch, JobName, Level, NodeId, Rank, RunId, TargetId, WriterId};
+use orcheck_format::{Epoch, JobName, Level, NodeId, Rank, RunId, Step, TargetId, WriterId};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ struct World {
 
 fn container(step: u64, node: u32, nodes: u32, dealt: Dealt) -> ContainerRef {
     let name = FileName::Container {
-        step,
+        step: Step(step),
         epoch: 1,
         run: [3; 4],
         node: NodeId(node),
@@ -174,7 +174,7 @@ impl World {
         let nodes = self.nodes.len() as u32;
         for node in (0..nodes).rev() {
             let durable = Message::Durable {
-                step,
+                step: Step(step),
                 level: LEVEL,
                 container: container(step, node, nodes, dealt),
             };

@@ -2,7 +2,7 @@
 
 use crate::explore::explore;
 use orcheck_engine::node::{Descriptor, ENGINE_ALIVE, Index, IndexShape, Outcome, Patience};
-use orcheck_format::{Error, ErrorKind, Level};
+use orcheck_format::{Error, ErrorKind, Level, Step, WriterId};
 use orcheck_io::sync::model::{allow_timeouts, mortal, slept};
 use orcheck_pool::{Gates, Pool, PoolShape};
 use shuttle::rand::Rng;
@@ -30,7 +30,7 @@ fn pool() -> Arc<Pool> {
 
 fn begin(step: u64) -> Descriptor {
     Descriptor::Begin {
-        step,
+        step: Step(step),
         stream_len_bytes: 0,
         cut_bytes: 4096,
         pipelined: false,
@@ -52,7 +52,7 @@ fn descriptors_of_two_ranks_reach_their_writer_in_order() {
                 thread::spawn(move || {
                     let index = Index::new(&pool, SHAPE);
                     for step in 1..=STEPS {
-                        index.push(local, 0, begin(step), MINUTE).unwrap();
+                        index.push(local, WriterId(0), begin(step), MINUTE).unwrap();
                     }
                 })
             })
@@ -60,7 +60,7 @@ fn descriptors_of_two_ranks_reach_their_writer_in_order() {
         let index = Index::new(&pool, SHAPE);
         let mut got = [0; SHAPE.ranks as usize];
         while got.iter().any(|&step| step < STEPS) {
-            let news = index.writer_news(0);
+            let news = index.writer_news(WriterId(0));
             let mut none = true;
             for (local, last) in (0..).zip(&mut got) {
                 if let Some(descriptor) = index.pop(local).unwrap() {
@@ -70,7 +70,7 @@ fn descriptors_of_two_ranks_reach_their_writer_in_order() {
                 }
             }
             if none {
-                index.wait_for_entries(0, news, MINUTE);
+                index.wait_for_entries(WriterId(0), news, MINUTE);
             }
         }
         for rank in ranks {
@@ -82,7 +82,7 @@ fn descriptors_of_two_ranks_reach_their_writer_in_order() {
 /// The cause of a loss on the board, checked to be that of this step.
 fn text_of(index: &Index<'_>, step: u64) -> Option<String> {
     thread::yield_now();
-    match index.outcome(step, Level::Node) {
+    match index.outcome(Step(step), Level::Node) {
         Outcome::Pending => None,
         Outcome::Committed => panic!("step {step} was never committed"),
         Outcome::Lost(error) => {
@@ -103,7 +103,7 @@ fn what_the_board_says_is_about_the_step_that_was_asked_for() {
         let lost = |step| Outcome::Lost(Error::no_space(text(step)));
         // Full: the next ones push the oldest out.
         for step in 1..=64 {
-            index.publish(step, Level::Node, &lost(step));
+            index.publish(Step(step), Level::Node, &lost(step));
         }
         let control = {
             let pool = Arc::clone(&pool);
@@ -111,7 +111,11 @@ fn what_the_board_says_is_about_the_step_that_was_asked_for() {
                 let index = Index::new(&pool, SHAPE);
                 for step in 65..=67 {
                     let text = format!("cause {step}").repeat(6);
-                    index.publish(step, Level::Node, &Outcome::Lost(Error::no_space(text)));
+                    index.publish(
+                        Step(step),
+                        Level::Node,
+                        &Outcome::Lost(Error::no_space(text)),
+                    );
                 }
             })
         };
@@ -127,7 +131,7 @@ fn what_the_board_says_is_about_the_step_that_was_asked_for() {
         old.join().unwrap();
         control.join().unwrap();
         for step in 65..=67 {
-            assert_eq!(index.outcome(step, Level::Node), lost(step));
+            assert_eq!(index.outcome(Step(step), Level::Node), lost(step));
         }
     });
 }
@@ -141,19 +145,19 @@ fn a_published_outcome_wakes_who_waits_for_it() {
             let pool = Arc::clone(&pool);
             thread::spawn(move || {
                 let index = Index::new(&pool, SHAPE);
-                index.publish(1, Level::Node, &Outcome::Committed);
-                index.publish(1, Level::Global, &Outcome::Committed);
+                index.publish(Step(1), Level::Node, &Outcome::Committed);
+                index.publish(Step(1), Level::Global, &Outcome::Committed);
             })
         };
         let index = Index::new(&pool, SHAPE);
         loop {
             let news = index.news();
-            if index.outcome(1, Level::Global) == Outcome::Committed {
+            if index.outcome(Step(1), Level::Global) == Outcome::Committed {
                 break;
             }
             index.wait_news(news, MINUTE);
         }
-        assert_eq!(index.committed_step(Level::Global), Some(1));
+        assert_eq!(index.committed_step(Level::Global), Some(Step(1)));
         control.join().unwrap();
     });
 }
@@ -176,10 +180,10 @@ fn nobody_waits_for_an_engine_that_died() {
                     let index = Index::new(&pool, SHAPE);
                     for local in 0..SHAPE.ranks {
                         while index.pop(local).unwrap().is_none() {
-                            let news = index.writer_news(0);
-                            index.wait_for_entries(0, news, Duration::from_millis(200));
+                            let news = index.writer_news(WriterId(0));
+                            index.wait_for_entries(WriterId(0), news, Duration::from_millis(200));
                         }
-                        index.set_done(local, 1, 0);
+                        index.set_done(local, Step(1), 0);
                     }
                     // A rank that still waits finds its answer, not a lock that is free too early.
                     while index.declared_chunks(0) < u64::from(SHAPE.ranks) {
@@ -200,9 +204,9 @@ fn nobody_waits_for_an_engine_that_died() {
                 };
                 thread::spawn(move || {
                     let index = Index::new(&pool, SHAPE);
-                    index.push(local, 0, begin(1), MINUTE).unwrap();
+                    index.push(local, WriterId(0), begin(1), MINUTE).unwrap();
                     let waited = patience.wait(100 * MINUTE, |slice| {
-                        if index.wait_done(local, 1, slice) {
+                        if index.wait_done(local, Step(1), slice) {
                             Ok(())
                         } else {
                             Err(Error::unavailable("not yet"))

@@ -8,7 +8,7 @@ use orcheck_engine::flush::{FlushContext, Flusher, STAGE_SLOT};
 use orcheck_engine::node::{ENGINE_ALIVE, Index, IndexShape, Mode, Patience};
 use orcheck_format::disk::{RegionKind, RegionRecord};
 use orcheck_format::wire::Message;
-use orcheck_format::{Dtype, Epoch, JobName, Level, RunId};
+use orcheck_format::{Dtype, Epoch, JobName, Level, NodeId, Rank, RunId, Step, WriterId};
 use orcheck_io::clock::SystemClock;
 use orcheck_io::failpoints::Failpoints;
 use orcheck_io::memory::Span;
@@ -83,9 +83,9 @@ impl Node {
                 run: RunId([1; 16]),
             },
             world_size: SHAPE.ranks,
-            node: (0, "n0".into()),
-            writer: 0,
-            ranks: vec![(0, 0), (1, 1)],
+            node: (NodeId(0), "n0".into()),
+            writer: WriterId(0),
+            ranks: vec![(0, Rank(0)), (1, Rank(1))],
             mode: Mode::Orchestrated,
             places: self.places.clone(),
             direct: false,
@@ -111,8 +111,8 @@ impl Node {
             pool: Arc::clone(&self.pool),
             shape: SHAPE,
             local,
-            rank: local,
-            writer: 0,
+            rank: Rank(local),
+            writer: WriterId(0),
             timeout: HOUR,
             patience: Patience {
                 pool: Arc::clone(&self.pool),
@@ -141,7 +141,15 @@ impl Node {
         };
         let source = Source::Memory(Span::from_mut(bytes));
         let parts = (vec![region], vec![source]);
-        let mut staging = Staging::new(context, step, plan, parts, (Some(slot), true), CHUNK, None);
+        let mut staging = Staging::new(
+            context,
+            Step(step),
+            plan,
+            parts,
+            (Some(slot), true),
+            CHUNK,
+            None,
+        );
         staging.begin().unwrap();
         staging.foreground(1).unwrap();
         staging.finish().unwrap();
@@ -149,7 +157,7 @@ impl Node {
 
     fn stop(&self) {
         self.stop.store(true, Ordering::Release);
-        Index::new(&self.pool, SHAPE).nudge(0);
+        Index::new(&self.pool, SHAPE).nudge(WriterId(0));
     }
 
     fn durable(&self) -> Vec<u64> {
@@ -159,7 +167,7 @@ impl Node {
                 step,
                 level: Level::Node,
                 ..
-            } => Some(*step),
+            } => Some(step.0),
             _ => None,
         });
         durable.collect()
@@ -168,7 +176,7 @@ impl Node {
     fn lost(&self) -> Vec<u64> {
         let reports = self.reports.lock().unwrap();
         let lost = reports.iter().filter_map(|report| match report {
-            Message::NotDurable { step, .. } => Some(*step),
+            Message::NotDurable { step, .. } => Some(step.0),
             _ => None,
         });
         lost.collect()
@@ -209,7 +217,7 @@ fn become_durable(chunks: u32) {
                     node.checkpoint(local, step, &mut state);
                 }
                 let index = Index::new(&node.pool, SHAPE);
-                assert!(index.wait_done(local, STEPS, HOUR), "never flushed");
+                assert!(index.wait_done(local, Step(STEPS), HOUR), "never flushed");
             })
         })
         .collect();
@@ -252,14 +260,14 @@ fn a_rank_that_dies_loses_its_step_and_holds_nobody_up() {
                 let mut state = vec![1; LEN_BYTES as usize];
                 node.checkpoint(1, 1, &mut state);
                 let index = Index::new(&node.pool, SHAPE);
-                assert!(index.wait_done(1, 1, HOUR), "held up by the dead");
+                assert!(index.wait_done(1, Step(1), HOUR), "held up by the dead");
             })
         };
         let died = dying.join().unwrap();
         living.join().unwrap();
         if !died {
             let index = Index::new(&node.pool, SHAPE);
-            assert!(index.wait_done(0, 1, HOUR), "never flushed");
+            assert!(index.wait_done(0, Step(1), HOUR), "never flushed");
         }
         // The report follows what the ranks wait for.
         while node.durable().is_empty() && node.lost().is_empty() {

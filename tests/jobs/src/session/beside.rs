@@ -6,7 +6,7 @@ use crate::session::resume::save;
 use crate::support::{Job, State, needs_own_disks, shown};
 use crate::{Test, session_tests};
 use orcheck_client::{Session, Which};
-use orcheck_format::{ErrorKind, Level};
+use orcheck_format::{ErrorKind, Level, Step};
 use orcheck_testing::Scratch;
 use std::path::Path;
 
@@ -216,7 +216,7 @@ fn that_a_start_is_fresh_by_choice_is_not_called_a_lack_of_checkpoints() {
         let begins = "job 'job' begins from nothing, because start = 'fresh'";
         says(&error, ErrorKind::NotFound, &[begins]);
         assert!(!error.message().contains("no checkpoint"), "{error}");
-        let error = refused(session.find_step(Which::Exactly(1)));
+        let error = refused(session.find_step(Which::Exactly(Step(1))));
         says(
             &error,
             ErrorKind::NotFound,

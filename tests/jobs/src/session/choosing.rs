@@ -4,7 +4,7 @@ use crate::session::resume::{LONG, damage_newest, save};
 use crate::support::{Job, State, needs_own_disks};
 use crate::{Test, session_tests};
 use orcheck_client::{Restarted, Session, Which};
-use orcheck_format::{ErrorKind, Level};
+use orcheck_format::{ErrorKind, Level, Step};
 use orcheck_io::failpoints::Verdict;
 use orcheck_testing::{FaultPlan, Scratch};
 
@@ -29,7 +29,7 @@ fn told(session: &mut Session) -> String {
 fn restarts(session: &mut Session, rank: u32, step: u64, scale: usize) {
     let mut state = State::empty(rank, scale);
     state.protect(session).unwrap();
-    assert_eq!(session.try_restart().unwrap(), Restarted::Step(step));
+    assert_eq!(session.try_restart().unwrap(), Restarted::Step(Step(step)));
     assert!(state.is(rank, step, scale));
 }
 
@@ -41,12 +41,12 @@ fn a_step_that_was_asked_for_is_found_or_nothing_is() {
     job.run(|session, rank| {
         let mut session = session.unwrap();
         for (which, found) in [
-            (Which::Exactly(3), Some(3)),
-            (Which::OlderThan(7), Some(5)),
-            (Which::OlderThan(6), Some(5)),
-            (Which::Exactly(7), Some(7)),
-            (Which::Exactly(4), None),
-            (Which::OlderThan(1), None),
+            (Which::Exactly(Step(3)), Some(3)),
+            (Which::OlderThan(Step(7)), Some(5)),
+            (Which::OlderThan(Step(6)), Some(5)),
+            (Which::Exactly(Step(7)), Some(7)),
+            (Which::Exactly(Step(4)), None),
+            (Which::OlderThan(Step(1)), None),
         ] {
             let answer = session.find_step(which);
             assert_eq!(answer.as_ref().ok().copied(), found, "{which:?}");
@@ -60,7 +60,7 @@ fn a_step_that_was_asked_for_is_found_or_nothing_is() {
                 assert!(error.message().contains("up to step 7"), "{error}");
             }
         }
-        assert_eq!(session.find_step(Which::Exactly(3)).unwrap(), 3);
+        assert_eq!(session.find_step(Which::Exactly(Step(3))).unwrap(), 3);
         restarts(&mut session, rank, 3, 30);
         session.checkpoint(4).unwrap();
         session.close(LONG).unwrap();
@@ -77,13 +77,13 @@ fn a_step_that_was_asked_for_is_not_replaced() {
     damage_newest(&scratch.path().join("ost0/job"));
     job.run(|session, rank| {
         let mut session = session.unwrap();
-        assert_eq!(session.find_step(Which::Exactly(2)).unwrap(), 2);
+        assert_eq!(session.find_step(Which::Exactly(Step(2))).unwrap(), 2);
         let mut state = State::empty(rank, 20);
         state.protect(&mut session).unwrap();
         let error = session.try_restart().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
         assert!(error.message().contains("choose another step"), "{error}");
-        assert_eq!(session.find_step(Which::OlderThan(2)).unwrap(), 1);
+        assert_eq!(session.find_step(Which::OlderThan(Step(2))).unwrap(), 1);
         restarts(&mut session, rank, 1, 20);
     });
 }
@@ -97,15 +97,15 @@ fn a_program_of_another_size_is_asked_again_and_reads_the_older_step() {
     // The next run finds step 1, and takes two more of other sizes.
     let own_loop = |session: &mut Session, rank: u32| {
         let mut sizes = Vec::new();
-        let mut found = session.find().map(Restarted::Again).unwrap();
+        let mut found = Restarted::Again(Step(session.find().unwrap()));
         while let Restarted::Again(step) = found {
             let len = session.stored("u").unwrap().len_bytes;
-            sizes.push((step, len));
+            sizes.push((step.0, len));
             let mut state = State::empty(rank, (len / 1000) as usize);
             state.protect(session).unwrap();
             found = session.try_restart().unwrap();
             if found == Restarted::Step(step) {
-                assert!(state.is(rank, step, (len / 1000) as usize));
+                assert!(state.is(rank, step.0, (len / 1000) as usize));
             }
         }
         sizes
@@ -142,7 +142,7 @@ fn a_program_of_another_size_is_asked_again_and_reads_the_older_step() {
         assert_eq!(session.find().unwrap(), 4);
         let mut state = State::empty(rank, 90);
         state.protect(&mut session).unwrap();
-        assert_eq!(session.try_restart().unwrap(), Restarted::Again(3));
+        assert_eq!(session.try_restart().unwrap(), Restarted::Again(Step(3)));
         let error = session.try_restart().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
     });
@@ -252,13 +252,16 @@ fn one_region_is_read_alone() {
         let error = session.restart_region("small").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
         state.protect(&mut session).unwrap();
-        assert_eq!(session.restart_region("small").unwrap(), Restarted::Step(2));
+        assert_eq!(
+            session.restart_region("small").unwrap(),
+            Restarted::Step(Step(2))
+        );
         let (good, empty) = (State::new(rank, 2, 40), State::empty(rank, 40));
         assert_eq!((&state.small, &state.u), (&good.small, &empty.u));
         // It is no restart yet.
         let error = session.checkpoint(3).unwrap_err();
         assert!(error.message().contains("not restarted"), "{error}");
-        assert_eq!(session.try_restart().unwrap(), Restarted::Step(2));
+        assert_eq!(session.try_restart().unwrap(), Restarted::Step(Step(2)));
         assert!(state.is(rank, 2, 40));
     });
     // The damage is in region u of one rank; both begin again.
@@ -268,10 +271,19 @@ fn one_region_is_read_alone() {
         assert_eq!(session.find().unwrap(), 2);
         let mut state = State::empty(rank, 40);
         state.protect(&mut session).unwrap();
-        assert_eq!(session.restart_region("small").unwrap(), Restarted::Step(2));
-        assert_eq!(session.restart_region("u").unwrap(), Restarted::Again(1));
-        assert_eq!(session.restart_region("small").unwrap(), Restarted::Step(1));
-        assert_eq!(session.try_restart().unwrap(), Restarted::Step(1));
+        assert_eq!(
+            session.restart_region("small").unwrap(),
+            Restarted::Step(Step(2))
+        );
+        assert_eq!(
+            session.restart_region("u").unwrap(),
+            Restarted::Again(Step(1))
+        );
+        assert_eq!(
+            session.restart_region("small").unwrap(),
+            Restarted::Step(Step(1))
+        );
+        assert_eq!(session.try_restart().unwrap(), Restarted::Step(Step(1)));
         assert!(state.is(rank, 1, 40));
     });
 }

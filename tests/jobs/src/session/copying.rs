@@ -169,7 +169,7 @@ fn a_job_continues_from_a_copy_of_what_its_nodes_held() {
         disk::rename(&root.join("local/job/n1"), &moved.join("from-n1"));
         let sources = [root.join("local/job/n0"), moved.join("from-n1")];
         let copied = copy(root, &sources, names, &nobody()).unwrap();
-        assert_eq!((copied.record.step, copied.record.epoch.counter), (2, 1));
+        assert_eq!((copied.record.step.0, copied.record.epoch.counter), (2, 1));
         let placed = on_global(root, 4, names);
         continues(&placed, 2);
         continues(&placed, 3);
@@ -211,7 +211,7 @@ fn a_job_that_went_back_is_copied_beside_what_it_superseded() {
     let sources = nodes(root, &["n0", "n1"]);
     takes(&on_nodes, &[1, 2, 3], Level::Node);
     let copied = copy(root, &sources, &["pfs"], &nobody()).unwrap();
-    assert_eq!((copied.record.step, copied.record.epoch.counter), (3, 1));
+    assert_eq!((copied.record.step.0, copied.record.epoch.counter), (3, 1));
     // The nodes lose the newest step; what the next run takes is another step 3.
     for source in &sources {
         for name in disk::names(source) {
@@ -222,7 +222,7 @@ fn a_job_that_went_back_is_copied_beside_what_it_superseded() {
     }
     takes(&on_nodes, &[3], Level::Node);
     let copied = copy(root, &sources, &["pfs"], &nobody()).unwrap();
-    assert_eq!((copied.record.step, copied.record.epoch.counter), (3, 2));
+    assert_eq!((copied.record.step.0, copied.record.epoch.counter), (3, 2));
     let (_, counts) = the_commit(root, &["pfs"], &nobody());
     assert_eq!(counts.record.epoch.counter, 2);
     continues(&on_global(root, 2, &["pfs"]), 3);

@@ -7,7 +7,7 @@ use orcheck_client::{
     ArrayLayout, Codec, Collective, Environment, Membership, OPTIONAL, Options, SAME, Solo, Which,
     Without,
 };
-use orcheck_format::{Dtype, Error, ErrorKind, Level, Rank, Result};
+use orcheck_format::{Dtype, Error, ErrorKind, Level, Rank, Result, Step};
 use orcheck_io::failpoints::{FailpointHook, Failpoints, Verdict};
 use orcheck_io::memory::{Span, copy_out, fill_span};
 use orcheck_testing::{FaultPlan, Scratch};
@@ -109,7 +109,7 @@ fn every_call_of_a_disabled_session_works_and_stores_nothing() {
         &["job 'job' has no checkpoint here: enabled = false"],
     );
     says(
-        &refused(s.find_step(Which::OlderThan(7))),
+        &refused(s.find_step(Which::OlderThan(Step(7)))),
         ErrorKind::NotFound,
         &["no checkpoint older than step 7"],
     );
@@ -131,7 +131,7 @@ fn every_call_of_a_disabled_session_works_and_stores_nothing() {
     let stats = s.stats();
     assert!(stats.disabled);
     assert_eq!(
-        (stats.step, stats.staged_bytes, stats.pool_bytes),
+        (stats.step.0, stats.staged_bytes, stats.pool_bytes),
         (0, 0, 0)
     );
     says(

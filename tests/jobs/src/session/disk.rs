@@ -63,7 +63,7 @@ pub fn containers(root: &Path) -> Vec<(u64, u32)> {
     names(&root.join("job"))
         .iter()
         .filter_map(|name| match FileName::parse(name) {
-            Some(FileName::Container { step, node, .. }) => Some((step, node.0)),
+            Some(FileName::Container { step, node, .. }) => Some((step.0, node.0)),
             _ => None,
         })
         .collect()

@@ -8,7 +8,7 @@ use orcheck_engine::capture::Full;
 use orcheck_engine::directory::{Catalog, Places};
 use orcheck_engine::restart::{Candidate, RankView};
 use orcheck_engine::upkeep::verify_commit;
-use orcheck_format::{Dtype, JobName, Level, Rank};
+use orcheck_format::{Dtype, JobName, Level, Rank, Step};
 use orcheck_io::failpoints::{Failpoints, Verdict};
 use orcheck_io::memory::Span;
 use orcheck_io::user::env_var;
@@ -288,9 +288,9 @@ fn what_is_wrong_with_a_referred_container_is_named() {
         .unwrap();
         let catalog = Catalog::scan(&JobName::new("job").unwrap(), &places.all()).unwrap();
         let record = &catalog.commits()[0].record;
-        assert_eq!((record.step, record.refers_to()), (2, vec![1]));
+        assert_eq!((record.step, record.refers_to()), (Step(2), vec![Step(1)]));
         let candidate = Candidate {
-            step: 2,
+            step: Step(2),
             epoch: record.epoch,
         };
         let mut found = vec![0; 1 << 20];
@@ -478,8 +478,12 @@ fn what_a_pinned_checkpoint_refers_to_stays_too() {
     let places = Places::open(&name, "n0", None, &[dir], &Failpoints::none(), false).unwrap();
     let catalog = Catalog::scan(&name, &places.all()).unwrap();
     let all = catalog.commits().iter().map(|commit| &commit.record);
-    let found: Vec<(u64, Vec<u64>)> = all.clone().map(|r| (r.step, r.refers_to())).collect();
-    assert_eq!(found, [(3, vec![2]), (2, vec![1]), (1, vec![])]);
+    let found: Vec<_> = all.clone().map(|r| (r.step, r.refers_to())).collect();
+    let chain = [(3, vec![Step(2)]), (2, vec![Step(1)]), (1, vec![])];
+    assert_eq!(
+        found,
+        chain.map(|(step, refers_to)| (Step(step), refers_to))
+    );
     for record in all {
         let verdict = verify_commit(&places.all(), record, &mut |_, _| ()).unwrap();
         assert!(verdict.is_good(), "step {}: {verdict:?}", record.step);

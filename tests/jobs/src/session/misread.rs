@@ -9,7 +9,7 @@ use crate::session::mistakes::LONG;
 use crate::support::{Job, State, serve_with};
 use crate::{Deployment, Test, deployment, session_tests};
 use orcheck_format::disk::FileName;
-use orcheck_format::{ErrorKind, Level, Result};
+use orcheck_format::{ErrorKind, Level, Result, Step};
 use orcheck_io::failpoints::Failpoints;
 use orcheck_io::user::env_var;
 use orcheck_testing::Scratch;
@@ -98,8 +98,8 @@ fn sorts(wanted: impl Fn(&Sort) -> bool) -> Vec<Sort> {
 /// The step of a file's name, and whether it is a container.
 fn step_of(name: &str) -> Option<(u64, bool)> {
     match FileName::parse(name)? {
-        FileName::Container { step, .. } => Some((step, true)),
-        FileName::Commit { step, .. } => Some((step, false)),
+        FileName::Container { step, .. } => Some((step.0, true)),
+        FileName::Commit { step, .. } => Some((step.0, false)),
         _ => None,
     }
 }
@@ -189,12 +189,12 @@ fn of_older_step(path: &Path, older: u64) -> Option<PathBuf> {
         FileName::Commit {
             epoch, run, level, ..
         } => FileName::Commit {
-            step: step.checked_sub(older)?,
+            step: Step(step.checked_sub(older)?),
             epoch,
             run,
             level,
         },
-        name => name.at_step(step.checked_sub(older)?),
+        name => name.at_step(Step(step.checked_sub(older)?)),
     };
     Some(path.with_file_name(other.to_string()))
 }

@@ -6,7 +6,7 @@ use crate::session::mistakes::{LONG, refused, says};
 use crate::support::{Job, State};
 use crate::{Test, session_tests};
 use orcheck_client::Session;
-use orcheck_format::{ErrorKind, Level, Result};
+use orcheck_format::{ErrorKind, Level, Result, Step};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::failpoints::Verdict as Do;
 use orcheck_testing::{FaultPlan, Scratch};
@@ -77,7 +77,7 @@ fn skip_leaves_the_checkpoint_out_and_counts_it() {
             checkpoint(&mut session, rank, step).unwrap();
         }
         assert_eq!(session.stats().skipped, 2);
-        assert_eq!(session.stats().step, 1);
+        assert_eq!(session.stats().step, Step(1));
         let told = crate::support::warnings(&mut session);
         assert_eq!(
             told[0],

@@ -242,7 +242,7 @@ fn a_node_that_missed_the_commit_learns_of_it() {
     for node in NODES {
         let names = disk::names(&dir(scratch.path(), node)).into_iter();
         let steps = names.filter_map(|name| match FileName::parse(&name)? {
-            FileName::Container { step, .. } | FileName::Commit { step, .. } => Some(step),
+            FileName::Container { step, .. } | FileName::Commit { step, .. } => Some(step.0),
             _ => None,
         });
         let steps: BTreeSet<u64> = steps.collect();

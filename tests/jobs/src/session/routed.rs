@@ -6,7 +6,7 @@ use crate::session::mistakes::{LONG, refused, says};
 use crate::support::{Job, make_dir, needs_own_disks};
 use crate::{Test, session_tests};
 use orcheck_client::{OPTIONAL, SAME, Session, Which};
-use orcheck_format::{ErrorKind, Level};
+use orcheck_format::{ErrorKind, Level, Step};
 use orcheck_io::failpoints::{Failpoint, FailpointHook, Failpoints, Verdict};
 use orcheck_io::machine::effective_uid;
 use orcheck_testing::Scratch;
@@ -242,7 +242,7 @@ fn an_optional_file_is_there_after_a_restart_if_it_was_at_the_checkpoint() {
     for step in [3, 1, 2] {
         job.run(|session, rank| {
             let mut session = session.unwrap();
-            assert_eq!(session.find_step(Which::Exactly(step)).unwrap(), step);
+            assert_eq!(session.find_step(Which::Exactly(Step(step))).unwrap(), step);
             let path = route(&mut session);
             // Left there by the program itself.
             disk::write(&path, b"newer than the checkpoint");

@@ -6,7 +6,7 @@ use crate::session::mistakes::{LONG, refused, says};
 use crate::support::{Job, State, needs_own_disks, warnings};
 use crate::{Test, session_tests};
 use orcheck_client::{Environment, Event, EventKind, Options, Session, Solo};
-use orcheck_format::{ErrorKind, Level, Result};
+use orcheck_format::{ErrorKind, Level, Result, Step};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::failpoints::{Failpoint, FailpointHook, Failpoints, Verdict};
 use orcheck_testing::{FaultPlan, Scratch};
@@ -45,13 +45,13 @@ pub fn watch(session: &mut Session) -> Seen {
 pub fn lost(seen: &Seen) -> Vec<(u64, Level)> {
     let seen = seen.lock().unwrap();
     let lost = seen.iter().filter(|event| event.kind == EventKind::Lost);
-    lost.map(|event| (event.step, event.level)).collect()
+    lost.map(|event| (event.step.0, event.level)).collect()
 }
 
 pub fn safe(seen: &Seen) -> Vec<(u64, Level)> {
     let seen = seen.lock().unwrap();
     let safe = seen.iter().filter(|event| event.kind == EventKind::Safe);
-    safe.map(|event| (event.step, event.level)).collect()
+    safe.map(|event| (event.step.0, event.level)).collect()
 }
 
 fn take(session: &mut Session, rank: u32, step: u64, scale: usize) -> Result<()> {
@@ -174,7 +174,7 @@ fn with_on_loss_error_the_next_checkpoint_fails_once_on_all_ranks_and_stages_not
                 "checkpoint 1 is lost at level global",
             ],
         );
-        assert_eq!(session.stats().step, 1);
+        assert_eq!(session.stats().step, Step(1));
         take(&mut session, rank, 2, SMALL).unwrap();
         session.wait(2, Level::Global, LONG).unwrap();
         session.close(LONG).unwrap();
@@ -262,7 +262,7 @@ fn a_superseded_run_gets_fenced_from_every_later_checkpoint_and_stages_none() {
             let unstaged = format!("checkpoint {step} was not staged");
             says(&error, ErrorKind::Fenced, &[&unstaged, "superseded"]);
         }
-        assert_eq!(old.stats().step, 2);
+        assert_eq!(old.stats().step, Step(2));
         assert!(lost(&seen).contains(&(2, Level::Global)));
         assert_eq!(old.safe_step(Level::Global).unwrap(), 1);
         old.abandon();

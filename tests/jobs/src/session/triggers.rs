@@ -5,7 +5,7 @@ use crate::support::{Job, State, Threads};
 use crate::{Test, session_tests};
 use orcheck_client::{Collective, Environment, Options, Session, Solo, Trigger};
 use orcheck_engine::node::HaltRequest;
-use orcheck_format::{Level, Rank, Result};
+use orcheck_format::{Level, Rank, Result, Step};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_testing::Scratch;
 use std::process::Command;
@@ -167,9 +167,9 @@ fn a_step_trigger_sends_no_message() {
         let mut trigger = trigger("every_steps = 7", &clock);
         let due: Vec<u64> = (0..30)
             .filter(|&step| {
-                let due = trigger.due(&mut collective, step).unwrap();
+                let due = trigger.due(&mut collective, Step(step)).unwrap();
                 if due {
-                    trigger.taken(step, 0.0, 0);
+                    trigger.taken(Step(step), 0.0, 0);
                 }
                 due
             })
@@ -230,10 +230,10 @@ fn a_time_trigger_fires_at_the_same_steps_on_all_ranks_and_on_time() {
         for step in 1..=3000 {
             // Steps of about 20 ms, of another length on each rank.
             clock.forward(0.02 + 0.001 * f64::from(rank));
-            if trigger.due(&mut collective, step).unwrap() {
+            if trigger.due(&mut collective, Step(step)).unwrap() {
                 due.push(step);
                 clock.forward(0.1);
-                trigger.taken(step, 0.1, 0);
+                trigger.taken(Step(step), 0.1, 0);
             }
         }
         due
@@ -255,9 +255,9 @@ fn before_the_jobs_end_one_checkpoint_is_due_and_all_ranks_stop() {
         let mut seen = (Vec::new(), None);
         for step in 1..=100 {
             clock.forward(if rank == 2 { 1.0 } else { 0.9 });
-            if trigger.due(&mut collective, step).unwrap() {
+            if trigger.due(&mut collective, Step(step)).unwrap() {
                 seen.0.push(step);
-                trigger.taken(step, 0.0, 0);
+                trigger.taken(Step(step), 0.0, 0);
             }
             if trigger.should_stop() && seen.1.is_none() {
                 seen.1 = Some(step);
@@ -279,9 +279,9 @@ fn the_overhead_budget_is_used_and_kept() {
         let mut blocked_s = 0.0;
         for step in 1..=5000 {
             clock.forward(0.5);
-            if trigger.due(&mut collective, step).unwrap() {
+            if trigger.due(&mut collective, Step(step)).unwrap() {
                 clock.forward(0.8);
-                trigger.taken(step, 0.8, 0);
+                trigger.taken(Step(step), 0.8, 0);
                 blocked_s += 0.8;
             }
         }
@@ -312,10 +312,10 @@ fn kept_by(
             cpu_ns += (flush_cpu_s * 1e9) as u64;
             trigger.flushed(true, cpu_ns);
         }
-        if trigger.due(&mut collective, step).unwrap() {
+        if trigger.due(&mut collective, Step(step)).unwrap() {
             let cost_s = cost_s(apart.len() as u64);
             clock.forward(cost_s);
-            trigger.taken(step, cost_s, cpu_ns);
+            trigger.taken(Step(step), cost_s, cpu_ns);
             apart.push(since);
             (since, safe_at) = (0.0, Some(clock.now().as_secs_f64() + safe_after_s));
         }
@@ -397,11 +397,11 @@ fn with_long_steps_every_one_is_followed_by_a_checkpoint() {
         clock.forward(600.0 + 30.0 * f64::from(step % 5) - 60.0);
         trigger.flushed(true, 0);
         if trigger
-            .due(&mut collective, u64::from(step as u32))
+            .due(&mut collective, Step(u64::from(step as u32)))
             .unwrap()
         {
             clock.forward(2.0);
-            trigger.taken(step as u64, 2.0, 0);
+            trigger.taken(Step(step as u64), 2.0, 0);
             taken += 1;
         }
     }
@@ -416,8 +416,8 @@ fn checkpoints_that_cost_more_than_the_time_between_failures_are_named_once() {
     let mut said = Vec::new();
     for step in 1..=50 {
         clock.forward(1.0);
-        if trigger.due(&mut collective, step).unwrap() {
-            trigger.taken(step, 20.0, 0);
+        if trigger.due(&mut collective, Step(step)).unwrap() {
+            trigger.taken(Step(step), 20.0, 0);
         }
         said.extend(trigger.complaint());
     }
@@ -435,10 +435,10 @@ fn all_ranks_keep_the_same_interval_which_is_that_of_the_slowest() {
         let mut due = Vec::new();
         for step in 1..=2000 {
             clock.forward(1.0);
-            if trigger.due(&mut collective, step).unwrap() {
+            if trigger.due(&mut collective, Step(step)).unwrap() {
                 due.push(step);
                 clock.forward(2.0);
-                trigger.taken(step, 0.5 + 0.5 * f64::from(rank), 0);
+                trigger.taken(Step(step), 0.5 + 0.5 * f64::from(rank), 0);
             }
         }
         (
@@ -500,9 +500,9 @@ fn a_request_on_one_rank_is_one_checkpoint_on_all() {
             if (step == 50 && rank == 3) || (step == 120 && rank < 2) {
                 trigger.request().request(false);
             }
-            if trigger.due(&mut collective, step).unwrap() {
+            if trigger.due(&mut collective, Step(step)).unwrap() {
                 due.push(step);
-                trigger.taken(step, 0.0, 0);
+                trigger.taken(Step(step), 0.0, 0);
             }
             assert!(!trigger.should_stop());
         }
@@ -516,7 +516,7 @@ fn a_request_on_one_rank_is_one_checkpoint_on_all() {
 fn a_request_to_stop_reaches_all_ranks_at_the_same_step() {
     let seen = world(4, |mut collective, clock, rank| {
         let mut trigger = trigger("every_steps = 1000", &clock);
-        assert!(!trigger.due(&mut collective, 1).unwrap());
+        assert!(!trigger.due(&mut collective, Step(1)).unwrap());
         let mut agreed = self::trigger("every_s = 1e6", &clock);
         let mut stopped = None;
         let mut due = Vec::new();
@@ -526,9 +526,9 @@ fn a_request_to_stop_reaches_all_ranks_at_the_same_step() {
                 agreed.request().request(true);
                 assert!(!agreed.should_stop(), "not before all ranks know");
             }
-            if agreed.due(&mut collective, step).unwrap() {
+            if agreed.due(&mut collective, Step(step)).unwrap() {
                 due.push(step);
-                agreed.taken(step, 0.0, 0);
+                agreed.taken(Step(step), 0.0, 0);
             }
             if agreed.should_stop() && stopped.is_none() {
                 stopped = Some(step);
@@ -605,12 +605,15 @@ fn two_sessions_of_one_program_both_hear_a_signal() {
     for trigger in &mut all {
         let mut step = 1;
         clock.forward(1.0);
-        while !trigger.due(&mut solo, step).unwrap() {
+        while !trigger.due(&mut solo, Step(step)).unwrap() {
             assert!(SystemClock.now() < until, "the signal did not come");
             step += 1;
             clock.forward(1.0);
         }
-        assert!(!trigger.due(&mut solo, step + 1).unwrap(), "heard once");
+        assert!(
+            !trigger.due(&mut solo, Step(step + 1)).unwrap(),
+            "heard once"
+        );
     }
 }
 
@@ -630,8 +633,8 @@ fn agreeing_costs_less_than_a_thousandth_of_the_run_time() {
             for _ in 0..steps {
                 step += 1;
                 clock.forward(step_s);
-                if trigger.due(collective, step).unwrap() {
-                    trigger.taken(step, 0.0, 0);
+                if trigger.due(collective, Step(step)).unwrap() {
+                    trigger.taken(Step(step), 0.0, 0);
                 }
             }
         };
@@ -659,7 +662,7 @@ fn ranks_with_different_ideas_of_the_cost_agree_on_one_stride() {
         collective.cost_s = [1e-5, 1e-4, 1e-6][rank as usize];
         for step in 1..=20_000 {
             clock.forward([1e-3, 2e-3, 5e-4][rank as usize]);
-            trigger.due(&mut collective, step).unwrap();
+            trigger.due(&mut collective, Step(step)).unwrap();
         }
         stopped.store(true, Ordering::Relaxed);
         collective.count()
@@ -680,10 +683,10 @@ fn the_last_of_some_checkpoints_is_the_one_to_stop_with() {
         if step >= 20 {
             trigger.poll_halt(HaltRequest::After(3));
         }
-        assert!(!trigger.due(&mut Solo, step - 1).unwrap());
-        assert!(trigger.due(&mut Solo, step).unwrap());
+        assert!(!trigger.due(&mut Solo, Step(step - 1)).unwrap());
+        assert!(trigger.due(&mut Solo, Step(step)).unwrap());
         stops.push(trigger.stops_with_this());
-        trigger.taken(step, 0.0, 0);
+        trigger.taken(Step(step), 0.0, 0);
     }
     assert_eq!(stops, [false, false, false, true, true]);
     trigger.poll_halt(HaltRequest::None);
@@ -695,9 +698,9 @@ fn a_multiple_that_was_stepped_over_counts() {
     let clock = Hand::at(1000.0);
     let due = |trigger: &mut Trigger, steps: &[u64]| {
         let due = steps.iter().copied().filter(|&step| {
-            let due = trigger.due(&mut Solo, step).unwrap();
+            let due = trigger.due(&mut Solo, Step(step)).unwrap();
             if due {
-                trigger.taken(step, 0.0, 0);
+                trigger.taken(Step(step), 0.0, 0);
             }
             due
         });
@@ -714,17 +717,19 @@ fn a_multiple_that_was_stepped_over_counts() {
     );
     // A step that was restarted from counts like a checkpoint.
     let mut resumed = trigger("every_steps = 1000", &clock);
-    resumed.count_from(Some(1500));
+    resumed.count_from(Some(Step(1500)));
     assert_eq!(
         due(&mut resumed, &[1501, 1999, 2001, 2500, 3000]),
         [2001, 3000]
     );
     // One that is not taken stays due; one that is left out waits for the next multiple.
     let mut waiting = trigger("every_steps = 10", &clock);
-    waiting.count_from(Some(0));
-    assert!(waiting.due(&mut Solo, 10).unwrap() && waiting.due(&mut Solo, 11).unwrap());
+    waiting.count_from(Some(Step(0)));
+    assert!(waiting.due(&mut Solo, Step(10)).unwrap() && waiting.due(&mut Solo, Step(11)).unwrap());
     waiting.left_out();
-    assert!(!waiting.due(&mut Solo, 12).unwrap() && waiting.due(&mut Solo, 21).unwrap());
+    assert!(
+        !waiting.due(&mut Solo, Step(12)).unwrap() && waiting.due(&mut Solo, Step(21)).unwrap()
+    );
 }
 
 // Breaks if: the end that a batch system tells counts as a choice: a job that is killed before has no checkpoint.

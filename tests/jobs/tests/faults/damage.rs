@@ -3,8 +3,8 @@
 
 use orcheck_engine::directory::Catalog;
 use orcheck_engine::upkeep::verify_commit_with;
-use orcheck_format::JobName;
 use orcheck_format::disk::{BLOCK_BYTES, FileName};
+use orcheck_format::{JobName, Step};
 use orcheck_io::failpoints::Failpoints;
 use orcheck_jobs::anatomy::anatomy;
 use orcheck_jobs::ledger::Story;
@@ -97,7 +97,13 @@ fn spots(workload: &Workload, root: &Path) -> Vec<Spot> {
         Expect::Older
     };
     for path in files(workload, root, &|name| {
-        matches!(name, FileName::Container { step: NEWEST, .. })
+        matches!(
+            name,
+            FileName::Container {
+                step: Step(NEWEST),
+                ..
+            }
+        )
     }) {
         let anatomy = anatomy(&std::fs::read(root.join(&path)).unwrap());
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
@@ -154,7 +160,13 @@ fn spots(workload: &Workload, root: &Path) -> Vec<Spot> {
         }
     }
     let records = files(workload, root, &|name| {
-        matches!(name, FileName::Commit { step: NEWEST, .. })
+        matches!(
+            name,
+            FileName::Commit {
+                step: Step(NEWEST),
+                ..
+            }
+        )
     });
     for path in &records {
         let files = vec![(path.clone(), whole(root, path))];
@@ -425,17 +437,35 @@ fn whole_files(workload: &Workload, root: &Path) -> Vec<Spot> {
     };
     let mut spots = Vec::new();
     for path in files(workload, root, &|name| {
-        matches!(name, FileName::Container { step: NEWEST, .. })
+        matches!(
+            name,
+            FileName::Container {
+                step: Step(NEWEST),
+                ..
+            }
+        )
     }) {
         spots.push(spot("container", &[path], lost));
     }
     for path in files(workload, root, &|name| {
-        matches!(name, FileName::Stripe { step: NEWEST, .. })
+        matches!(
+            name,
+            FileName::Stripe {
+                step: Step(NEWEST),
+                ..
+            }
+        )
     }) {
         spots.push(spot("stripe", &[path], lost));
     }
     let records = files(workload, root, &|name| {
-        matches!(name, FileName::Commit { step: NEWEST, .. })
+        matches!(
+            name,
+            FileName::Commit {
+                step: Step(NEWEST),
+                ..
+            }
+        )
     });
     for path in &records {
         spots.push(spot(
@@ -581,7 +611,7 @@ pub fn an_old_timeline_stays_fenced_without_its_resumed_record() {
         for path in files(
             &workload,
             root,
-            &|name| matches!(name, FileName::Commit { step: s, .. } | FileName::Container { step: s, .. } if *s == step),
+            &|name| matches!(name, FileName::Commit { step: s, .. } | FileName::Container { step: s, .. } if *s == Step(step)),
         ) {
             std::fs::remove_file(root.join(path)).unwrap();
         }
@@ -607,7 +637,7 @@ pub fn an_old_timeline_stays_fenced_without_its_resumed_record() {
     for path in files(
         &workload,
         hidden,
-        &|name| matches!(name, FileName::Commit { step, .. } | FileName::Container { step, .. } if *step == NEWEST + 1),
+        &|name| matches!(name, FileName::Commit { step, .. } | FileName::Container { step, .. } if *step == Step(NEWEST + 1)),
     ) {
         std::fs::copy(hidden.join(&path), root.join(&path)).unwrap();
     }

@@ -4,8 +4,8 @@
 use crate::kill_steps::after_a_good_run;
 use crate::reads::verified;
 use orcheck_client::Solo;
-use orcheck_format::Level;
 use orcheck_format::disk::FileName;
+use orcheck_format::{Level, Step};
 use orcheck_io::failpoints::Failpoints;
 use orcheck_jobs::ledger::Story;
 use orcheck_jobs::life::{Life, NODES, PAIR, SOLO, STRIPED, Workload, copy_tree, names};
@@ -261,7 +261,7 @@ fn lives_there(
         }
         // What a lost step took is free again: the next one may need it.
         let there = names(&dir.join("job"));
-        let recorded = |step: u64| {
+        let recorded = |step: Step| {
             there.iter().any(|name| {
                 matches!(FileName::parse(name), Some(FileName::Commit { step: s, .. }) if s == step)
             })
@@ -441,7 +441,9 @@ fn copied_by_half(workload: &Workload, base: &Path, seed: u64) -> Outcome {
     let result = match (ended, mine.resumed) {
         (Ended::Hung, _) => fail(Verdict::Hang, ""),
         (Ended::Exited(0), _) if !mine.wrong.is_empty() => fail(Verdict::SilentWrong, ""),
-        (Ended::Exited(0), Some(Some(from))) if Some(from.step) == recorded => Ok(Verdict::Pass),
+        (Ended::Exited(0), Some(Some(from))) if Some(from.step) == recorded.map(u64::from) => {
+            Ok(Verdict::Pass)
+        }
         (Ended::Exited(0), Some(Some(_))) if !mine.warnings.is_empty() => Ok(Verdict::FellBack),
         (Ended::Exited(0), Some(Some(_))) => fail(Verdict::HardFail, "older without a word"),
         (Ended::Exited(0), Some(None)) if recorded.is_none() => Ok(Verdict::Pass),

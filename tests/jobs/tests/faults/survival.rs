@@ -140,7 +140,7 @@ pub fn restorable(nodes: u32, root: &Path, gone: &BTreeSet<u32>) -> Option<u64> 
         .filter(|node| !gone.contains(node))
         .flat_map(of_node)
         .filter(whole)
-        .map(|record| record.step)
+        .map(|record| record.step.0)
         .max()
 }
 

@@ -9,6 +9,7 @@
 //! `ORCHECK_TRIALS` raises the number of damages to data, `ORCHECK_SEED` chooses them.
 
 use crate::look::restart;
+use orcheck_format::Step;
 use orcheck_format::disk::{BLOCK_BYTES, FileName};
 use orcheck_jobs::anatomy::anatomy;
 use orcheck_jobs::life::{Life, PAIR, SPREAD, STRIPED, View, Workload};
@@ -84,7 +85,7 @@ fn spots(workload: &Workload, image: &Image, of_step: u64) -> Vec<Spot> {
     let striped = workload.options.contains("traditional");
     for (path, _) in files(
         image,
-        |name| matches!(name, FileName::Container { step, .. } if *step == of_step),
+        |name| matches!(name, FileName::Container { step, .. } if *step == Step(of_step)),
     ) {
         let anatomy = anatomy(&image.file(&path).unwrap().bytes());
         // Level node is read first, and level global only where that fails.
@@ -162,7 +163,7 @@ fn spots(workload: &Workload, image: &Image, of_step: u64) -> Vec<Spot> {
         ["commit record, one copy", "commit record, all copies"],
         files(
             image,
-            |name| matches!(name, FileName::Commit { step, .. } if *step == of_step),
+            |name| matches!(name, FileName::Commit { step, .. } if *step == Step(of_step)),
         ),
         Expect::NewestSaid,
         Expect::Older,

@@ -3,7 +3,7 @@
 //! Not here: the checkpoints of one job (`ls.rs`).
 
 use orcheck_engine::encoding::Trust;
-use orcheck_format::JobName;
+use orcheck_format::{JobName, Step};
 use orcheck_io::clock::{Clock, SystemClock};
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ pub struct Summary {
     job: String,
     /// Step and level of the newest checkpoint that can be restarted from, as far as names and
     /// lengths tell.
-    pub newest: Option<(u64, String)>,
+    pub newest: Option<(Step, String)>,
     created_unix_ms: Option<u64>,
     checkpoints: usize,
     /// Of all files of Orcheck's.
@@ -69,7 +69,7 @@ impl Summary {
     pub fn document(&self, now: u64) -> Value {
         json!({
             "job": self.job,
-            "newest_restartable_step": self.newest.as_ref().map(|(step, _)| step),
+            "newest_restartable_step": self.newest.as_ref().map(|(step, _)| step.0),
             "level": self.newest.as_ref().map(|(_, level)| level),
             "created_unix_ms": self.created_unix_ms,
             "age_ms": self.age_ms(now),

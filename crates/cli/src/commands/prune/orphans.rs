@@ -13,9 +13,9 @@
 use std::collections::BTreeSet;
 
 use orcheck_engine::directory::Catalog;
-use orcheck_format::Decision;
 use orcheck_format::disk::FileName;
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Decision, Step};
 use serde_json::{Value, json};
 
 use crate::output::{Outcome, count, size};
@@ -46,7 +46,7 @@ pub fn tell(catalog: &Catalog, outcome: &mut Outcome) {
 
 /// Path and length in bytes of each.
 fn find(catalog: &Catalog) -> Vec<(String, u64)> {
-    let recorded: BTreeSet<(u64, u64, [u8; 4])> = (catalog.files().iter())
+    let recorded: BTreeSet<(Step, u64, [u8; 4])> = (catalog.files().iter())
         .filter_map(|(_, _, name)| match name {
             Some(name @ FileName::Commit { .. }) => name.checkpoint(),
             _ => None,
@@ -76,7 +76,7 @@ fn find(catalog: &Catalog) -> Vec<(String, u64)> {
 
 /// The checkpoints, as steps and epoch counters, to which records refer, or which are marked to be
 /// kept.
-fn needed(catalog: &Catalog) -> BTreeSet<(u64, u64)> {
+fn needed(catalog: &Catalog) -> BTreeSet<(Step, u64)> {
     let records = catalog.commits().iter().chain(catalog.rejected());
     let referred = records.chain(catalog.fenced()).flat_map(|commit| {
         let record = &commit.record;

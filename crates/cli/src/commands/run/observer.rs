@@ -23,7 +23,7 @@ use orcheck_client::report::{self, Note};
 use orcheck_engine::directory::halt::{Run, When, later_requests};
 use orcheck_engine::encoding::Trust;
 use orcheck_format::disk::FileName;
-use orcheck_format::{Epoch, Error, Level, Result};
+use orcheck_format::{Epoch, Error, Level, Result, Step};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::user::{Mailbox, working_dir};
 use orcheck_staging::client::is_served;
@@ -104,7 +104,7 @@ impl RunReport {
 }
 
 /// A commit: job, step, epoch and level.
-type Committed = (String, u64, Epoch, Level);
+type Committed = (String, Step, Epoch, Level);
 
 /// The contents of the jobs' directories.
 #[derive(Default)]
@@ -435,7 +435,7 @@ impl JobState {
     }
 
     /// The newest step of all.
-    pub fn newest_step(&self) -> Option<u64> {
+    pub fn newest_step(&self) -> Option<Step> {
         self.commits.iter().map(|(_, step, ..)| *step).max()
     }
 

@@ -7,6 +7,7 @@ use super::observer::{JobState, RunReport};
 use super::supervisor::{Supervisor, code_of};
 use crate::exit;
 use crate::output::{Failure, count};
+use orcheck_format::Step;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::clock::Clock;
 use serde_json::{Value, json};
@@ -59,7 +60,7 @@ struct Run {
     progress: Option<bool>,
     /// Whether every checkpoint is visible in the job's directories or in the program's reports.
     is_sure: bool,
-    newest: Option<u64>,
+    newest: Option<Step>,
     /// When the job is to halt.
     halts_later: Option<String>,
 }
@@ -144,7 +145,7 @@ impl<'a> Series<'a> {
             "signal": status.signal(),
             "seconds": seconds,
             "new_commit": progress,
-            "newest_step": newest,
+            "newest_step": newest.map(u64::from),
         }));
         Ok(Run {
             ended: format!(

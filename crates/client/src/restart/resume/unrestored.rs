@@ -14,7 +14,7 @@ use crate::report;
 use crate::session::Session;
 use orcheck_engine::directory::choose::listed;
 use orcheck_engine::encoding::HOW_TO_ACCEPT;
-use orcheck_format::{Detail, Error, ErrorKind, Rank, Result};
+use orcheck_format::{Detail, Error, ErrorKind, Rank, Result, Step};
 
 /// Next step if everything was readable.
 const OR_FRESH: &str = "run `orcheck verify`; set start = 'fresh' to begin from nothing";
@@ -90,7 +90,7 @@ impl Session {
 
     /// The error that a damaged checkpoint is not replaced by an older one, because of `strict`.
     /// Collective.
-    pub(super) fn refuse_strictly(&mut self, step: u64, error: Error) -> Error {
+    pub(super) fn refuse_strictly(&mut self, step: Step, error: Error) -> Error {
         let mut error = error.at(format!("strict allows no step older than {step}"));
         if !error.is(Detail::NotGiven) {
             error =

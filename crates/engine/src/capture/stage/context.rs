@@ -4,7 +4,7 @@
 //! here: staging (`stage.rs`).
 
 use crate::node::{Descriptor, Index, IndexShape, Kept, Patience};
-use orcheck_format::{Rank, Result, WriterId};
+use orcheck_format::{Rank, Result, Step, WriterId};
 use orcheck_io::failpoints::Failpoints;
 use orcheck_pool::{Chunk, Pool};
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub struct StageContext {
     pub failpoints: Failpoints,
     /// Called with the step when the whole snapshot is in the pool; set if the engine outlives this
     /// rank.
-    pub sealed: Option<Arc<dyn Fn(u64) + Send + Sync>>,
+    pub sealed: Option<Arc<dyn Fn(Step) + Send + Sync>>,
     /// Keeps the snapshot until its step is decided, in case it is needed again.
     pub kept: Option<Arc<Kept>>,
 }

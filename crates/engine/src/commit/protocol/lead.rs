@@ -9,7 +9,7 @@ use crate::directory::{TargetFailure, is_directory_loss};
 use orcheck_format::disk::{CommitRecord, ContainerRef};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::Message;
-use orcheck_format::{Epoch, Error, ErrorKind, JobName, Level, NodeId, TargetId};
+use orcheck_format::{Epoch, Error, ErrorKind, JobName, Level, NodeId, Step, TargetId};
 use orcheck_placement::Placement;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +24,7 @@ pub enum LeadEvent {
     /// A node's connection is gone.
     NodeGone(NodeId, Error),
     /// The record of level `global` is in every directory, or one directory failed.
-    RecordWritten(u64, Result<(), TargetFailure>),
+    RecordWritten(Step, Result<(), TargetFailure>),
 }
 
 /// An action for the lead's driver.
@@ -65,15 +65,15 @@ struct Ballot {
 pub struct LeadState {
     facts: JobFacts,
     placement: Option<Placement>,
-    ballots: BTreeMap<(u64, Level), Ballot>,
-    decided: BTreeSet<(u64, Level)>,
+    ballots: BTreeMap<(Step, Level), Ballot>,
+    decided: BTreeSet<(Step, Level)>,
     gone: BTreeMap<NodeId, Error>,
     /// Nodes whose ranks have ended: they vote no more.
     left: BTreeSet<NodeId>,
     /// Directories that failed for another reason than being full: their files may be gone.
     lost_servers: BTreeSet<TargetId>,
     /// Directories of the last steps of level `global`, to check steps that refer to them.
-    placed: BTreeMap<u64, BTreeSet<TargetId>>,
+    placed: BTreeMap<Step, BTreeSet<TargetId>>,
 }
 
 impl LeadState {
@@ -207,7 +207,7 @@ impl LeadState {
     /// Handles the end of a node's ranks: no step can commit any more without that node's vote.
     fn goodbye(&mut self, node: NodeId) -> Vec<LeadAction> {
         self.left.insert(node);
-        let waiting: Vec<(u64, Level)> = (self.ballots.iter())
+        let waiting: Vec<(Step, Level)> = (self.ballots.iter())
             .filter(|(_, ballot)| !ballot.votes.contains_key(&node))
             .map(|(&key, _)| key)
             .collect();
@@ -245,7 +245,7 @@ impl LeadState {
         }
     }
 
-    fn recorded(&mut self, by: &[(NodeId, u32)], step: u64, level: Level) -> Vec<LeadAction> {
+    fn recorded(&mut self, by: &[(NodeId, u32)], step: Step, level: Level) -> Vec<LeadAction> {
         let Some(ballot) = self.ballots.get_mut(&(step, level)) else {
             return Vec::new();
         };
@@ -287,7 +287,7 @@ impl LeadState {
             .cloned()
             .unwrap_or_default();
         let error = error.clone().at(format!("node {name} {what}"));
-        let waiting: Vec<(u64, Level)> = self
+        let waiting: Vec<(Step, Level)> = self
             .ballots
             .iter()
             .filter(|(_, ballot)| !ballot.writing || ballot.recorded.len() < self.facts.nodes.len())
@@ -304,7 +304,7 @@ impl LeadState {
     fn vote(
         &mut self,
         by: &[(NodeId, u32)],
-        step: u64,
+        step: Step,
         level: Level,
         containers: Vec<ContainerRef>,
         now_unix_ms: u64,
@@ -380,7 +380,7 @@ impl LeadState {
 
     fn record(
         &self,
-        step: u64,
+        step: Step,
         level: Level,
         containers: Vec<ContainerRef>,
         created_unix_ms: u64,
@@ -418,7 +418,7 @@ impl LeadState {
         Ok(())
     }
 
-    fn commit(&mut self, step: u64, level: Level) -> Vec<LeadAction> {
+    fn commit(&mut self, step: Step, level: Level) -> Vec<LeadAction> {
         self.ballots.remove(&(step, level));
         if !remember(&mut self.decided, (step, level)) {
             return Vec::new();
@@ -426,7 +426,7 @@ impl LeadState {
         vec![LeadAction::ToAll(Message::Committed { step, level })]
     }
 
-    fn abort(&mut self, step: u64, level: Level, error: &Error) -> Option<LeadAction> {
+    fn abort(&mut self, step: Step, level: Level, error: &Error) -> Option<LeadAction> {
         let ballot = self.ballots.get(&(step, level));
         match ballot.is_some_and(|ballot| ballot.writing) {
             true => self.lose(step, level, &undecided(error.clone())),
@@ -435,7 +435,7 @@ impl LeadState {
     }
 
     /// As [`Self::abort`], with an error that says whether a commit record may exist.
-    fn lose(&mut self, step: u64, level: Level, error: &Error) -> Option<LeadAction> {
+    fn lose(&mut self, step: Step, level: Level, error: &Error) -> Option<LeadAction> {
         self.ballots.remove(&(step, level));
         remember(&mut self.decided, (step, level)).then(|| {
             LeadAction::ToAll(Message::Aborted {

@@ -8,7 +8,7 @@ use crate::node::Outcome;
 use orcheck_format::disk::ContainerRef;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::{AgentMessage, Message};
-use orcheck_format::{Error, Level, NodeId, Rank, WriterId};
+use orcheck_format::{Error, Level, NodeId, Rank, Step, WriterId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Number of steps whose sealing ranks are remembered.
@@ -30,7 +30,7 @@ pub enum NodeEvent {
     /// The connection to the lead is gone.
     LeadGone(Error),
     /// This node's copy of the commit record of a step at a level is durable, or never will be.
-    RecordWritten(u64, Level, Result<(), Error>),
+    RecordWritten(Step, Level, Result<(), Error>),
 }
 
 /// An action for a node's driver.
@@ -39,9 +39,9 @@ pub enum NodeAction {
     /// Send to the lead.
     ToLead(Message),
     /// Tell the ranks.
-    Publish(u64, Level, Outcome),
+    Publish(Step, Level, Outcome),
     /// Write this node's copy of the commit record of a step at a level.
-    WriteRecord(u64, Level, Vec<u8>),
+    WriteRecord(Step, Level, Vec<u8>),
     /// The lanes lead elsewhere from now on (placement generation, TOML).
     Lanes(u64, String),
     /// Nothing more will be committed.
@@ -54,14 +54,14 @@ pub struct NodeState {
     node: NodeId,
     writers: u32,
     levels: Vec<Level>,
-    collected: BTreeMap<(u64, Level), BTreeMap<WriterId, ContainerRef>>,
-    decided: BTreeSet<(u64, Level)>,
+    collected: BTreeMap<(Step, Level), BTreeMap<WriterId, ContainerRef>>,
+    decided: BTreeSet<(Step, Level)>,
     broken: Option<Error>,
     /// Writers that will report no more.
     done: BTreeSet<WriterId>,
     /// If the engine outlives its ranks: how many there are, and which of them sealed a step.
     ranks: u32,
-    sealed: BTreeMap<u64, BTreeSet<Rank>>,
+    sealed: BTreeMap<Step, BTreeSet<Rank>>,
 }
 
 impl NodeState {
@@ -212,7 +212,7 @@ impl NodeState {
         // reported yet. The lead must know that this node will not vote, and the ranks that nothing
         // will be decided.
         actions.push(NodeAction::ToLead(Message::NotDurable {
-            step: 0,
+            step: Step(0),
             level: None,
             server: None,
             kind: error.kind(),
@@ -224,7 +224,7 @@ impl NodeState {
     }
 
     fn lead_gone(&mut self, error: Error) -> Vec<NodeAction> {
-        let waiting: Vec<((u64, Level), usize)> = (self.collected.iter())
+        let waiting: Vec<((Step, Level), usize)> = (self.collected.iter())
             .map(|(&key, containers)| (key, containers.len()))
             .collect();
         let mut actions = Vec::new();
@@ -243,7 +243,7 @@ impl NodeState {
         actions
     }
 
-    fn sealed(&mut self, rank: Rank, step: u64) -> Vec<NodeAction> {
+    fn sealed(&mut self, rank: Rank, step: Step) -> Vec<NodeAction> {
         let sealed = self.sealed.entry(step).or_default();
         let whole = sealed.insert(rank) && sealed.len() == self.ranks as usize;
         while self.sealed.len() > SEALED {
@@ -267,7 +267,7 @@ impl NodeState {
         such: impl Fn(&BTreeMap<WriterId, ContainerRef>) -> bool,
     ) -> Vec<NodeAction> {
         let waiting = (self.collected.iter()).filter(|(_, containers)| such(containers));
-        let waiting: Vec<(u64, Level)> = waiting.map(|(&key, _)| key).collect();
+        let waiting: Vec<(Step, Level)> = waiting.map(|(&key, _)| key).collect();
         let refused = waiting.into_iter();
         refused
             .map(|(step, level)| self.refuse(step, level, error))
@@ -275,7 +275,7 @@ impl NodeState {
     }
 
     /// Marks a step as decided; returns false if it already was.
-    fn decide(&mut self, step: u64, level: Level) -> bool {
+    fn decide(&mut self, step: Step, level: Level) -> bool {
         self.collected.remove(&(step, level));
         remember(&mut self.decided, (step, level))
     }
@@ -288,7 +288,7 @@ impl NodeState {
         ))
     }
 
-    fn refuse(&mut self, step: u64, level: Level, error: &Error) -> NodeAction {
+    fn refuse(&mut self, step: Step, level: Level, error: &Error) -> NodeAction {
         self.decide(step, level);
         NodeAction::ToLead(Message::NotDurable {
             step,
@@ -299,7 +299,7 @@ impl NodeState {
         })
     }
 
-    fn durable(&mut self, step: u64, level: Level, container: ContainerRef) -> Vec<NodeAction> {
+    fn durable(&mut self, step: Step, level: Level, container: ContainerRef) -> Vec<NodeAction> {
         if self.decided.contains(&(step, level)) {
             return Vec::new();
         }

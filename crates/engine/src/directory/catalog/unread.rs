@@ -10,14 +10,14 @@
 
 use super::Catalog;
 use orcheck_format::disk::FileName;
-use orcheck_format::{Error, Level};
+use orcheck_format::{Error, Level, Step};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A commit record file that does not count; the fields come from its name.
 #[derive(Debug)]
 pub struct Unread {
     /// The checkpoint's step.
-    pub step: u64,
+    pub step: Step,
     /// Counter of the epoch that wrote it.
     pub counter: u64,
     /// First four bytes of the run id that wrote it.
@@ -35,7 +35,7 @@ pub struct Unread {
 impl Unread {
     /// Step, epoch counter and beginning of the run id, as [`FileName::checkpoint`].
     #[must_use]
-    pub fn checkpoint(&self) -> (u64, u64, [u8; 4]) {
+    pub fn checkpoint(&self) -> (Step, u64, [u8; 4]) {
         (self.step, self.counter, self.run)
     }
 }
@@ -47,8 +47,8 @@ pub(super) fn find(
 ) -> Vec<Unread> {
     let all = catalog.commits().iter().chain(catalog.rejected());
     let records = all.chain(catalog.fenced()).map(|commit| &commit.record);
-    let mut whole: BTreeSet<(u64, u64, [u8; 4])> = BTreeSet::new();
-    let mut known: BTreeSet<(u64, u64, [u8; 4], Level)> = BTreeSet::new();
+    let mut whole: BTreeSet<(Step, u64, [u8; 4])> = BTreeSet::new();
+    let mut known: BTreeSet<(Step, u64, [u8; 4], Level)> = BTreeSet::new();
     for record in records {
         let (step, counter, run) = (
             record.step,

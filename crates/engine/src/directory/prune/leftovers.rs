@@ -27,7 +27,7 @@ use crate::directory::epoch::{is_free, is_locked};
 use crate::encoding::Trust;
 use orcheck_format::disk::FileName;
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Decision, JobName, Level, Result};
+use orcheck_format::{Decision, JobName, Level, Result, Step};
 use orcheck_io::disk::Dir;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -105,8 +105,8 @@ impl Leftovers<'_> {
     fn kept(
         &self,
         listed: &[Listed],
-        recorded: &BTreeSet<(u64, u64)>,
-    ) -> Result<(Vec<(u64, u64)>, bool)> {
+        recorded: &BTreeSet<(Step, u64)>,
+    ) -> Result<(Vec<(Step, u64)>, bool)> {
         let catalog = Catalog::scan_trusting(self.job, self.dirs, self.trust)?;
         let all = || catalog.commits().iter().chain(catalog.fenced());
         let more_servers = all().any(|commit| commit.record.servers.len() > self.dirs.len());
@@ -128,13 +128,13 @@ impl Leftovers<'_> {
             .filter(|commit| commit.record.level == self.level)
             .map(of);
         let wanted = self.rule.keep.max(1);
-        let kept: Vec<(u64, u64)> = commits
+        let kept: Vec<(Step, u64)> = commits
             .filter(|&(step, _)| step <= resumed.0)
             .take(wanted)
             .collect();
         // Breaks if: one directory is enough; a crash before the next commit would leave no step
         // recorded in all of them.
-        let everywhere = |key: &(u64, u64)| listed.iter().all(|one| recorded_in(one, *key));
+        let everywhere = |key: &(Step, u64)| listed.iter().all(|one| recorded_in(one, *key));
         let enough =
             kept.len() == wanted && kept.first() == Some(&resumed) && kept.iter().all(everywhere);
         Ok((if enough { kept } else { Vec::new() }, complete))
@@ -182,7 +182,7 @@ enum Owner {
 
 /// The checkpoints that have a commit record in any directory, at whichever level: the directory
 /// of a node may have served another level in an earlier run.
-fn recorded(listed: &[Listed]) -> BTreeSet<(u64, u64)> {
+fn recorded(listed: &[Listed]) -> BTreeSet<(Step, u64)> {
     let names = listed.iter().flat_map(|listed| &listed.names);
     names
         .filter_map(|(name, _)| match FileName::parse(name) {
@@ -193,7 +193,7 @@ fn recorded(listed: &[Listed]) -> BTreeSet<(u64, u64)> {
 }
 
 /// Whether this directory holds a commit record of a checkpoint.
-fn recorded_in(listed: &Listed, key: (u64, u64)) -> bool {
+fn recorded_in(listed: &Listed, key: (Step, u64)) -> bool {
     let mut names = listed.names.iter();
     names.any(|(name, _)| match FileName::parse(name) {
         Some(FileName::Commit { step, epoch, .. }) => (step, epoch) == key,

@@ -3,7 +3,7 @@
 use super::*;
 use crate::encoding::key::{Form, derive};
 use orcheck_format::disk::{ContainerHeader, Features, MAX_ALIGNMENT_BYTES};
-use orcheck_format::{Epoch, ErrorKind, JobName, Level, NodeId, Rank, RunId, WriterId};
+use orcheck_format::{Epoch, ErrorKind, JobName, Level, NodeId, Rank, RunId, Step, WriterId};
 use orcheck_pool::PoolShape;
 use proptest::prelude::*;
 
@@ -16,7 +16,7 @@ fn header() -> ContainerHeader {
             ..Features::default()
         },
         job: JobName::new("job").unwrap(),
-        step: 7,
+        step: Step(7),
         epoch: Epoch {
             counter: 2,
             run: RunId([9; 16]),
@@ -316,7 +316,7 @@ fn an_extent_belongs_to_one_place() {
     // The same place in another container, to which this one's salt was copied.
     let secret = Secret::new(SECRET);
     let changes: [&dyn Fn(&mut ContainerHeader); 8] = [
-        &|h| h.step += 1,
+        &|h| h.step.0 += 1,
         &|h| h.epoch.counter += 1,
         &|h| h.epoch.run.0[0] ^= 1,
         &|h| h.level = Level::Node,
@@ -355,7 +355,7 @@ fn a_header_that_was_changed_is_forged_and_the_key_is_not_to_blame() {
     let changes: [&dyn Fn(&mut ContainerHeader); 7] = [
         &|h| h.features.compat ^= 1,
         &|h| h.features.incompat ^= Features::REFERENCES,
-        &|h| h.step += 1,
+        &|h| h.step.0 += 1,
         &|h| h.world_size += 1,
         &|h| h.alignment_bytes /= 2,
         &|h| h.created_unix_ms += 1,

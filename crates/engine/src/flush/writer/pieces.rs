@@ -14,7 +14,7 @@ use crate::encoding::{Body, EncodePiece, Encoder};
 use crate::node::Descriptor;
 use orcheck_format::disk::{MAX_ENCODED_BYTES, decode_rank_record};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Error, Rank, Result};
+use orcheck_format::{Error, Rank, Result, Step};
 use orcheck_io::memory::crc_span;
 use orcheck_pool::Pool;
 use std::sync::Arc;
@@ -95,7 +95,7 @@ impl Flusher {
     }
 
     /// Writes one segment to all sinks.
-    pub(super) fn write_part(&mut self, step: u64, sinks: &mut [Sink], part: &Part) -> Result<()> {
+    pub(super) fn write_part(&mut self, step: Step, sinks: &mut [Sink], part: &Part) -> Result<()> {
         let Part {
             pool_at_bytes,
             len_bytes,
@@ -125,7 +125,7 @@ impl Flusher {
 
     fn write_pieces(
         &mut self,
-        step: u64,
+        step: Step,
         sinks: &mut [Sink],
         part: &Part,
         encoder: &mut Encoder,
@@ -211,7 +211,7 @@ impl Flusher {
     /// rank's record.
     pub(super) fn tell_damaged(
         &mut self,
-        step: u64,
+        step: Step,
         rank: Rank,
         record: Option<&[u8]>,
     ) -> Result<()> {

@@ -13,7 +13,7 @@ use crate::flush::ledger::Ledger;
 use crate::node::Mode;
 use orcheck_format::disk::{BLOCK_BYTES, ContainerHeader, Features};
 use orcheck_format::wire::Message;
-use orcheck_format::{Error, Level, NodeId, Result, TargetId};
+use orcheck_format::{Error, Level, NodeId, Result, Step, TargetId};
 use orcheck_io::disk::Dir;
 use orcheck_io::machine::thread_cpu_time;
 use orcheck_pool::Gate;
@@ -32,7 +32,7 @@ impl Flusher {
     /// Where a container of `level` goes now.
     fn target(
         &self,
-        step: u64,
+        step: Step,
         level: Level,
         holders: &mut Vec<NodeId>,
     ) -> std::result::Result<(Target, Option<TargetId>), TargetFailure> {
@@ -118,7 +118,7 @@ impl Flusher {
             .saturating_add(self.context.ranks.len() as u64 * (1 << 16) + (1 << 20))
     }
 
-    pub(super) fn open_sink(&mut self, step: u64, level: Level) -> Result<Sink> {
+    pub(super) fn open_sink(&mut self, step: Step, level: Level) -> Result<Sink> {
         let context = &self.context;
         let (mut server, mut holders) = (None, Vec::new());
         let container = self
@@ -178,7 +178,7 @@ impl Flusher {
 
     pub(super) fn report_loss(
         &mut self,
-        step: u64,
+        step: Step,
         level: Level,
         TargetFailure { target, error }: TargetFailure,
     ) -> Result<()> {
@@ -195,7 +195,7 @@ impl Flusher {
     /// Does `work` on a sink's container; the first error loses the container.
     pub(super) fn on_sink(
         &mut self,
-        step: u64,
+        step: Step,
         sink: &mut Sink,
         work: impl FnOnce(&mut ContainerWriter, &FlushContext, &mut Ledger) -> Result<()>,
     ) -> Result<()> {
@@ -216,7 +216,7 @@ impl Flusher {
     }
 
     /// Gives up a sink's container for a reason that no directory caused.
-    pub(super) fn lose(&mut self, step: u64, sink: &mut Sink, error: Error) -> Result<()> {
+    pub(super) fn lose(&mut self, step: Step, sink: &mut Sink, error: Error) -> Result<()> {
         let Some(container) = sink.container.take() else {
             return Ok(());
         };
@@ -226,7 +226,7 @@ impl Flusher {
 
     /// Locks the gates of all sinks, always in the same order; a gate that does not open loses its
     /// sink.
-    pub(super) fn lock_gates(&mut self, step: u64, sinks: &mut [Sink]) -> Result<Vec<Gate>> {
+    pub(super) fn lock_gates(&mut self, step: Step, sinks: &mut [Sink]) -> Result<Vec<Gate>> {
         let mut held = Vec::new();
         if self.context.mode != Mode::Orchestrated {
             return Ok(held);
@@ -245,7 +245,7 @@ impl Flusher {
         Ok(held)
     }
 
-    pub(super) fn close_sinks(&mut self, step: u64, sinks: Vec<Sink>, whole: bool) -> Result<()> {
+    pub(super) fn close_sinks(&mut self, step: Step, sinks: Vec<Sink>, whole: bool) -> Result<()> {
         for sink in sinks {
             let Some(container) = sink.container else {
                 continue;

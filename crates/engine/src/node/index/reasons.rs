@@ -10,7 +10,7 @@
 //! reports it (`writer.rs`).
 
 use super::{Index, MAX_TEXT_BYTES, REASON, TEXT_WORDS};
-use orcheck_format::{Error, ErrorKind};
+use orcheck_format::{Error, ErrorKind, Step};
 use std::sync::{Mutex, PoisonError};
 
 /// Maximum number of snapshots of one rank that are in flight at once; `held_steps` is at most
@@ -27,22 +27,22 @@ static CHOOSING: Mutex<()> = Mutex::new(());
 
 impl Index<'_> {
     /// Publishes why this rank gives up its snapshot of `step`.
-    pub(crate) fn set_reason(&self, local: u32, step: u64, error: &Error) {
+    pub(crate) fn set_reason(&self, local: u32, step: Step, error: &Error) {
         let _alone = CHOOSING.lock().unwrap_or_else(PoisonError::into_inner);
         let base = self.place_for_reason(local, step);
         self.set(base, 0);
         let len_bytes = self.set_text(base + 3, error.message());
         self.set(base + 1, error.kind().code() as u64);
         self.set(base + 2, len_bytes);
-        self.set(base, step + 1);
+        self.set(base, step.0 + 1);
     }
 
     /// Why a rank gave up its snapshot of `step`, if it published a reason.
     #[must_use]
-    pub fn reason(&self, local: u32, step: u64) -> Option<Error> {
+    pub fn reason(&self, local: u32, step: Step) -> Option<Error> {
         let base = self
             .places_of_reasons(local)
-            .find(|&base| self.get(base) == step + 1)?;
+            .find(|&base| self.get(base) == step.0 + 1)?;
         let kind = ErrorKind::from_code(self.get(base + 1) as i32).unwrap_or(ErrorKind::Internal);
         Some(Error::new(kind, self.text(base + 3, self.get(base + 2))))
     }
@@ -54,9 +54,9 @@ impl Index<'_> {
 
     /// The place of the step, if it has one, or else that of the oldest step; an empty place is
     /// older than any.
-    fn place_for_reason(&self, local: u32, step: u64) -> u32 {
+    fn place_for_reason(&self, local: u32, step: Step) -> u32 {
         let age = |&base: &u32| match self.get(base) {
-            of if of == step + 1 => 0,
+            of if of == step.0 + 1 => 0,
             of => of + 1,
         };
         let oldest = self.places_of_reasons(local).min_by_key(age);

@@ -2,7 +2,7 @@
 
 use super::reasons::MOST_HELD;
 use super::*;
-use orcheck_format::{Detail, WriterId};
+use orcheck_format::{Detail, Step, WriterId};
 use orcheck_pool::PoolShape;
 
 fn pool(shape: IndexShape) -> Pool {
@@ -26,7 +26,7 @@ fn descriptors_cross_unchanged_and_a_full_ring_has_a_deadline() {
     let index = Index::new(&pool, shape);
     let all = [
         Descriptor::Begin {
-            step: 7,
+            step: Step(7),
             stream_len_bytes: 4096,
             cut_bytes: 65536,
             pipelined: true,
@@ -34,14 +34,14 @@ fn descriptors_cross_unchanged_and_a_full_ring_has_a_deadline() {
             kept: false,
         },
         Descriptor::Begin {
-            step: 8,
+            step: Step(8),
             stream_len_bytes: 8192,
             cut_bytes: 65536,
             pipelined: false,
             may_shrink: true,
             kept: true,
         },
-        Descriptor::Refers { step: 5 },
+        Descriptor::Refers { step: Step(5) },
         Descriptor::Segment {
             pool_at_bytes: 0,
             len_bytes: 4096,
@@ -86,28 +86,32 @@ fn the_board_keeps_the_first_loss_and_forgets_old_steps() {
     };
     let pool = pool(shape);
     let index = Index::new(&pool, shape);
-    assert_eq!(index.outcome(3, Level::Global), Outcome::Pending);
+    assert_eq!(index.outcome(Step(3), Level::Global), Outcome::Pending);
     let cause = Error::no_space("x".repeat(1000));
-    index.publish(3, Level::Global, &Outcome::Lost(cause));
-    index.publish(3, Level::Global, &Outcome::Lost(Error::internal("later")));
-    let Outcome::Lost(error) = index.outcome(3, Level::Global) else {
+    index.publish(Step(3), Level::Global, &Outcome::Lost(cause));
+    index.publish(
+        Step(3),
+        Level::Global,
+        &Outcome::Lost(Error::internal("later")),
+    );
+    let Outcome::Lost(error) = index.outcome(Step(3), Level::Global) else {
         panic!("lost")
     };
     assert_eq!(error.kind(), ErrorKind::NoSpace);
     assert_eq!(error.message().len(), MAX_TEXT_BYTES);
-    assert_eq!(index.outcome(3, Level::Node), Outcome::Pending);
+    assert_eq!(index.outcome(Step(3), Level::Node), Outcome::Pending);
     for step in 4..4 + u64::from(BOARD_STEPS) {
-        index.publish(step, Level::Node, &Outcome::Committed);
+        index.publish(Step(step), Level::Node, &Outcome::Committed);
     }
-    assert_eq!(index.outcome(3, Level::Global), Outcome::Pending);
-    index.publish(3, Level::Node, &Outcome::Committed);
+    assert_eq!(index.outcome(Step(3), Level::Global), Outcome::Pending);
+    index.publish(Step(3), Level::Node, &Outcome::Committed);
     assert_eq!(
-        index.outcome(3, Level::Node),
+        index.outcome(Step(3), Level::Node),
         Outcome::Pending,
         "a forgotten step takes no newer one's place"
     );
-    assert_eq!(index.outcome(4, Level::Node), Outcome::Committed);
-    assert_eq!(index.committed_step(Level::Node), Some(67));
+    assert_eq!(index.outcome(Step(4), Level::Node), Outcome::Committed);
+    assert_eq!(index.committed_step(Level::Node), Some(Step(67)));
     assert_eq!(index.committed_step(Level::Global), None);
 }
 
@@ -121,10 +125,10 @@ fn steps_that_are_multiples_of_the_boards_length_do_not_push_each_other_out() {
     let pool = pool(shape);
     let index = Index::new(&pool, shape);
     for step in [128, 64, 192] {
-        index.publish(step, Level::Global, &Outcome::Committed);
+        index.publish(Step(step), Level::Global, &Outcome::Committed);
     }
     for step in [64, 128, 192] {
-        assert_eq!(index.outcome(step, Level::Global), Outcome::Committed);
+        assert_eq!(index.outcome(Step(step), Level::Global), Outcome::Committed);
     }
 }
 
@@ -141,19 +145,21 @@ fn each_snapshot_that_is_given_up_keeps_its_reason_until_it_is_read() {
     let steps = (1..=MOST_HELD).map(|n| 16 * u64::from(n));
     for step in steps.clone() {
         let why = Error::no_space(format!("why {step}"));
-        index.set_reason(1, step, &why);
+        index.set_reason(1, Step(step), &why);
     }
-    index.set_reason(1, 32, &Error::no_space("why 32 again"));
+    index.set_reason(1, Step(32), &Error::no_space("why 32 again"));
     for step in steps {
-        let why = index.reason(1, step).map(|why| why.message().to_owned());
+        let why = index
+            .reason(1, Step(step))
+            .map(|why| why.message().to_owned());
         let again = if step == 32 { " again" } else { "" };
         assert_eq!(why, Some(format!("why {step}{again}")));
-        assert_eq!(index.reason(0, step), None);
+        assert_eq!(index.reason(0, Step(step)), None);
     }
     // The oldest one makes room.
-    index.set_reason(1, 1000, &Error::no_space("newest"));
-    assert!(index.reason(1, 1000).is_some());
-    assert_eq!(index.reason(1, 16), None);
+    index.set_reason(1, Step(1000), &Error::no_space("newest"));
+    assert!(index.reason(1, Step(1000)).is_some());
+    assert_eq!(index.reason(1, Step(16)), None);
 }
 
 // Breaks if: a loss keeps the kind of its cause; a wait would report that the call, or its step, is
@@ -168,8 +174,8 @@ fn a_loss_is_never_of_the_kind_of_a_wrong_call() {
     let index = Index::new(&pool, shape);
     for (step, kind) in (1..).zip(ErrorKind::ALL) {
         let lost = Outcome::Lost(Error::new(kind, "cause").with(Detail::Undecided));
-        index.publish(step, Level::Global, &lost);
-        let Outcome::Lost(error) = index.outcome(step, Level::Global) else {
+        index.publish(Step(step), Level::Global, &lost);
+        let Outcome::Lost(error) = index.outcome(Step(step), Level::Global) else {
             panic!("lost")
         };
         let expected = match kind {
@@ -190,12 +196,12 @@ fn every_level_keeps_its_own_cause() {
     let pool = pool(shape);
     let index = Index::new(&pool, shape);
     index.publish(
-        1,
+        Step(1),
         Level::Node,
         &Outcome::Lost(Error::no_space("the local disk is full")),
     );
     index.publish(
-        1,
+        Step(1),
         Level::Global,
         &Outcome::Lost(Error::unavailable("ost3 is gone")),
     );
@@ -203,7 +209,7 @@ fn every_level_keeps_its_own_cause() {
         (Level::Node, "the local disk is full"),
         (Level::Global, "ost3 is gone"),
     ] {
-        let Outcome::Lost(error) = index.outcome(1, level) else {
+        let Outcome::Lost(error) = index.outcome(Step(1), level) else {
             panic!("lost")
         };
         assert_eq!(error.message(), text);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use orcheck_format::disk::{Extent, RegionRecord};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Error, ErrorKind, Rank, Result, crc64, crc64_combine};
+use orcheck_format::{Error, ErrorKind, Rank, Result, Step, crc64, crc64_combine};
 use orcheck_io::disk::{File, read_span};
 use orcheck_io::memory::{Span, crc_span, fill_span};
 
@@ -27,7 +27,7 @@ pub(super) enum Stored<'a> {
 
 /// An extent to read from a file.
 pub(super) struct Source<'a> {
-    pub(super) step: u64,
+    pub(super) step: Step,
     pub(super) rank: Rank,
     pub(super) region: &'a RegionRecord,
     /// Offset of the extent in the region, in bytes.

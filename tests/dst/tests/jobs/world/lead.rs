@@ -5,7 +5,7 @@ use orcheck_engine::commit::{LeadAction, LeadEvent, NodeEvent, RelayAction, Rela
 use orcheck_engine::node::Outcome;
 use orcheck_format::disk::{CommitRecord, FileName};
 use orcheck_format::wire::Message;
-use orcheck_format::{Level, NodeId};
+use orcheck_format::{Level, NodeId, Step};
 use std::collections::VecDeque;
 
 fn send(way: &mut VecDeque<Option<Message>>, message: Message, twice: bool) {
@@ -21,8 +21,8 @@ impl World<'_> {
             match action {
                 LeadAction::ToAll(message) => {
                     if let Message::Committed { step, .. } = message {
-                        self.check_committed(step);
-                        self.committed.insert(step);
+                        self.check_committed(step.0);
+                        self.committed.insert(step.0);
                     }
                     for node in self.tree.below(NodeId(0)) {
                         self.send_down(node, &message);
@@ -92,7 +92,7 @@ impl World<'_> {
         };
         let level = Level::Peers(self.material.replicas as u8);
         for (&step, outcome) in &node.told {
-            let name = FileName::commit(step, self.material.epoch, level).to_string();
+            let name = FileName::commit(Step(step), self.material.epoch, level).to_string();
             assert!(
                 *outcome != Outcome::Committed || node.disk.contains_key(&name),
                 "node {at} lost its record of step {step}"
@@ -103,7 +103,7 @@ impl World<'_> {
     /// Every node that is left has its copy of the record, its container and the replicas that it holds.
     fn check_committed(&self, step: u64) {
         let level = Level::Peers(self.material.replicas as u8);
-        let name = FileName::commit(step, self.material.epoch, level).to_string();
+        let name = FileName::commit(Step(step), self.material.epoch, level).to_string();
         let left = || {
             (0u32..)
                 .zip(&self.nodes)

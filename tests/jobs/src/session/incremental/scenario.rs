@@ -244,7 +244,7 @@ pub(super) fn check(scenario: &Scenario, root: &Path, level: Level, states: &Sta
             epoch: record.epoch,
         };
         for rank in 0..scenario.ranks {
-            let expected = &states[&(rank, record.step)];
+            let expected = &states[&(rank, record.step.0)];
             let mut view = RankView::open(&places, candidate, Rank(rank), scenario.ranks).unwrap();
             let names: Vec<&String> = expected.keys().collect();
             assert_eq!(view.region_names().iter().collect::<Vec<_>>(), names);
@@ -324,7 +324,7 @@ pub(super) fn try_scenario(scenario: &Scenario) {
             states.lock().unwrap().insert((rank, step), memory.clone());
             session.wait(step, Level::Global, LONG).unwrap();
         }
-        assert_eq!(session.stats().captured.step, last + 3);
+        assert_eq!(session.stats().captured.step.0, last + 3);
         session.close(LONG).unwrap();
     });
     for level in levels {
