@@ -1,9 +1,10 @@
-//! What every parser must do with any bytes: the entry functions of the fuzzers, and of the test that replays
-//! and mutates their corpus in `make check`.
+//! What every parser must do with any bytes: the entry functions of the fuzzers, and of the test
+//! that replays and mutates their corpus in `make check`.
 //!
-//! An entry panics when a parser does, when an accepted input has a second encoding, or when what comes back is
-//! another value. Inputs whose checksum does not fit are tried as they are and with the checksum put right, so
-//! that what lies behind it is reached too. Memory and time are the callers' to bound.
+//! An entry panics when a parser does, when an accepted input has a second encoding, or when what
+//! comes back is another value. Inputs whose checksum does not fit are tried as they are and with
+//! the checksum put right, so that what lies behind it is reached too. Memory and time are the
+//! callers' to bound.
 
 use orcheck_engine::encoding::{Binding, ContainerKey, Decoder};
 use orcheck_format::disk::{
@@ -54,9 +55,9 @@ pub fn run(name: &str, bytes: &[u8]) {
     panic!("there is no parser called '{name}'");
 }
 
-/// What is accepted has one encoding, and that encoding is the same value. Unknown keys of maps are allowed and
-/// left out when the value is written again, which makes it shorter. `fixed` bytes may differ: they are reserved,
-/// or optional features that this version does not know.
+/// What is accepted has one encoding, and that encoding is the same value. Unknown keys of maps are
+/// allowed and left out when the value is written again, which makes it shorter. `fixed` bytes may
+/// differ: they are reserved, or optional features that this version does not know.
 fn one_encoding<T: PartialEq + std::fmt::Debug>(
     bytes: &[u8],
     fixed: [std::ops::Range<usize>; 2],
@@ -278,7 +279,8 @@ fn placement(bytes: &[u8]) {
     }
 }
 
-/// The key of a container with a salt of its own: other bytes in every process, but the same answers.
+/// The key of a container with a salt of its own: other bytes in every process, but the same
+/// answers.
 fn key() -> &'static ContainerKey {
     static KEY: OnceLock<ContainerKey> = OnceLock::new();
     KEY.get_or_init(|| {
@@ -306,10 +308,12 @@ fn key() -> &'static ContainerKey {
     })
 }
 
-// Breaks if: `Decoder::decode` does not compare the CRC of the plain bytes, or the tag is not looked at (`unseal`).
-/// What a piece of a region gives that a container holds: encoding (2 bytes), length in the region (4) and CRC of the
-/// plain bytes (8), then the bytes as they are stored, without seal. An encrypted one is tried as it is, which nobody
-/// with the key wrote, and sealed by somebody who has the key and is mistaken in everything else.
+// Breaks if: `Decoder::decode` does not compare the CRC of the plain bytes, or the tag is not
+// looked at (`unseal`).
+/// What a piece of a region gives that a container holds: encoding (2 bytes), length in the region
+/// (4) and CRC of the plain bytes (8), then the bytes as they are stored, without seal. An
+/// encrypted one is tried as it is, which nobody with the key wrote, and sealed by somebody who has
+/// the key and is mistaken in everything else.
 fn stored_piece(bytes: &[u8]) {
     /// Longer ones are only checked: decoding takes as much memory as the extent says.
     const LONGEST_BYTES: u64 = 64 << 10;
@@ -373,7 +377,8 @@ fn stored_piece(bytes: &[u8]) {
     let found = piece(encoding, 0, &sealed);
     assert!(same(&found), "bytes came back that are not proven");
     if found.is_some() && !stored.is_empty() {
-        // Somebody who knows the plain bytes and not the key changes one of them and lets the CRC inside follow.
+        // Somebody who knows the plain bytes and not the key changes one of them and lets the CRC
+        // inside follow.
         let zeros = vec![0; stored.len()];
         let change = [&[1], &zeros[1..]].concat();
         let (payload, seal) = sealed.split_at_mut(stored.len());

@@ -73,18 +73,18 @@
 #include <stdint.h>
 
 /**
- * The version of this interface, handed to orc_open_v() by the macro orc_open(): a program built
- * for an interface that the library does not have is refused at open.
+ * The version of this interface, which the macro orc_open() passes to orc_open_v(). If a program
+ * was built for an interface that the library does not have, orc_open() refuses it.
  */
 #define ORC_API 1
 
 /**
- * The result of a call. Everything but ::ORC_OK leaves a text for orc_message(). All but ::ORC_OK and
- * ::ORC_AGAIN are errors.
+ * The result of a call. Every status except ::ORC_OK leaves a text for orc_message(). All except
+ * ::ORC_OK and ::ORC_AGAIN are errors.
  */
 typedef enum {
   /**
-   * Done. orc_message() is "" or a warning.
+   * Success. orc_message() is "" or a warning.
    */
   ORC_OK = 0,
   /**
@@ -96,7 +96,7 @@ typedef enum {
    */
   ORC_NOT_FOUND = 2,
   /**
-   * A deadline passed, or a directory, node or network cannot be reached now.
+   * A deadline has passed, or a directory, node or network cannot be reached now.
    */
   ORC_UNAVAILABLE = 3,
   /**
@@ -120,16 +120,17 @@ typedef enum {
    */
   ORC_INTERNAL = 8,
   /**
-   * No error: a newer step is damaged, and the older one that is used now has other regions or sizes.
-   * Ask orc_stored() again, protect what it says, and repeat the call. Only from orc_restart() and
-   * orc_restart_region().
+   * Not an error: a newer step is damaged, and the older one that is now used has other regions
+   * or sizes. Ask orc_stored() again, protect regions of these sizes, and repeat the call. Only
+   * from orc_restart() and orc_restart_region().
    */
   ORC_AGAIN = 9,
 } orc_status;
 
 /**
- * What a committed checkpoint survives. The options node_dir, peers, global and agent decide which levels
- * there are; orc_wait() also accepts a configured level that survives more than the one asked for.
+ * What a committed checkpoint survives. The options node_dir, peers, global and agent determine
+ * which levels exist; orc_wait() also accepts a configured level that survives more than the
+ * requested one.
  */
 typedef enum {
   /**
@@ -141,7 +142,7 @@ typedef enum {
    */
   ORC_NODE = 2,
   /**
-   * The loss of nodes, by copies on other nodes.
+   * The loss of nodes, thanks to copies on other nodes.
    */
   ORC_PEERS = 3,
   /**
@@ -221,8 +222,8 @@ typedef enum {
  */
 typedef enum {
   /**
-   * The region may be absent from the checkpoint at restart (the program has changed since); its
-   * memory is then left as it is. Of files: see orc_route_file().
+   * The region may be absent from the checkpoint at a restart (because the program has changed
+   * since); its memory is then left unchanged. For files, see orc_route_file().
    */
   ORC_OPTIONAL = 1,
   /**
@@ -230,9 +231,10 @@ typedef enum {
    */
   ORC_SAME = 2,
   /**
-   * A promise of the program: only processors of this process write it. No RDMA, no GPU, no fixed
-   * buffers of io_uring, no other process. With incremental = "auto" the kernel is then asked which
-   * pages were written, and the others are not read; what is written otherwise goes unnoticed.
+   * A promise of the program: only processors of this process write the region. No RDMA, no GPU,
+   * no fixed buffers of io_uring, no other process. With incremental = "auto" the kernel is then
+   * asked which pages were written, and the others are not read; writes by other means go
+   * unnoticed.
    */
   ORC_CPU_WRITES_ONLY = 4,
 } orc_flag;
@@ -267,13 +269,13 @@ typedef enum {
 
 /**
  * One program's membership in a job, from orc_open() to orc_close(). Opaque: only its address is
- * ever looked at.
+ * used.
  */
 typedef struct orc_session orc_session;
 
 /**
- * How the ranks of a session talk to each other while a [collective] function runs. orcheck_mpi.h
- * fills it from an MPI communicator; a program without MPI may bring its own.
+ * How the ranks of a session communicate while a [collective] function runs. orcheck_mpi.h fills
+ * it from an MPI communicator; a program without MPI may supply its own.
  *
  * The functions return 0, or anything else on failure. They are called on the calling thread only.
  */
@@ -283,7 +285,7 @@ typedef struct {
    */
   size_t struct_size;
   /**
-   * Handed to every function below.
+   * Passed to every function below.
    */
   void *ctx;
   /**
@@ -291,7 +293,7 @@ typedef struct {
    */
   int rank;
   /**
-   * Number of ranks, at least 1. With 1 none of bcast, gather, allreduce_min is called.
+   * Number of ranks, at least 1. With 1, none of bcast, gather, allreduce_min is called.
    */
   int size;
   /**
@@ -300,7 +302,7 @@ typedef struct {
   int (*bcast)(void *ctx, void *buf, size_t len_bytes, int root);
   /**
    * Collects len_bytes bytes from each rank, the same number everywhere, at rank root in out
-   * (size * len_bytes bytes, in the order of ranks). out is NULL on the other ranks.
+   * (size * len_bytes bytes, in rank order). out is NULL on the other ranks.
    */
   int (*gather)(void *ctx, const void *mine, size_t len_bytes, void *out, int root);
   /**
@@ -309,15 +311,15 @@ typedef struct {
   int (*allreduce_min)(void *ctx, int64_t *v, size_t n);
   /**
    * NULL, or called once when the session no longer needs ctx: at the end of orc_close()
-   * (orderly = 1: all ranks are here, communication is allowed) or of orc_abandon() (orderly = 0:
-   * free memory only). Not called when the open fails: ctx then still belongs to the caller.
+   * (orderly = 1: all ranks are here, communication is allowed) or of orc_abandon() (orderly =
+   * 0: free memory only). Not called if the open fails: ctx then still belongs to the caller.
    */
   void (*release)(void *ctx, int orderly);
 } orc_collective;
 
 /**
- * This rank's part of a global array, or an array of its own. Shapes are in elements, in C order: the last
- * index varies fastest.
+ * This rank's part of a global array, or an array of its own. Shapes are in elements, in C order:
+ * the last index varies fastest.
  */
 typedef struct {
   /**
@@ -346,7 +348,7 @@ typedef struct {
   int64_t local[8];
   /**
    * Distance in memory between neighbours along each dimension, in elements. All zero: the part
-   * is contiguous. Ghost cells, for example, are left out with the strides of the larger array
+   * is contiguous. To leave out ghost cells, for example, use the strides of the larger array
    * and the address of the first inner element.
    */
   int64_t stride[8];
@@ -363,7 +365,7 @@ typedef struct {
    */
   size_t struct_size;
   /**
-   * Handed to every function below.
+   * Passed to every function below.
    */
   void *ctx;
   /**
@@ -371,12 +373,13 @@ typedef struct {
    */
   int (*size)(void *ctx, size_t *len_bytes);
   /**
-   * Writes len_bytes bytes of the stream, from position at on, to dst. Called with growing at.
+   * Writes len_bytes bytes of the stream, from position at on, to dst. at grows from call to
+   * call.
    */
   int (*pack)(void *ctx, size_t at, void *dst, size_t len_bytes);
   /**
-   * Takes len_bytes bytes of the stream, from position at on, from src. Called with growing at;
-   * at = 0 starts over.
+   * Takes len_bytes bytes of the stream, from position at on, from src. at grows from call to
+   * call; at = 0 starts over.
    */
   int (*unpack)(void *ctx, size_t at, const void *src, size_t len_bytes);
 } orc_codec;
@@ -390,7 +393,7 @@ typedef struct {
    */
   const char *name;
   /**
-   * Where its first element lies.
+   * The address of its first element.
    */
   void *address;
   /**
@@ -398,7 +401,7 @@ typedef struct {
    */
   int dtype;
   /**
-   * How many elements.
+   * The number of elements.
    */
   size_t count;
   /**
@@ -424,11 +427,11 @@ typedef struct {
    */
   double blocked_s;
   /**
-   * Of that: copying.
+   * Of these: copying.
    */
   double stage_s;
   /**
-   * Of that: waiting for room in the pool or for the previous checkpoint.
+   * Of these: waiting for room in the pool or for the previous checkpoint.
    */
   double wait_s;
   /**
@@ -440,7 +443,7 @@ typedef struct {
    */
   uint64_t pool_bytes;
   /**
-   * Of that: in use now.
+   * Of these: in use now.
    */
   uint64_t pool_used_bytes;
   /**
@@ -452,20 +455,20 @@ typedef struct {
    */
   uint64_t committed_global_step;
   /**
-   * Processor time spent on flushing so far in this process, seconds, without threads of the kernel.
+   * Processor time spent on flushing so far in this process, seconds, without kernel threads.
    */
   double flush_cpu_s;
   /**
-   * Checkpoints left out because an earlier one was not yet flushed or safe (overrun = "skip").
+   * Checkpoints skipped because an earlier one was not yet flushed or safe (overrun = "skip").
    */
   uint64_t skipped;
   /**
-   * With incremental = "auto": step of the last snapshot of this rank that is staged completely;
+   * With incremental = "auto": step of the last snapshot of this rank that is completely staged;
    * the following fields describe it. 0 if there is none.
    */
   uint64_t captured_step;
   /**
-   * Bytes of regions that were stored with it.
+   * Bytes of regions that it stored.
    */
   uint64_t stored_bytes;
   /**
@@ -473,30 +476,32 @@ typedef struct {
    */
   uint64_t referred_bytes;
   /**
-   * Bytes of regions whose written pages alone were read.
+   * Bytes of regions whose written pages were the only ones read.
    */
   uint64_t tracked_bytes;
   /**
-   * Why it refers to no older one: 1 nothing was known of them, 2 as many refer to older ones as
-   * incremental_chain allows, 3 most of the last one had changed, 4 a checkpoint was lost or the
-   * directories changed. 0: it may refer to older ones.
+   * Why it refers to no older checkpoint: 1 no older one was known, 2 the chain of references
+   * has reached incremental_chain, 3 most of the last one had changed, 4 a checkpoint was lost
+   * or the directories changed. 0: it may refer to older ones.
    */
   uint64_t full_because;
   /**
-   * Bytes of snapshots that the flushing thread of this rank wrote so far; every level counts.
+   * Bytes of snapshots that the flushing thread of this rank has written so far; every level
+   * counts.
    */
   uint64_t flushed_bytes;
   /**
-   * The bytes that they take in files: less where they are compressed.
+   * The bytes that they take in files, which are fewer with compression.
    */
   uint64_t file_bytes;
   /**
-   * Time of computing between two checkpoints under interval = "auto", seconds; 0: off, or not known yet.
+   * Computing time between two checkpoints with interval = "auto", seconds; 0: off, or not known
+   * yet.
    */
   double interval_s;
   /**
-   * Steps of this session that are lost, by ::orc_level, then by ::orc_status; [level][0] has those
-   * of every cause. Those of level process are 0: see orc_watch().
+   * Steps of this session that are lost, by ::orc_level, then by ::orc_status; [level][0] counts
+   * all causes. Those of level process are 0: see orc_watch().
    */
   uint64_t lost_steps[5][9];
   /**
@@ -504,14 +509,16 @@ typedef struct {
    */
   uint64_t disabled;
   /**
-   * Memory that files of orc_route() took on this host when the last orc_checkpoint() looked: of all
-   * ranks and programs of the job. 0 where they lie in node_dir, or in route_dir without route_budget.
+   * Memory that files of orc_route() took on this host at the last orc_checkpoint(), over all
+   * ranks and programs of the job. 0 if they are in node_dir, or in route_dir without
+   * route_budget.
    */
   uint64_t routed_bytes;
 } orc_stats;
 
 /**
- * What became of a checkpoint at one level; see orc_watch(). Kinds may be added: ignore unknown ones.
+ * The outcome of a checkpoint at one level; see orc_watch(). Kinds may be added: ignore unknown
+ * ones.
  */
 typedef struct {
   /**
@@ -531,11 +538,11 @@ typedef struct {
    */
   int level;
   /**
-   * An ::orc_status: the cause of a loss, else ::ORC_OK.
+   * An ::orc_status: the cause of a loss, otherwise ::ORC_OK.
    */
   int status;
   /**
-   * Of a loss: step, level, cause and next step, as orc_message() has it; else "".
+   * For a loss: step, level, cause and next step, as in orc_message(); otherwise "".
    */
   const char *text;
 } orc_event;
@@ -558,12 +565,14 @@ extern "C" {
  * @param api         ::ORC_API
  * @param session     gets the session, or NULL on failure
  * @param job         name of the series of checkpoints: 1 to 64 of A-Z a-z 0-9 . _ -, the first a
- *                    letter or digit. The same name finds the checkpoints again. NULL or empty: the
- *                    name in the environment variable ORCHECK_JOB, which `orcheck run --job` sets
+ *                    letter or digit. The same name finds the checkpoints again. NULL or empty:
+ *                    the name in the environment variable ORCHECK_JOB, which `orcheck run --job`
+ *                    sets
  * @param collective  the ranks that take part; NULL for a program of one rank
- * @param options     TOML text such as "global = [\"/scratch/me\"]", or NULL. Environment variables
- *                    ORCHECK_... and the files that they name are read too. With "enabled = 'auto'" the
- *                    session runs without checkpoints if none of these names a directory
+ * @param options     TOML text such as "global = [\"/scratch/me\"]", or NULL. Environment
+ *                    variables ORCHECK_... and the files that they name are read too. With
+ *                    "enabled = 'auto'" the session runs without checkpoints if none of these
+ *                    names a directory
  * @return ::ORC_INVALID for a wrong argument or option, ::ORC_UNSUPPORTED for an api this library
  *         does not have, ::ORC_UNAVAILABLE, ::ORC_NO_SPACE (memory or directory), ::ORC_FENCED
  */
@@ -575,23 +584,24 @@ orc_status orc_open_v(int api,
 
 /**
  * [collective] Closes a session: waits up to timeout_s until the last checkpoint is committed at
- * every configured level, then stops the background thread(s) and gives everything back. When the time
- * is over, threads get about two seconds more; one that hangs in a directory or a server is left behind.
+ * every configured level, then stops the background thread(s) and releases everything. After the
+ * timeout, threads get about two more seconds; one that hangs in a directory or a server is left
+ * behind.
  *
- * The session is gone afterwards whatever is returned. Memory from orc_alloc() goes with it.
+ * The session is gone afterwards, whatever is returned, and so is memory from orc_alloc().
  * Afterwards orc_message() has all warnings not read before, also after ::ORC_OK: among them every
  * loss of an older checkpoint that no earlier call reported.
  *
- * @return The same on all ranks. ::ORC_UNAVAILABLE when the deadline passed, or why the last checkpoint is
- *         lost: orc_message() names what is not safe, and where. With on_loss = "error" also why an older one
- *         is lost, unless an orc_checkpoint() has returned that. With close = "copies" also which lost
- *         copies were not made again. ::ORC_INVALID for a wrong timeout_s; the session then stays open
+ * @return The same on all ranks. ::ORC_UNAVAILABLE if the deadline has passed, or why the last
+ *         checkpoint is lost: orc_message() names what is not safe, and where. With on_loss =
+ *         "error", also why an older one is lost, unless an orc_checkpoint() has returned that.
+ *         With close = "copies", also which lost copies were not made again. ::ORC_INVALID for a
+ *         wrong timeout_s; the session then stays open
  */
-orc_status orc_close(orc_session *session,
-                     double timeout_s);
+orc_status orc_close(orc_session *session, double timeout_s);
 
 /**
- * Gives a session up at once, on error paths: nothing is waited for, no other rank is needed.
+ * Abandons a session at once, on error paths: waits for nothing and needs no other rank.
  * Checkpoints already committed stay; the others are lost. NULL is ignored.
  */
 void orc_abandon(orc_session *session);
@@ -599,28 +609,28 @@ void orc_abandon(orc_session *session);
 /**
  * The text of this thread's last `orc_` call: what failed, where, what was expected and found, and
  * what to do next. After ::ORC_OK (or ::ORC_AGAIN) from orc_open(), orc_find(), orc_find_step(),
- * orc_restart(), orc_restart_region(), orc_due(), orc_checkpoint(), orc_wait() or orc_close(): warnings, one
- * a line (an older step was restored, a checkpoint is lost), or "". Never NULL. Belongs to the library and is
- * valid until the thread's next orc_ call; copy it to keep it.
+ * orc_restart(), orc_restart_region(), orc_due(), orc_checkpoint(), orc_wait() or orc_close():
+ * warnings, one per line (an older step was restored, a checkpoint is lost), or "". Never NULL.
+ * Belongs to the library and is valid until the thread's next orc_ call; copy it to keep it.
  */
 const char *orc_message(void);
 
 /**
- * For code on top of this interface (orcheck_mpi.h, orcheck_fortran.c, bindings of other languages)
- * that refuses a call by itself: makes text the thread's message and returns status. A status that
- * is not an error's is returned as ::ORC_INTERNAL.
+ * For code on top of this interface (orcheck_mpi.h, orcheck_fortran.c, bindings of other
+ * languages) that refuses a call itself: makes text the thread's message and returns status. A
+ * status that is not an error is returned as ::ORC_INTERNAL.
  */
 orc_status orc_refuse(int status, const char *text);
 
 /**
  * Names count elements at address as a region of every following checkpoint. Calling it again for
- * the same name gives a new address, type or size; ::ORC_UNAVAILABLE while the region is lent. Local;
- * does not block and does not copy.
+ * the same name sets a new address, type or size; ::ORC_UNAVAILABLE while the region is lent.
+ * Local; does not block and does not copy.
  *
- * The memory must stay valid until the region is protected again or unprotected, or the session ends.
- * At restart the stored type and size must be the same (::ORC_INVALID names both otherwise); ask
- * orc_stored() for them first. An array stored by orc_protect_array(), unless it is part of a global array,
- * also fits flat memory of the same length, and vice versa.
+ * The memory must stay valid until the region is protected again or unprotected, or the session
+ * ends. At a restart the stored type and size must be the same (otherwise ::ORC_INVALID names
+ * both); ask orc_stored() for them first. An array stored by orc_protect_array() also fits flat
+ * memory of the same length, and vice versa, unless it is part of a global array.
  *
  * @param name   1 to 255 bytes of UTF-8 without control characters, unique on this rank
  * @param dtype  an ::orc_dtype
@@ -634,8 +644,8 @@ orc_status orc_protect(orc_session *session,
                        int flags);
 
 /**
- * Names this rank's part of a global array as a region. address is that of the part's first element.
- * Otherwise like orc_protect(). Local; does not block and does not copy.
+ * Names this rank's part of a global array as a region. address is that of the part's first
+ * element. Otherwise like orc_protect(). Local; does not block and does not copy.
  */
 orc_status orc_protect_array(orc_session *session,
                              const char *name,
@@ -662,74 +672,69 @@ orc_status orc_protect_codec(orc_session *session,
 orc_status orc_unprotect(orc_session *session, const char *name);
 
 /**
- * Allocates memory inside the staging pool, aligned to pages; what it contains is not defined. A
- * region in it can be lent (orc_lend()) without any copy. Local.
+ * Allocates memory inside the staging pool, aligned to pages; its contents are undefined. A region
+ * in it can be lent (orc_lend()) without any copy. Local.
  *
- * @return ::ORC_NO_SPACE when the pool has no run of that length left
+ * @return ::ORC_NO_SPACE if the pool has no run of that length left
  */
 orc_status orc_alloc(orc_session *session, size_t len_bytes, void **address);
 
 /**
- * Gives memory from orc_alloc() back. NULL is ignored. Unprotect the regions in it first. Local.
+ * Frees memory from orc_alloc(). NULL is ignored. Unprotect the regions in it first. Local.
  *
- * @return ::ORC_INVALID for an address that orc_alloc() of this session did not give, or while a
+ * @return ::ORC_INVALID for an address that is not from orc_alloc() of this session, or while a
  *         region lies there; ::ORC_UNAVAILABLE while that region is lent
  */
 orc_status orc_free(orc_session *session, void *address);
 
 /**
- * Names n regions in one call, each like orc_protect(); ORC_PROTECT() is the shorter form. A wrong entry is
- * named by orc_message(), and so are two entries of the same name; no region of the list is then protected.
- * Naming a region again in a later call replaces it. Local; does not block and does not copy.
+ * Names n regions in one call, each like orc_protect(); ORC_PROTECT() is the shorter form.
+ * orc_message() names a wrong entry, or two entries of the same name; no region of the list is
+ * then protected. Naming a region again in a later call replaces it. Local; does not block and
+ * does not copy.
  *
- * @return as orc_protect(); ::ORC_UNAVAILABLE for a region that is lent: those before it in the list are
- *         protected nevertheless
+ * @return as orc_protect(); ::ORC_UNAVAILABLE for a region that is lent: those before it in the
+ *         list are protected nevertheless
  */
-orc_status orc_protect_all(orc_session *session,
-                           const orc_region *regions,
-                           size_t n);
+orc_status orc_protect_all(orc_session *session, const orc_region *regions, size_t n);
 
 /**
- * [collective] Tells whether a checkpoint should be taken after this step, by the configured
- * triggers (every n steps, every t seconds, signals, end of the job's time, overhead budget) and
- * requests. The answer is the same on all ranks. Most calls exchange no message between ranks. If no
- * trigger is configured, the first call leaves a warning on rank 0.
+ * [collective] Tells whether a checkpoint should be taken after this step, according to the
+ * configured triggers (every n steps, every t seconds, signals, end of the job's time, overhead
+ * budget) and requests. The answer is the same on all ranks. Most calls exchange no message
+ * between ranks. If no trigger is configured, the first call leaves a warning on rank 0.
  *
- * @param step  the step just computed; must grow from call to call, not necessarily by one: every_steps
- *              fires when a multiple was reached or stepped over
+ * @param step  the step just computed; must grow from call to call, not necessarily by one:
+ *              every_steps fires when a multiple was reached or passed
  * @param due   gets 1 or 0
  */
-orc_status orc_due(orc_session *session,
-                   uint64_t step,
-                   int *due);
+orc_status orc_due(orc_session *session, uint64_t step, int *due);
 
 /**
- * Asks for a checkpoint at the next possible orc_due(); with stop_after = 1 orc_should_stop() is true
- * afterwards. One rank suffices. Where every_steps is the only trigger, orc_due() sends no message, and
- * the request is noticed with the next checkpoint; with any other trigger (a signal, say) within a few
- * seconds. Async-signal-safe: two atomic loads and a store, no lock, no text. A session that is NULL or
- * closed is ignored.
+ * Asks for a checkpoint at the next possible orc_due(); with stop_after = 1, orc_should_stop() is
+ * true afterwards. One rank suffices. If every_steps is the only trigger, orc_due() sends no
+ * message, and the request is noticed with the next checkpoint; with any other trigger (a signal,
+ * for example), within a few seconds. Async-signal-safe: two atomic loads and a store, no lock, no
+ * text. A session that is NULL or closed is ignored.
  */
-void orc_request(orc_session *session,
-                 int stop_after);
+void orc_request(orc_session *session, int stop_after);
 
 /**
  * Tells whether the ranks have agreed, in orc_due(), that the program should end after the
- * checkpoint due: 1 or 0. The answer is the same on all ranks between two calls of orc_due(). 0 for
- * a session that is NULL or closed, with a text in orc_message().
+ * checkpoint that is due: 1 or 0. The answer is the same on all ranks between two calls of
+ * orc_due(). For a session that is NULL or closed it is 0, with a text in orc_message().
  */
 int orc_should_stop(const orc_session *session);
 
 /**
- * Has the next orc_checkpoint() take a region by reference instead of copying it. From that
- * call on the program may read but not write the region, until orc_lent_done() succeeds.
- * Memory from orc_alloc() is best: it is not copied at all. Local; does not block.
+ * Makes the next orc_checkpoint() take a region by reference instead of copying it. From that call
+ * on, the program may read but not write the region, until orc_lent_done() succeeds. Memory from
+ * orc_alloc() is best: it is not copied at all. Local; does not block.
  *
- * @return ::ORC_NOT_FOUND for an unknown name; ::ORC_UNSUPPORTED for a region that is not contiguous
- *         memory, or is ::ORC_SAME; ::ORC_UNAVAILABLE while it is still lent
+ * @return ::ORC_NOT_FOUND for an unknown name; ::ORC_UNSUPPORTED for a region that is not
+ *         contiguous memory, or is ::ORC_SAME; ::ORC_UNAVAILABLE while it is still lent
  */
-orc_status orc_lend(orc_session *session,
-                    const char *name);
+orc_status orc_lend(orc_session *session, const char *name);
 
 /**
  * Waits until a lent region has been read and may be written again. Local.
@@ -741,38 +746,39 @@ orc_status orc_lent_done(orc_session *session, const char *name, double timeout_
 
 /**
  * [collective] Takes a checkpoint: copies all regions, with checksums, into the staging pool and
- * returns; flushing and committing continue in the background and need no further call. Blocks for
- * about the time of one memory copy; longer if the previous checkpoint is not yet safe enough (option
- * uncommitted_steps) or is still being flushed, or if the pool is smaller than the snapshots.
+ * returns. Flushing and committing continue in the background and need no further call. Blocks for
+ * about the time of one memory copy; longer if the previous checkpoint is not yet safe enough
+ * (option uncommitted_steps) or is still being flushed, or if the pool is smaller than the
+ * snapshots.
  *
- * The status is the same on all ranks. An error means that the step was staged on no rank: the text says
- * so, and the program may take the same step again. A failure of one rank while it stages (a codec, say) is
- * no error: that rank gets a warning at once, the checkpoint is lost, and every rank is told why.
+ * The status is the same on all ranks. An error means that no rank staged the step: the text says
+ * so, and the program may take the same step again. If only one rank fails while it stages (in a
+ * codec, for example), that is not an error: that rank gets a warning at once, the checkpoint is
+ * lost, and every rank is told why.
  *
- * @param step  must be larger than that of every earlier checkpoint, also the one restarted from
- * @return ::ORC_INVALID for a step that does not grow, without any region, when the job has
- *         checkpoints that were not restarted from (set start = 'fresh' to begin from nothing), or with what
- *         size() of a codec returned; ::ORC_UNAVAILABLE when a flush or directory stalls, the engine of a
- *         node ended, or the overrun policy is "error"; ::ORC_NO_SPACE. ::ORC_FENCED, from every later call: a
- *         newer run has taken over. With on_loss = "error" the status of a checkpoint that was lost, once
+ * @param step  must be larger than that of every earlier checkpoint, including the one restarted
+ *              from
+ * @return ::ORC_INVALID for a step that does not grow, if no region is protected, if size() of a
+ *         codec fails (the text says what it returned), or if the job has checkpoints that were
+ *         not restarted from (set start = 'fresh' to begin from nothing); ::ORC_UNAVAILABLE if a
+ *         flush or directory stalls, the engine of a node has ended, or the overrun policy is
+ *         "error"; ::ORC_NO_SPACE. ::ORC_FENCED, from every later call: a newer run has taken
+ *         over. With on_loss = "error", once, the status of a checkpoint that was lost
  */
-orc_status orc_checkpoint(orc_session *session,
-                          uint64_t step);
+orc_status orc_checkpoint(orc_session *session, uint64_t step);
 
 /**
  * Waits until the checkpoint of a step is committed at a level, or at a configured level that
- * survives more. Local: other ranks need not call. Meanwhile other threads can use the session, and
- * close it.
+ * survives more. Local: other ranks need not call it. Meanwhile other threads can use the session,
+ * and close it.
  *
  * @param level      an ::orc_level
  * @param timeout_s  0 polls
- * @return ::ORC_UNAVAILABLE when timeout_s passed; ::ORC_NOT_FOUND for a step never taken in this
- *         session; ::ORC_UNSUPPORTED when no such level is configured; or why the checkpoint is lost
+ * @return ::ORC_UNAVAILABLE if timeout_s has passed; ::ORC_NOT_FOUND for a step never taken in
+ *         this session; ::ORC_UNSUPPORTED if no such level is configured; otherwise why the
+ *         checkpoint is lost
  */
-orc_status orc_wait(orc_session *session,
-                    uint64_t step,
-                    int level,
-                    double timeout_s);
+orc_status orc_wait(orc_session *session, uint64_t step, int level, double timeout_s);
 
 /**
  * [collective] Finds the newest committed step that all ranks can restore. Reads no region yet.
@@ -780,51 +786,52 @@ orc_status orc_wait(orc_session *session,
  *
  * @param step  gets the step
  * @return ::ORC_NOT_FOUND: there is none at all, this is a fresh start; ::ORC_CORRUPT or
- *         ::ORC_UNAVAILABLE: there are some, but none can be restored; ::ORC_UNSUPPORTED: written by
- *         a different number of ranks; ::ORC_INVALID after the first checkpoint of the session
+ *         ::ORC_UNAVAILABLE: there are some, but none can be restored; ::ORC_UNSUPPORTED: written
+ *         by a different number of ranks; ::ORC_INVALID after the first checkpoint of the session
  */
-orc_status orc_find(orc_session *session,
-                    uint64_t *step);
+orc_status orc_find(orc_session *session, uint64_t *step);
 
 /**
  * Tells type, shape and length of one of this rank's regions in the step that orc_find() found, so
  * that memory can be allocated before orc_restart(). Local.
  *
- * @param array      NULL, or gets dtype, ndim, global, offset and local (stride 0); set struct_size
- *                   first. A region from orc_protect() has one dimension: its number of elements
+ * @param array      NULL, or gets dtype, ndim, global, offset and local (stride 0); set
+ *                   struct_size first. A region from orc_protect() has one dimension: its number
+ *                   of elements
  * @param len_bytes  NULL, or gets the length
  * @return ::ORC_NOT_FOUND for an unknown name; ::ORC_INVALID before orc_find()
  */
 orc_status orc_stored(orc_session *session, const char *name, orc_array *array, size_t *len_bytes);
 
 /**
- * [collective] Fills all regions from the step that orc_find() found, verifying every byte while it
- * is read. If a rank's part turns out damaged all ranks go back to the same older step, and
+ * [collective] Fills all regions from the step that orc_find() found, verifying every byte as it
+ * is read. If a rank's part proves to be damaged, all ranks go back to the same older step, and
  * orc_message() says what was skipped and why. Blocks until all ranks have their bytes.
  *
- * In the older step a region may have another size. The protected regions then do not fit, and the call
- * returns ::ORC_AGAIN on all ranks: the older step is now the found one, orc_stored() gives its sizes,
- * and the program protects what it says and calls orc_restart() again. Each ::ORC_AGAIN leaves out a
- * step, so a loop of these calls ends. A program whose sizes never change never gets it.
+ * In the older step a region may have another size. If the protected regions then do not fit, the
+ * call returns ::ORC_AGAIN on all ranks: the older step is now the found one, orc_stored() gives
+ * its sizes, and the program protects regions of these sizes and calls orc_restart() again. Each
+ * ::ORC_AGAIN leaves out a step, so a loop of these calls ends. A program whose sizes never change
+ * never gets it.
  *
  * After ::ORC_AGAIN or an error the contents of the regions are undefined.
  *
- * @param step  NULL, or gets the step actually restored; with ::ORC_AGAIN the step that is now found
- * @return ::ORC_AGAIN, see above; ::ORC_INVALID before orc_find(), for a region whose type or shape is
- *         not the stored one, or that is neither stored nor ::ORC_OPTIONAL; ::ORC_CORRUPT when no older
- *         step is left
+ * @param step  NULL, or gets the step actually restored; with ::ORC_AGAIN, the step that is now
+ *              found
+ * @return ::ORC_AGAIN, see above; ::ORC_INVALID before orc_find(), for a region whose type or
+ *         shape differs from the stored one, or that is neither stored nor ::ORC_OPTIONAL;
+ *         ::ORC_CORRUPT if no older step is left
  */
-orc_status orc_restart(orc_session *session,
-                       uint64_t *step);
+orc_status orc_restart(orc_session *session, uint64_t *step);
 
 /**
  * Gives the path of a file that the program writes itself and that becomes region name of every
- * following checkpoint: it is read in orc_checkpoint(), and written back in orc_restart(). The file
- * lies in a directory of this rank alone, on the node or in memory; docs/files.md. Local.
+ * following checkpoint: it is read in orc_checkpoint(), and written back in orc_restart(). The
+ * file lies in a directory of this rank alone, on the node or in memory; see docs/files.md. Local.
  *
  * @param name  a relative path of up to 8 names, as in "out/step/part.bin", each 1 to 128 of
  *              A-Z a-z 0-9 . _ -, not beginning with a dot; the directories in it are made
- * @param path  gets the path, which holds until the session ends
+ * @param path  gets the path, which is valid until the session ends
  * @param cap   room at path in bytes; ::ORC_INVALID says how much is needed
  */
 orc_status orc_route(orc_session *session, const char *name, char *path, size_t cap);
@@ -832,8 +839,8 @@ orc_status orc_route(orc_session *session, const char *name, char *path, size_t 
 /**
  * As orc_route(), with flags.
  *
- * @param flags  ::ORC_OPTIONAL, or 0. An optional file may be absent: a checkpoint then has none, and
- *               orc_restart() from it removes the one that is there
+ * @param flags  ::ORC_OPTIONAL, or 0. An optional file may be absent: the checkpoint then has no
+ *               such region, and orc_restart() from it removes an existing file
  */
 orc_status orc_route_file(orc_session *session,
                           const char *name,
@@ -842,50 +849,46 @@ orc_status orc_route_file(orc_session *session,
                           size_t cap);
 
 /**
- * [collective] Like orc_find(), but finds the checkpoint of a given step, or the newest one older than
- * a given step. orc_stored() and orc_restart() then refer to that one. All ranks pass the same how and
- * step. As after every restart, the first checkpoint supersedes newer steps of earlier runs.
+ * [collective] Like orc_find(), but finds the checkpoint of a given step, or the newest one older
+ * than a given step. orc_stored() and orc_restart() then refer to that one. All ranks pass the
+ * same how and step. As after every restart, the first checkpoint supersedes newer steps of
+ * earlier runs.
  *
- * A step asked for with ::ORC_EXACTLY is never replaced by another one: if it is damaged, orc_restart()
- * returns ::ORC_CORRUPT, and the program may look for another one.
+ * A step requested with ::ORC_EXACTLY is never replaced by another one: if it is damaged,
+ * orc_restart() returns ::ORC_CORRUPT, and the program may look for another step.
  *
  * @param how    ::ORC_EXACTLY or ::ORC_OLDER_THAN
  * @param step   the step to find, or to stay below
  * @param found  gets the step found
- * @return ::ORC_NOT_FOUND: there is none; orc_message() lists the steps there are. Unlike after
- *         orc_find() this is no fresh start: orc_checkpoint() is refused while the job has checkpoints.
- *         Otherwise as orc_find()
+ * @return ::ORC_NOT_FOUND: there is none; orc_message() lists the existing steps. Unlike after
+ *         orc_find(), this is not a fresh start: orc_checkpoint() is refused while the job has
+ *         checkpoints. Otherwise as orc_find()
  */
-orc_status orc_find_step(orc_session *session,
-                         int how,
-                         uint64_t step,
-                         uint64_t *found);
+orc_status orc_find_step(orc_session *session, int how, uint64_t step, uint64_t *found);
 
 /**
- * [collective] Rejects the checkpoint of a step that the program found to be wrong: no run of this job is
- * ever offered it again, and it does not count towards the option keep. The rejection is durable in every
- * directory when the call returns. All ranks pass the same step.
+ * [collective] Rejects the checkpoint of a step that the program found to be wrong: it is never
+ * offered again to any run of this job, and it does not count towards the option keep. The
+ * rejection is durable in every directory when the call returns. All ranks pass the same step.
  *
- * After rejecting the step that it found or restarted from, the program calls orc_find() again. Later
- * steps that were computed from a rejected one are not rejected with it.
+ * After rejecting the step that it found or restarted from, the program calls orc_find() again.
+ * Later steps that were computed from a rejected step are not rejected with it.
  *
  * @param step  one found, restarted from or taken in this session, or any that the job has
- * @return ::ORC_NOT_FOUND: the job has no such checkpoint; orc_message() lists the steps there are
+ * @return ::ORC_NOT_FOUND: the job has no such checkpoint; orc_message() lists the existing steps
  */
-orc_status orc_reject(orc_session *session,
-                      uint64_t step);
+orc_status orc_reject(orc_session *session, uint64_t step);
 
 /**
- * [collective] Fills one region from the step that orc_find() found: a table of sizes, say, before the
- * memory of the others is allocated. orc_restart() must still be called; it fills this one again, too.
- * All ranks pass the same name.
+ * [collective] Fills one region from the step that orc_find() found: for example, a table of sizes
+ * before the memory of the others is allocated. orc_restart() must still be called; it fills this
+ * region again, too. All ranks pass the same name.
  *
- * @return ::ORC_AGAIN: the step is damaged, and an older one is now the found one. What was read before
- *         belongs to another step: start over with orc_stored(). ::ORC_NOT_FOUND: no region of that name
- *         is protected, or stored. Otherwise as orc_restart()
+ * @return ::ORC_AGAIN: the step is damaged, and an older one is now the found one. What was read
+ *         before belongs to another step: start over with orc_stored(). ::ORC_NOT_FOUND: no region
+ *         of that name is protected, or stored. Otherwise as orc_restart()
  */
-orc_status orc_restart_region(orc_session *session,
-                              const char *name);
+orc_status orc_restart_region(orc_session *session, const char *name);
 
 /**
  * Reads the figures of the last checkpoint on this rank. Set stats->struct_size first. Local.
@@ -893,32 +896,29 @@ orc_status orc_restart_region(orc_session *session,
 orc_status orc_stats_read(const orc_session *session, orc_stats *stats);
 
 /**
- * Registers a function that is called whenever a step of this session becomes safe at a level, or is lost
- * there: inside orc_due(), orc_checkpoint(), orc_wait() and orc_close(), on the calling thread. Each
- * step is reported once per level, on every rank. The exception: when an agent has ended, a step that was
- * reported lost may be reported again, because another agent flushes it from memory. A loss whose text says
- * "not known to be safe" was decided while the commit record was being written: a restart may still find that
- * step. Level process has no events: what becomes of a snapshot there is reported at the other levels.
- * The function may call no orc_ function except orc_request() and orc_message(). Local.
+ * Registers a function that is called whenever a step of this session becomes safe at a level, or
+ * is lost there: inside orc_due(), orc_checkpoint(), orc_wait() and orc_close(), on the calling
+ * thread. Each step is reported once per level, on every rank. The exception: after an agent has
+ * ended, a step that was reported lost may be reported again, because another agent flushes it
+ * from memory. A loss whose text says "not known to be safe" was decided while the commit record
+ * was being written: a restart may still find that step. Level process has no events: the outcome
+ * of a snapshot there is reported at the other levels. The function may call no orc_ function
+ * except orc_request() and orc_message(). Local.
  *
- * @param on_event  replaces an earlier one; NULL: no function is called from now on
- * @param ctx       handed to it
+ * @param on_event  replaces an earlier function; NULL: no function is called from now on
+ * @param ctx       passed to it
  */
-orc_status orc_watch(orc_session *session,
-                     orc_on_event on_event,
-                     void *ctx);
+orc_status orc_watch(orc_session *session, orc_on_event on_event, void *ctx);
 
 /**
- * Gives the newest step of this session that is safe at a level, or at a configured level that survives
- * more, without waiting. Local.
+ * Gives the newest step of this session that is safe at a level, or at a configured level that
+ * survives more, without waiting. Local.
  *
  * @param level  an ::orc_level
  * @param step   gets the step
- * @return ::ORC_NOT_FOUND: none is yet; ::ORC_UNSUPPORTED when no such level is configured
+ * @return ::ORC_NOT_FOUND: none is yet; ::ORC_UNSUPPORTED if no such level is configured
  */
-orc_status orc_safe_step(orc_session *session,
-                         int level,
-                         uint64_t *step);
+orc_status orc_safe_step(orc_session *session, int level, uint64_t *step);
 
 #ifdef __cplusplus
 }  // extern "C"

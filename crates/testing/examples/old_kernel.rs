@@ -1,5 +1,6 @@
-//! Runs a program as on Linux 4.18: `old_kernel PROGRAM [ARGUMENT…]`. What that kernel does not know answers as it did
-//! there. A runner for cargo: `tools/old-kernel.sh` repeats the tests under it.
+//! Runs a program as on Linux 4.18: `old_kernel PROGRAM [ARGUMENT…]`. What that kernel does not
+//! know answers as it did there. A runner for cargo: `tools/old-kernel.sh` repeats the tests under
+//! it.
 // It replaces itself by a program, and speaks on the terminal.
 #![allow(clippy::print_stderr)]
 

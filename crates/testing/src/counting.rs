@@ -1,7 +1,7 @@
 //! An allocator that counts, for tests of what a piece of code allocates.
 //!
-//! How: the system's allocator with two counters for each thread. A test program makes it its global allocator and
-//! runs the code inside [`Counting::peak_of`].
+//! How: the system's allocator with two counters for each thread. A test program makes it its
+//! global allocator and runs the code inside [`Counting::peak_of`].
 //!
 //! Not here: allocations that fail.
 
@@ -17,8 +17,8 @@ thread_local! {
 }
 
 impl Counting {
-    /// Runs `work` and returns with its result how many bytes more than before it had allocated on this thread at
-    /// its peak.
+    /// Runs `work` and returns with its result how many bytes more than before it had allocated on
+    /// this thread at its peak.
     pub fn peak_of<T>(work: impl FnOnce() -> T) -> (T, usize) {
         let before = LIVE.get();
         PEAK.set(before);
@@ -35,8 +35,8 @@ impl Counting {
     }
 }
 
-// SAFETY: every call is passed on unchanged to the system's allocator, which keeps the promises of the trait; the
-// counters neither allocate nor panic.
+// SAFETY: every call is passed on unchanged to the system's allocator, which keeps the promises of
+// the trait; the counters neither allocate nor panic.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         Self::count(layout.size() as isize);

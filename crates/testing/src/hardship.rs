@@ -49,8 +49,9 @@ pub fn limit(resource: Resource, value: u64) -> Result<(), i32> {
     Ok(())
 }
 
-/// Keeps `spare_bytes` of heap at hand and makes all threads use it, so that a limit of addresses meets what asks the
-/// kernel for memory (mappings, stacks) and not the small allocations of the test itself.
+/// Keeps `spare_bytes` of heap at hand and makes all threads use it, so that a limit of addresses
+/// meets what asks the kernel for memory (mappings, stacks) and not the small allocations of the
+/// test itself.
 ///
 /// # Panics
 /// When the memory cannot be had.
@@ -65,8 +66,8 @@ pub fn keep_spare_heap(spare_bytes: usize) {
     assert!(spare.iter().all(|block| block[7] == 1));
 }
 
-/// Touches a mebibyte of this thread's stack, so that it need not grow later: where there are no addresses to grow into,
-/// the kernel ends the process, whatever it was doing.
+/// Touches a mebibyte of this thread's stack, so that it need not grow later: where there are no
+/// addresses to grow into, the kernel ends the process, whatever it was doing.
 pub fn keep_spare_stack() {
     #[inline(never)]
     fn touch(deeper: u32) -> u8 {
@@ -84,7 +85,8 @@ pub fn keep_spare_stack() {
 /// # Errors
 /// The error number.
 pub fn become_user(user: u32) -> Result<(), i32> {
-    // SAFETY: takes integers only; the system call changes this thread, and the caller has no other.
+    // SAFETY: takes integers only; the system call changes this thread, and the caller has no
+    // other.
     match unsafe { libc::syscall(libc::SYS_setresuid, user, user, user) } {
         0 => Ok(()),
         _ => Err(last_errno()),
@@ -110,8 +112,8 @@ pub fn become_member(user: u32, group: u32) -> Result<(), i32> {
 
 extern "C" fn nothing(_: i32) {}
 
-/// Interrupts this process every this many microseconds by a signal whose handler does nothing and after which the
-/// kernel does not repeat the interrupted call by itself.
+/// Interrupts this process every this many microseconds by a signal whose handler does nothing and
+/// after which the kernel does not repeat the interrupted call by itself.
 ///
 /// # Errors
 /// The error number.
@@ -124,7 +126,8 @@ pub fn interrupt_every(microseconds: u32) -> Result<(), i32> {
         it_interval: pause,
         it_value: pause,
     };
-    // SAFETY: an all-zero `sigaction` with a handler of the plain signature is valid, and both structures live.
+    // SAFETY: an all-zero `sigaction` with a handler of the plain signature is valid, and both
+    // structures live.
     let done = unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = nothing as extern "C" fn(i32) as usize;

@@ -1,8 +1,8 @@
 //! Hosts of their own in one machine: a process with its own network and its own name.
 //!
 //! Invariants
-//! 1. Everything here changes the calling thread for good, and what it starts: call it in a forked child, or on a thread of
-//!    its own.
+//! 1. Everything here changes the calling thread for good, and what it starts: call it in a forked
+//!    child, or on a thread of its own.
 //! 2. Nothing has a name outside: networks and their links vanish with the last process in them.
 //! 3. What the machine does not allow is an error, for the test to say so and skip.
 //!

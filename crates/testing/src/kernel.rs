@@ -1,13 +1,16 @@
-//! Kernels that refuse: system calls that are missing, forbidden, or fail at the moment a test chooses.
+//! Kernels that refuse: system calls that are missing, forbidden, or fail at the moment a test
+//! chooses.
 //!
-//! How: a [`Kernel`] is a list of refusals, turned into a seccomp filter. [`Kernel::apply`] puts it over this process
-//! and everything it starts, for ever: call it in a forked child. [`Kernel::watch`] makes the kernel ask the parent
-//! about each of these calls instead, and the parent lets it happen, answers in its place, or kills the child there.
+//! How: a [`Kernel`] is a list of refusals, turned into a seccomp filter. [`Kernel::apply`] puts it
+//! over this process and everything it starts, for ever: call it in a forked child.
+//! [`Kernel::watch`] makes the kernel ask the parent about each of these calls instead, and the
+//! parent lets it happen, answers in its place, or kills the child there.
 //!
 //! Invariants
 //! 1. What is not listed happens as ever.
 //! 2. A filter is never put over the process that runs the tests.
-//! 3. A watched child whose watcher is gone gets ENOSYS from each watched call; it never waits for ever.
+//! 3. A watched child whose watcher is gone gets ENOSYS from each watched call; it never waits for
+//!    ever.
 //!
 //! Not here: faults at the numbered steps (`lib.rs`), which know what a call is for.
 #![allow(unsafe_code)]
@@ -62,7 +65,8 @@ const LAST_OF_4_18: u32 = 293;
 
 /// The ioctl that finds written pages (Linux 6.7).
 const PAGEMAP_SCAN: u32 = 0xc060_6610;
-/// The first advice to madvise that Linux 4.18 does not know (MADV_COLD; POPULATE_WRITE is newer still).
+/// The first advice to madvise that Linux 4.18 does not know (MADV_COLD; POPULATE_WRITE is newer
+/// still).
 const FIRST_NEWER_ADVICE: u32 = 20;
 /// Flags of memfd_create that Linux 4.18 does not know: MFD_NOEXEC_SEAL, MFD_EXEC.
 const NEWER_MEMFD_FLAGS: u32 = 0x18;
@@ -97,8 +101,8 @@ impl Kernel {
         self
     }
 
-    /// Linux 4.18, the oldest that Orcheck runs on: every call that came later is missing, and so are the later
-    /// requests and flags of the calls that were there.
+    /// Linux 4.18, the oldest that Orcheck runs on: every call that came later is missing, and so
+    /// are the later requests and flags of the calls that were there.
     #[must_use]
     pub fn linux_4_18() -> Kernel {
         Kernel::new()
@@ -285,8 +289,8 @@ impl Drop for Shared {
 }
 
 impl Kernel {
-    /// Runs `work` in a forked child and asks `decide` about each listed call of it, until it ends, at most
-    /// `timeout`. `None` where the kernel cannot do that (before Linux 5.6, or forbidden).
+    /// Runs `work` in a forked child and asks `decide` about each listed call of it, until it ends,
+    /// at most `timeout`. `None` where the kernel cannot do that (before Linux 5.6, or forbidden).
     pub fn watch(
         &self,
         work: impl FnOnce() -> i32,
@@ -358,7 +362,8 @@ fn serve(
             continue;
         }
         let mut question = Question::default();
-        // SAFETY: the kernel fills exactly the structure of that size, which was zeroed as it demands.
+        // SAFETY: the kernel fills exactly the structure of that size, which was zeroed as it
+        // demands.
         let received =
             unsafe { libc::ioctl(listener.as_raw_fd(), RECEIVE as _, &raw mut question) };
         if received != 0 {
@@ -383,7 +388,8 @@ fn serve(
             error,
             flags,
         };
-        // SAFETY: the kernel reads exactly the structure of that size. It fails only when the caller is gone.
+        // SAFETY: the kernel reads exactly the structure of that size. It fails only when the
+        // caller is gone.
         unsafe { libc::ioctl(listener.as_raw_fd(), SEND as _, &raw const reply) };
     }
 }

@@ -1,17 +1,21 @@
-//! For the tests of all crates: faults at chosen steps, scratch directories, forked children, real mounts.
+//! For the tests of all crates: faults at chosen steps, scratch directories, forked children, real
+//! mounts.
 //!
-//! How: a [`FaultPlan`] is a hook for [`Failpoints`] that records every step and applies its rules. A test first runs
-//! its workload with an empty plan to learn the steps, then once per step with a fault there.
+//! How: a [`FaultPlan`] is a hook for [`Failpoints`] that records every step and applies its rules.
+//! A test first runs its workload with an empty plan to learn the steps, then once per step with a
+//! fault there.
 //!
 //! Invariants
 //! 1. A rule applies once unless it says always; the first rule that matches a step decides.
 //! 2. Every step is recorded, also the one that fails or kills.
-//! 3. A scratch directory is removed with its owner; a child is killed and collected with its owner.
+//! 3. A scratch directory is removed with its owner; a child is killed and collected with its
+//!    owner.
 //!
-//! Beneath: a journal of what was done to a disk ([`power`]), what of it a power cut may leave (`power/outage.rs`), disks in
-//! memory ([`power::Image`]), kernels that refuse system calls ([`kernel`]), limits and interrupts ([`hardship`]),
-//! real file systems ([`mount`]) and hosts ([`hosts`]) that go with the test, other users who are in the way ([`squatter`]),
-//! what is no file in place of one ([`impostor`]).
+//! Beneath: a journal of what was done to a disk ([`power`]), what of it a power cut may leave
+//! (`power/outage.rs`), disks in memory ([`power::Image`]), kernels that refuse system calls
+//! ([`kernel`]), limits and interrupts ([`hardship`]), real file systems ([`mount`]) and hosts
+//! ([`hosts`]) that go with the test, other users who are in the way ([`squatter`]), what is no
+//! file in place of one ([`impostor`]).
 //!
 //! Not here: simulated networks.
 // Tests reach the outside in ways that the crates they test may not.
@@ -115,7 +119,8 @@ impl FaultPlan {
         self
     }
 
-    /// The fault happens at the nth step (from 1) of this site; an empty site stands for every site.
+    /// The fault happens at the nth step (from 1) of this site; an empty site stands for every
+    /// site.
     #[must_use]
     pub fn at_site(self, site: &str, nth: u64, verdict: Verdict) -> Self {
         self.add(
@@ -158,8 +163,8 @@ impl FaultPlan {
         (plan, failpoints)
     }
 
-    /// Adds a fault while the plan is in use: at every step of `site` from now on whose target contains
-    /// `target_part` (both may be empty).
+    /// Adds a fault while the plan is in use: at every step of `site` from now on whose target
+    /// contains `target_part` (both may be empty).
     pub fn fail_from_now(&self, site: &str, target_part: &str, verdict: Verdict) {
         self.state().rules.push(Rule {
             when: When::Site {
@@ -290,21 +295,23 @@ pub enum Ended {
     Hung,
 }
 
-/// A forked child that runs a closure. Only the calling thread exists in it, so the closure must not rely on
-/// other threads or on locks that they might hold.
+/// A forked child that runs a closure. Only the calling thread exists in it, so the closure must
+/// not rely on other threads or on locks that they might hold.
 #[derive(Debug)]
 pub struct Child {
     pid: Option<rustix::process::Pid>,
 }
 
 impl Child {
-    /// Forks; the child runs `work` and exits with its result, never returning to the caller's code.
+    /// Forks; the child runs `work` and exits with its result, never returning to the caller's
+    /// code.
     ///
     /// # Panics
     /// When the process cannot be forked.
     pub fn run(work: impl FnOnce() -> i32) -> Child {
-        // SAFETY: the C library makes its allocator usable in the child; the child runs the test's closure and
-        // leaves by _exit, so that no destructor or exit handler of the parent runs twice.
+        // SAFETY: the C library makes its allocator usable in the child; the child runs the test's
+        // closure and leaves by _exit, so that no destructor or exit handler of the parent runs
+        // twice.
         match unsafe { libc::fork() } {
             0 => {
                 let code =
@@ -331,7 +338,8 @@ impl Child {
         let target = output.as_raw_fd();
         let child = Self::run(|| {
             for stream in [libc::STDOUT_FILENO, libc::STDERR_FILENO] {
-                // SAFETY: takes integers only; the child has one thread, and nobody else uses its standard streams.
+                // SAFETY: takes integers only; the child has one thread, and nobody else uses its
+                // standard streams.
                 unsafe { libc::dup2(target, stream) };
             }
             work()
@@ -382,7 +390,8 @@ impl Child {
     /// Sends any signal.
     pub fn signal(&self, signal: i32) {
         if let Some(pid) = self.pid {
-            // SAFETY: takes integers only; the child is ours and not collected yet, so its number is its own.
+            // SAFETY: takes integers only; the child is ours and not collected yet, so its number
+            // is its own.
             unsafe { libc::kill(pid.as_raw_nonzero().get(), signal) };
         }
     }

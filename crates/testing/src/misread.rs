@@ -1,9 +1,10 @@
-//! A disk that reads wrong: one read of a file gives other bytes than those asked for, and calls it a success.
+//! A disk that reads wrong: one read of a file gives other bytes than those asked for, and calls it
+//! a success.
 //!
-//! How: [`misreading`] puts a [`Dir`] around another one. It counts the reads of all files opened through it; the
-//! chosen one gives what [`How`] says, all others what is there. [`Misreader`] is a hook for numbered steps that does the
-//! same to the files of a whole job, whoever opens them. The bytes are never made up: they are bytes that some disk could
-//! give by mistake.
+//! How: [`misreading`] puts a [`Dir`] around another one. It counts the reads of all files opened
+//! through it; the chosen one gives what [`How`] says, all others what is there. [`Misreader`] is a
+//! hook for numbered steps that does the same to the files of a whole job, whoever opens them. The
+//! bytes are never made up: they are bytes that some disk could give by mistake.
 //!
 //! Not here: errors and short reads (numbered steps give them), damage that stays (tests write it).
 
@@ -19,7 +20,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub enum How {
     /// The bytes so much further on in the same file (before, if it ends there): another block.
     Moved(u64),
-    /// The bytes at the same place of the file of the same name in another directory: an older version of it.
+    /// The bytes at the same place of the file of the same name in another directory: an older
+    /// version of it.
     Stale(Arc<dyn Dir>),
     /// The bytes at the same place of another file of the directory.
     OtherFile(String),
@@ -45,8 +47,8 @@ pub fn misreading(dir: Arc<dyn Dir>, how: How, strike: u64) -> (Arc<dyn Dir>, im
     (Arc::new(Misreading { dir, fault }), reads)
 }
 
-/// Gives other bytes for a read: path, offset and length to what the disk gives by mistake; what is shorter ends in
-/// zeros, `None` for what it cannot get wrong.
+/// Gives other bytes for a read: path, offset and length to what the disk gives by mistake; what is
+/// shorter ends in zeros, `None` for what it cannot get wrong.
 pub type Instead = Box<dyn Fn(&Path, u64, usize) -> Option<Vec<u8>> + Send + Sync>;
 
 /// A hook with which one read of a job goes wrong.

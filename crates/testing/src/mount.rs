@@ -1,11 +1,13 @@
 //! Real file systems for tests: loop devices, mounts, and a mount table of one's own.
 //!
-//! How: a test process first gets a [`MountNamespace`], with mounts of its own, then attaches image files to loop devices
-//! and mounts what is on them. All of it needs root; [`mounting_refused`] says why it cannot be had.
+//! How: a test process first gets a [`MountNamespace`], with mounts of its own, then attaches image
+//! files to loop devices and mounts what is on them. All of it needs root; [`mounting_refused`]
+//! says why it cannot be had.
 //!
 //! Invariants
-//! 1. Nothing is seen outside the process and its children, and nothing outlives them: the kernel takes the mounts
-//!    with the last process of the table, and a loop device with its last user, also after SIGKILL.
+//! 1. Nothing is seen outside the process and its children, and nothing outlives them: the kernel
+//!    takes the mounts with the last process of the table, and a loop device with its last user,
+//!    also after SIGKILL.
 //! 2. Every wait for a busy file system has a bound, after which it is detached.
 //!
 //! Faults survived: a panic or a kill of the test at any moment.
@@ -104,8 +106,9 @@ pub fn mount_bound(dir: &Path, at: &Path) -> Result<()> {
     mount_call(&dir.display().to_string(), at, "", libc::MS_BIND, "")
 }
 
-/// Mounts over `at` what shows the files of `dir` under another device number, as a second mount of a network file
-/// system does; `beside` takes what that needs. Until [`detach`]; after [`own_mounts`].
+/// Mounts over `at` what shows the files of `dir` under another device number, as a second mount of
+/// a network file system does; `beside` takes what that needs. Until [`detach`]; after
+/// [`own_mounts`].
 ///
 /// # Errors
 /// What the kernel says.
@@ -123,7 +126,8 @@ pub fn mount_again(dir: &Path, at: &Path, beside: &Path) -> Result<()> {
     mount_call("overlay", at, "overlay", 0, &options)
 }
 
-/// A directory in memory that only this process and its children see, in a mount table of their own.
+/// A directory in memory that only this process and its children see, in a mount table of their
+/// own.
 #[derive(Debug)]
 pub struct MountNamespace {
     memory: Option<Mounted>,
@@ -204,8 +208,8 @@ const AUTOCLEAR: u32 = 4;
 const DIRECT_IO: u32 = 16;
 
 impl LoopDevice {
-    /// Attaches `file` with logical blocks of `block_bytes`; with `direct` the kernel reads and writes it past the
-    /// page cache.
+    /// Attaches `file` with logical blocks of `block_bytes`; with `direct` the kernel reads and
+    /// writes it past the page cache.
     ///
     /// # Errors
     /// What the kernel says, or that other programs took every free device.

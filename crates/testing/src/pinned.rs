@@ -1,7 +1,8 @@
 //! A write that no page table sees: the kernel fills pages that were pinned before.
 //!
-//! How: memory is registered with an io_uring (which pins its pages), and a fixed-buffer read from a file then
-//! writes to the pages themselves, as a network card or a GPU would. Raw system calls, one request at a time.
+//! How: memory is registered with an io_uring (which pins its pages), and a fixed-buffer read from
+//! a file then writes to the pages themselves, as a network card or a GPU would. Raw system calls,
+//! one request at a time.
 //!
 //! Not here: anything that the product uses.
 #![allow(unsafe_code)]
@@ -54,7 +55,8 @@ struct Mapped {
 
 impl Mapped {
     fn new(ring: &OwnedFd, len: usize, offset: i64) -> Result<Mapped> {
-        // SAFETY: a shared mapping of the ring at an address of the kernel's choice touches nothing that exists.
+        // SAFETY: a shared mapping of the ring at an address of the kernel's choice touches nothing
+        // that exists.
         let start = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -94,7 +96,8 @@ impl Pinned {
     /// # Errors
     /// What the kernel says: it may have no io_uring, or forbid it.
     pub fn new(span: Span) -> Result<Pinned> {
-        // struct io_uring_params: 10 words of 32 bits, then the offsets of both rings, 10 words each.
+        // struct io_uring_params: 10 words of 32 bits, then the offsets of both rings, 10 words
+        // each.
         let mut params = [0u32; 30];
         // SAFETY: the call reads and writes `params` (120 bytes) only and returns a descriptor.
         let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, params.as_mut_ptr()) };
@@ -129,7 +132,8 @@ impl Pinned {
             iov_base: span.pointer().cast(),
             iov_len: span.len_bytes(),
         };
-        // SAFETY: one buffer, valid by the promise of `Span::new`; the kernel keeps its pages, not the pointer.
+        // SAFETY: one buffer, valid by the promise of `Span::new`; the kernel keeps its pages, not
+        // the pointer.
         let registered = unsafe {
             libc::syscall(
                 libc::SYS_io_uring_register,
@@ -160,7 +164,8 @@ impl Pinned {
     pub fn read(&self, file: &File, at: usize, len: usize) -> Result<()> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let target = self.span.sub(at, len).address() as u64;
-        // struct io_uring_sqe: opcode, flags, ioprio (u16), fd (i32), offset, address (u64), length (u32) …
+        // struct io_uring_sqe: opcode, flags, ioprio (u16), fd (i32), offset, address (u64), length
+        // (u32) …
         let mut entry = [0u64; 8];
         entry[0] = u64::from(OP_READ_FIXED) | (file.as_raw_fd() as u64) << 32;
         entry[2] = target;

@@ -1,7 +1,8 @@
 //! Addresses that a test needs a second time.
 //!
-//! How: what is started again at the address of an earlier one has to have its port, and meanwhile the kernel may have given it
-//! to a connection of another process, which ends soon. So it is tried again for as long as [`PATIENCE`].
+//! How: what is started again at the address of an earlier one has to have its port, and meanwhile
+//! the kernel may have given it to a connection of another process, which ends soon. So it is tried
+//! again for as long as [`PATIENCE`].
 //!
 //! Not here: choosing a port (the kernel does, for port 0).
 

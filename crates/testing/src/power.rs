@@ -1,5 +1,5 @@
-//! Power cuts: what was done to a disk (`journal.rs`), which parts of it may be left (`outage.rs`), and the disk in memory
-//! that is then restarted from (`image.rs`).
+//! Power cuts: what was done to a disk (`journal.rs`), which parts of it may be left (`outage.rs`),
+//! and the disk in memory that is then restarted from (`image.rs`).
 
 mod image;
 mod journal;

@@ -1,7 +1,7 @@
 //! Another user of this machine who holds names of Unix sockets before their owner comes.
 //!
-//! How: the names are taken on a thread that becomes the other user; the kernel keeps whose a socket was when it began to
-//! listen. Needs root.
+//! How: the names are taken on a thread that becomes the other user; the kernel keeps whose a
+//! socket was when it began to listen. Needs root.
 //!
 //! Not here: what is done to those who call.
 

@@ -1,7 +1,8 @@
 //! Where the parts of a job run: the parameter of all tests of sessions.
 //!
-//! How: a test program has one deployment. It is set before the first test, and whoever starts a part of a job asks for it.
-//! The tests are compiled once, in this library; each program lists the modules that it runs.
+//! How: a test program has one deployment. It is set before the first test, and whoever starts a
+//! part of a job asks for it. The tests are compiled once, in this library; each program lists the
+//! modules that it runs.
 
 use libtest_mimic::{Arguments, Trial};
 use std::cell::Cell;
@@ -46,7 +47,8 @@ macro_rules! session_tests {
 }
 pub(crate) use session_tests;
 
-/// Runs the tests of these modules in a deployment. Those of a module whose name ends in `_encrypted` encrypt.
+/// Runs the tests of these modules in a deployment. Those of a module whose name ends in
+/// `_encrypted` encrypt.
 #[must_use]
 pub fn run(deployment: Deployment, modules: &[(&'static str, &'static [Test])]) -> ExitCode {
     let arguments = Arguments::from_args();

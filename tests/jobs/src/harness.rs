@@ -1,5 +1,6 @@
-//! The harness of tests that fork: each test runs in a child of its own, so that it begins with one thread; two
-//! at a time, and what each prints stands together. The children die with the harness, whoever ends it.
+//! The harness of tests that fork: each test runs in a child of its own, so that it begins with one
+//! thread; two at a time, and what each prints stands together. The children die with the harness,
+//! whoever ends it.
 
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_testing::mount::die_with_parent;
@@ -32,7 +33,8 @@ fn limit() -> Duration {
     Duration::from_secs(hours * 3600)
 }
 
-/// Tests that run at once. Most of their time they wait: for deadlines, and for processes of their own.
+/// Tests that run at once. Most of their time they wait: for deadlines, and for processes of their
+/// own.
 const AT_ONCE: usize = 2;
 
 /// Longest time between two looks at how long they run.
@@ -110,7 +112,8 @@ impl Running {
     }
 }
 
-/// Runs the tests that the command line chooses, each in a child; `program` is how cargo names the program.
+/// Runs the tests that the command line chooses, each in a child; `program` is how cargo names the
+/// program.
 pub fn run(program: &str, all_tests: &[Test]) -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let exact = arguments.iter().any(|argument| argument == "--exact");

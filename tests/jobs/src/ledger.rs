@@ -35,7 +35,8 @@ impl Ledger {
         }
     }
 
-    /// What was acknowledged at a level up to a step counts no longer: the trial has taken a part of it away for good.
+    /// What was acknowledged at a level up to a step counts no longer: the trial has taken a part
+    /// of it away for good.
     pub fn give_up(root: &Path, level: Level, last: u64) {
         let path = root.join("ledger");
         let text = std::fs::read_to_string(&path).unwrap();
@@ -102,7 +103,8 @@ impl Ledger {
         self.line(&format!("done {rank}"));
     }
 
-    /// A rank's call gave an error: for this rank the step was not staged, and the error has told it.
+    /// A rank's call gave an error: for this rank the step was not staged, and the error has told
+    /// it.
     pub fn refused(&self, rank: u32, step: u64) {
         self.line(&format!("refused {rank} {step}"));
     }
@@ -122,8 +124,9 @@ impl Ledger {
         self.line(&format!("left {rank} {}", levels.join(" ")));
     }
 
-    /// For hooks: notes what a node's control thread has published, "node epoch step level committed|lost". A hook knows no
-    /// run. Nothing where the file cannot be opened: the run may be at a limit.
+    /// For hooks: notes what a node's control thread has published, "node epoch step level
+    /// committed|lost". A hook knows no run. Nothing where the file cannot be opened: the run may
+    /// be at a limit.
     pub fn look(root: &Path, step: &Failpoint) {
         if step.site != "control.published" {
             return;
@@ -298,7 +301,8 @@ impl Story {
         self.runs.get(&run).cloned().unwrap_or_default()
     }
 
-    /// Newest step acknowledged at a level (any level if `None`) by the runs before `before`, or told to be safe there.
+    /// Newest step acknowledged at a level (any level if `None`) by the runs before `before`, or
+    /// told to be safe there.
     pub fn newest_acked(&self, before: u64, level: Option<Level>) -> Option<u64> {
         let told = self.runs.range(..before);
         let told = told.flat_map(|(_, told)| told.acked.iter().chain(&told.safe));

@@ -205,7 +205,8 @@ impl Workload {
         })
     }
 
-    /// The newest state that all ranks can read, through the engine alone and without claiming anything.
+    /// The newest state that all ranks can read, through the engine alone and without claiming
+    /// anything.
     pub fn readable(&self, root: &Path, view: View) -> Result<Option<Origin>, String> {
         Ok(self.states(root, view, 1)?.first().copied())
     }
@@ -236,7 +237,8 @@ impl Workload {
         Ok(states)
     }
 
-    /// One checkpoint, read by all ranks from the places of their nodes, with what is to be said about it.
+    /// One checkpoint, read by all ranks from the places of their nodes, with what is to be said
+    /// about it.
     pub fn read(
         &self,
         places: &[Places],
@@ -284,7 +286,7 @@ impl Workload {
         }
     }
 
-    /// What is in the directories beyond what run `last` had to leave there; empty when all is well.
+    /// What is in the directories beyond what run `last` had to leave there.
     pub fn remains(&self, root: &Path, story: &Story, last: u64) -> Vec<String> {
         let told = story.run(last);
         let epoch_of = |run: u64| story.run(run).epoch.unwrap_or(0);
@@ -423,8 +425,8 @@ fn refers_in(dir: &Path) -> Vec<((u64, u64), Vec<u64>)> {
         .collect()
 }
 
-/// Copies a directory tree. It may be in use: a file that its owner removes meanwhile, such as one that
-/// is pruned, is not in the copy.
+/// Copies a directory tree. It may be in use: a file that its owner removes meanwhile, such as one
+/// that is pruned, is not in the copy.
 pub fn copy_tree(from: &Path, to: &Path) {
     make_dir(to);
     for entry in std::fs::read_dir(from).unwrap() {
@@ -508,7 +510,7 @@ impl Life {
         self
     }
 
-    /// Computes until the node knows what became of each checkpoint, before it asks for the next one. (Not in `power`.)
+    /// Computes until the node knows what became of each checkpoint, before the next one.
     pub fn informed(mut self) -> Self {
         self.informed = true;
         self
@@ -537,8 +539,9 @@ impl Life {
             .unwrap_or_else(|| Ledger::new(&self.root, self.run))
     }
 
-    /// Lives it: open, find and restart, checkpoints, close. What happened is in the ledger. `between` is called
-    /// on rank 0 before each checkpoint with its number from 1 (0: opened, before `find`; [`RESTARTED`]).
+    /// Lives it: open, find and restart, checkpoints, close. What happened is in the ledger.
+    /// `between` is called on rank 0 before each checkpoint with its number from 1 (0: opened,
+    /// before `find`; [`RESTARTED`]).
     pub fn live(&self, between: &(dyn Fn(u64) + Sync)) {
         let job = Job {
             clock: Arc::clone(&self.clock),
@@ -556,7 +559,7 @@ impl Life {
         });
     }
 
-    /// One rank of it in this process, over a collective between processes. `between` is called on this rank.
+    /// One rank of it in this process, over a collective between processes.
     pub fn live_one(&self, collective: Box<dyn Collective>, between: &(dyn Fn(u64) + Sync)) {
         let own = || format!("n{}", self.workload.node_of(collective.rank().0));
         let node = self.names.clone().unwrap_or_else(own);
@@ -727,7 +730,7 @@ impl Life {
         }
     }
 
-    /// Until the node has published as many outcomes of a step; not for ever, because its engine may have ended.
+    /// Until the node has published as many outcomes of a step, or its engine ended.
     fn compute_until_decided(&self, node: &str, step: u64, outcomes: usize) {
         let clock = SystemClock;
         let until = clock.now() + Duration::from_millis(500);

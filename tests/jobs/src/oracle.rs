@@ -1,17 +1,22 @@
-//! The oracle: what was reported of checkpoints, held against what was decided and against what is restartable.
+//! The oracle: what was reported of checkpoints, held against what was decided and against what is
+//! restartable.
 //!
-//! How: each rank writes down when a call begins and returns and what its watcher is told meanwhile; hooks write down
-//! what the node's control thread has published. The order of the lines in the ledger is the order in which it happened.
+//! How: each rank writes down when a call begins and returns and what its watcher is told
+//! meanwhile; hooks write down what the node's control thread has published. The order of the lines
+//! in the ledger is the order in which it happened.
 //!
-//! * **Missing**: a loss was published on a rank's node before one of its calls began, and that call did not tell it; or a
-//!   rank ended its session and was never told what became of a step.
-//! * **Invented**: something is restartable at a level that was told to be lost there for good; two ranks were told
-//!   opposite things; or something that was told to be safe, and is not old enough to be pruned, is not restartable.
+//! * **Missing**: a loss was published on a rank's node before one of its calls began, and that
+//!   call did not tell it; or a rank ended its session and was never told what became of a step.
+//! * **Invented**: something is restartable at a level that was told to be lost there for good; two
+//!   ranks were told opposite things; or something that was told to be safe, and is not old enough
+//!   to be pruned, is not restartable.
 //!
-//! A rank whose `checkpoint` gave an error has been told by it: where ranks died, others may have staged that step.
+//! A rank whose `checkpoint` gave an error has been told by it: where ranks died, others may have
+//! staged that step.
 //!
-//! Not restartable are also steps that were pruned, and those that a newer run superseded. A loss that is "not known to be
-//! safe" may be found or not: its commit record was being written. Nothing else is excused.
+//! Not restartable are also steps that were pruned, and those that a newer run superseded. A loss
+//! that is "not known to be safe" may be found or not: its commit record was being written. Nothing
+//! else is excused.
 
 use crate::ledger::{Moment, Story, Told};
 use crate::life::{View, Workload};
@@ -144,8 +149,8 @@ pub fn judge(workload: &Workload, root: &Path, story: &Story) -> Result<Counts, 
     Ok(counts)
 }
 
-/// What the last run was told to be safe, and what is not old enough to be pruned, is restartable at that level. Only for
-/// trials that take nothing away.
+/// What the last run was told to be safe, and what is not old enough to be pruned, is restartable
+/// at that level. Only for trials that take nothing away.
 pub fn kept(workload: &Workload, root: &Path, story: &Story) -> Result<(), String> {
     let begun = |(_, told): &(&u64, &Told)| !told.begun.is_empty();
     let Some((&run, told)) = story.runs.iter().rev().find(begun) else {

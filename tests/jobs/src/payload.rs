@@ -1,5 +1,5 @@
-//! State that says whose it is: every 64 bytes carry region, rank, run, step and offset, so that stale, swapped,
-//! zero and mixed bytes are recognised, and not only that a checksum is wrong.
+//! State that says whose it is: every 64 bytes carry region, rank, run, step and offset, so that
+//! stale, swapped, zero and mixed bytes are recognised, and not only that a checksum is wrong.
 
 use orcheck_client::{Codec, SAME, Session};
 use orcheck_format::{Dtype, Error, Result};
@@ -7,8 +7,9 @@ use orcheck_io::memory::Span;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-/// Or-ed into the scale: a small part of the state changes with every step, a third of it with every third one, the rest
-/// with every fourth, so that checkpoints can refer to several older ones. Takes a scale of several chunks.
+/// Or-ed into the scale: a small part of the state changes with every step, a third of it with
+/// every third one, the rest with every fourth, so that checkpoints can refer to several older
+/// ones. Takes a scale of several chunks.
 pub const RARELY: usize = 1 << 20;
 
 const MAGIC: u64 = 0x0c4e_c4ed_0000_0000;
@@ -106,7 +107,8 @@ impl Payload {
         blank
     }
 
-    /// What a program does after `checkpoint`: continues computing in the same memory, except in what it lent.
+    /// What a program does after `checkpoint`: continues computing in the same memory, except in
+    /// what it lent.
     pub fn scribble(&mut self, lent: bool) {
         self.u.fill(0xee);
         self.small.fill(0xee);

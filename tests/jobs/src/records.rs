@@ -1,8 +1,9 @@
-//! What commit records promise, held against what lies in the directories, be they real or those of an image.
+//! What commit records promise, held against what lies in the directories, be they real or those of
+//! an image.
 //!
-//! How: every record of every age is verified as `orcheck verify` does, which reads what a restart would read: its
-//! containers, and of older containers what it refers to. Also, every older step that it names as needed must have
-//! its container, whether or not bytes in it are referred to yet.
+//! How: every record of every age is verified as `orcheck verify` does, which reads what a restart
+//! would read: its containers, and of older containers what it refers to. Also, every older step
+//! that it names as needed must have its container, whether or not bytes in it are referred to yet.
 
 use crate::life::Workload;
 use orcheck_engine::restart::reader::Reader;
@@ -45,7 +46,8 @@ pub struct Records {
     pub dirs: BTreeMap<(Level, u64, String), Vec<PathBuf>>,
 }
 
-/// Looks at all records. `open` opens a directory by its path beneath the root of the job; `None`: it is not there.
+/// Looks at all records. `open` opens a directory by its path beneath the root of the job; `None`:
+/// it is not there.
 pub fn records(workload: &Workload, open: &dyn Fn(&Path) -> Option<Arc<dyn Dir>>) -> Records {
     let mut found = Records::default();
     for level in workload.levels() {
@@ -94,8 +96,9 @@ fn names(dir: &dyn Dir) -> Vec<String> {
 }
 
 /// What one record promises that is not there or not whole.
-// Breaks if: prune pins nothing (`Pinned::holds`), or not what a pinned checkpoint refers to (`Referred::pinned`): a record
-// that stays then names bytes in a container that is gone. The newest checkpoint would often be fine.
+// Breaks if: prune pins nothing (`Pinned::holds`), or not what a pinned checkpoint refers to
+// (`Referred::pinned`): a record that stays then names bytes in a container that is gone. The
+// newest checkpoint would often be fine.
 fn one(
     workload: &Workload,
     dir: &dyn Dir,

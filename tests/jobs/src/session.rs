@@ -1,7 +1,8 @@
-//! Programs as users write them: a session is opened, takes checkpoints, is killed or closed, and restarts.
+//! Programs as users write them: a session is opened, takes checkpoints, is killed or closed, and
+//! restarts.
 //!
-//! Each file holds the tests of one subject; `tests/session.rs`, `agent.rs` and `served.rs` run them, each in its
-//! deployment.
+//! Each file holds the tests of one subject; `tests/session.rs`, `agent.rs` and `served.rs` run
+//! them, each in its deployment.
 
 pub mod beside;
 pub mod choosing;

@@ -25,7 +25,8 @@ pub fn served() -> bool {
     deployment() == Deployment::Served
 }
 
-/// For tests that make disks fail or wait, or look for effects on them: whether the disks are others' here, at servers.
+/// For tests that make disks fail or wait, or look for effects on them: whether the disks are
+/// others' here, at servers.
 pub fn needs_own_disks() -> bool {
     served()
 }
@@ -39,7 +40,8 @@ pub fn serve_with(root: &Path, failpoints: &Failpoints) {
     chosen.insert(root.to_path_buf(), failpoints.clone());
 }
 
-/// Servers before the directories of a test, each with a key of its own; they live as long as the test program.
+/// Servers before the directories of a test, each with a key of its own; they live as long as the
+/// test program.
 static SERVERS: Mutex<BTreeMap<PathBuf, String>> = Mutex::new(BTreeMap::new());
 /// Directories below one root that can be served.
 const SERVED_DIRS: u32 = 8;

@@ -1,4 +1,5 @@
-//! Trials: verdicts, their table, the run that must come up again after a fault, and workers that share the trials.
+//! Trials: verdicts, their table, the run that must come up again after a fault, and workers that
+//! share the trials.
 
 use crate::ledger::Story;
 use crate::life::{Life, View, Workload};
@@ -196,8 +197,8 @@ pub fn seed() -> u64 {
     })
 }
 
-/// Of each class every `part`th, from another first one with each seed, and at least one: a quick run leaves no class out,
-/// and many of them leave nothing out. In the order of the list.
+/// Of each class every `part`th, from another first one with each seed, and at least one: a quick
+/// run leaves no class out, and many of them leave nothing out. In the order of the list.
 pub fn spread<T>(list: Vec<T>, part: usize, class: impl Fn(&T) -> String) -> Vec<T> {
     let mut sizes: BTreeMap<String, usize> = BTreeMap::new();
     for item in &list {
@@ -237,8 +238,8 @@ impl Random {
     }
 }
 
-/// Runs trials 0 … `count` − 1 in as many processes as there are processors, one trial at a time in each; outcomes in
-/// order. Must be called from a process with one thread.
+/// Runs trials 0 … `count` − 1 in as many processes as there are processors, one trial at a time in
+/// each; outcomes in order. Must be called from a process with one thread.
 pub fn share(count: usize, trial: &dyn Fn(usize) -> Outcome) -> Vec<Outcome> {
     let processors = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
     share_among(processors.clamp(2, 8), count, trial)
@@ -298,7 +299,8 @@ pub fn apart_with(life: &Life, between: &(dyn Fn(u64) + Sync)) -> Ended {
     .wait(PATIENCE)
 }
 
-/// What the ledger says before anything is tried again: no wrong bytes, and every level holds what it acknowledged.
+/// What the ledger says before anything is tried again: no wrong bytes, and every level holds what
+/// it acknowledged.
 pub fn check_promises(workload: &Workload, root: &Path, before: u64) -> Result<Story, Failure> {
     let story = Story::read(root);
     for (run, told) in &story.runs {
@@ -339,8 +341,8 @@ pub fn judged(workload: &Workload, root: &Path, story: &Story) -> Result<Counts,
         .map_err(|text| (Verdict::SilentWrong, format!("{text}; {}", told(story))))
 }
 
-/// No record promises what is not there whole, and the newest acknowledged step, or a newer one, is recorded in every
-/// directory.
+/// No record promises what is not there whole, and the newest acknowledged step, or a newer one, is
+/// recorded in every directory.
 pub fn check_records(workload: &Workload, root: &Path) -> Result<(), Failure> {
     let story = Story::read(root);
     oracle::kept(workload, root, &story)
@@ -351,7 +353,8 @@ pub fn check_records(workload: &Workload, root: &Path) -> Result<(), Failure> {
         let Some(acked) = story.newest_acked(u64::MAX, Some(level)) else {
             continue;
         };
-        // Committed at a stronger level is acknowledged at this one too; and older ones may be going already.
+        // Committed at a stronger level is acknowledged at this one too; and older ones may be
+        // going already.
         let whole = found.dirs.iter().any(|((held, step, _), dirs)| {
             *held >= level && *step >= acked && dirs.len() == workload.dirs_of(*held)
         });
@@ -372,8 +375,8 @@ pub fn check_records(workload: &Workload, root: &Path) -> Result<(), Failure> {
     ))
 }
 
-/// A run without faults comes up after all that happened: it must resume from what was promised, take enough
-/// checkpoints that the keep rule is met, close, and leave nothing behind.
+/// A run without faults comes up after all that happened: it must resume from what was promised,
+/// take enough checkpoints that the keep rule is met, close, and leave nothing behind.
 pub fn heal(workload: &Workload, root: &Path, run: u64) -> Result<Option<Origin>, Failure> {
     let story = check_promises(workload, root, run)?;
     let floor = story.floor(run);
@@ -383,7 +386,8 @@ pub fn heal(workload: &Workload, root: &Path, run: u64) -> Result<Option<Origin>
         .flat_map(|(_, told)| &told.begun)
         .max()
         .copied();
-    // The keep rule counts what a level has: where one lacks the newest, this run has to fill it alone.
+    // The keep rule counts what a level has: where one lacks the newest, this run has to fill it
+    // alone.
     let mut newest = Vec::new();
     for level in workload.levels() {
         let found = workload.readable(root, View::Only(level));

@@ -84,7 +84,8 @@ pub const PAIR: Workload = Workload {
     overlapped: false,
 };
 
-/// Compressed and encrypted at both levels, with a pool that holds a part; the key lies beside the directories.
+/// Compressed and encrypted at both levels, with a pool that holds a part; the key lies beside the
+/// directories.
 pub const ENCODED: Workload = Workload {
     name: "2 ranks, node + global, zstd + aes-256-gcm, 4 chunks",
     ranks: 2,
@@ -100,8 +101,8 @@ pub const ENCODED: Workload = Workload {
     overlapped: false,
 };
 
-/// Two nodes, each of which may be lost. With more of them other nodes would hold the replicas in each run, and a step
-/// of one run would have no like in the next.
+/// Two nodes, each of which may be lost. With more of them other nodes would hold the replicas in
+/// each run, and a step of one run would have no like in the next.
 pub const PEERS: Workload = Workload {
     name: "2 ranks, 2 nodes, peers(1) + global",
     losses: 1,
@@ -126,10 +127,11 @@ pub const INCREMENTAL: Workload = Workload {
     ..PAIR
 };
 
-/// Everything at once: smaller, unreadable, at both levels of two nodes, and referring to older ones.
+/// Everything at once: smaller, unreadable, at both levels of two nodes, and referring to older
+/// ones.
 ///
-/// Each run has salts of its own, so that another one with the same seed stores other bytes. What is tried on one
-/// recording is not touched by that: its images are parts of what one run wrote.
+/// Each run has salts of its own, so that another one with the same seed stores other bytes. What
+/// is tried on one recording is not touched by that: its images are parts of what one run wrote.
 pub const SEALED: Workload = Workload {
     name: "2 ranks, 2 nodes, incremental, zstd + aes-256-gcm",
     options: "incremental = 'auto'\nincremental_chain = 2\ncompress = 'zstd'\nencrypt = 'aes-256-gcm'",

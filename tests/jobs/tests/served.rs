@@ -1,6 +1,7 @@
 //! The same programs with the directories of level `global` on staging servers.
 //!
-//! Not here: tests of the disks themselves (`directories`, `overrun`, and what asks `needs_own_disks`).
+//! Not here: tests of the disks themselves (`directories`, `overrun`, and what asks
+//! `needs_own_disks`).
 
 use orcheck_jobs::session::*;
 use orcheck_jobs::{Deployment, run};

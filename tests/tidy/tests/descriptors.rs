@@ -58,7 +58,8 @@ fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-// Breaks if: a module of `io`, `pool`, `net` or `staging` opens a file by itself; a program whose standard output is closed would print into it.
+// Breaks if: a module of `io`, `pool`, `net` or `staging` opens a file by itself; a program whose
+// standard output is closed would print into it.
 #[test]
 fn no_other_module_makes_descriptors() {
     let mut found = Vec::new();

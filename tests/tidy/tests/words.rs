@@ -2,9 +2,9 @@
 //! use".
 //!
 //! How: the first column of that table names the words, separated by commas. Of documents, code in
-//! fences or between backticks is not looked at: it may quote a program or a name. Of sources, every
-//! line is: a name that is one of these words is not wanted either. A word behind "one", "each",
-//! "any" and the like is another one: "one of which".
+//! fences or between backticks is not looked at: it may quote a program or a name. Of sources,
+//! every line is: a name that is one of these words is not wanted either. A word behind "one",
+//! "each", "any" and the like is another one: "one of which".
 //!
 //! Not here: decisions, which stay as they were; the change log of released versions.
 // It reads the tree.

@@ -1,7 +1,7 @@
 //! Runs the thread that makes lost copies of the checkpoint again that a run resumed from.
 //!
-//! How: it makes one container after the other, as planned by `engine::replicas`; what is left is known
-//! at any time.
+//! How: it makes one container after the other, as planned by `engine::replicas`; what is left is
+//! known at any time.
 //!
 //! Invariants:
 //! 1. A copy that could not be made is noted, and stays in the list of what is left; so does one

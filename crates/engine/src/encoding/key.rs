@@ -1,7 +1,7 @@
 //! The key of a container: derived from the user's key and a salt, and bound to what it encrypts.
 //!
 //! ```text
-//! user's key + salt ─ HKDF-SHA256 ─▶ key check │ AES-256-GCM key of the extents │ MAC of the header
+//! user's key + salt ─ HKDF-SHA256 ─▶ key check │ AES-256-GCM key of extents │ MAC of the header
 //! ```
 //!
 //! Invariants:

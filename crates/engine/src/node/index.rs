@@ -30,7 +30,8 @@
 //! 2. A descriptor is read from the ring once, then bounds-checked by the pool before use.
 //! 3. A board entry's text is written before its state, and its step is checked after reading.
 //!
-//! Survives: a rank that dies (its entries simply stop). Not here: the memory itself (`pool::pool`).
+//! Survives: a rank that dies (its entries simply stop). Not here: the memory itself
+//! (`pool::pool`).
 
 mod reasons;
 mod returns;

@@ -77,7 +77,8 @@ impl<'b> Put<'b> {
     }
 }
 
-/// Reads little-endian fields one after the other from a block; each fails with Corrupt behind the end of it.
+/// Reads little-endian fields one after the other from a block; each fails with Corrupt behind the
+/// end of it.
 pub(crate) struct Get<'b> {
     pub(crate) bytes: &'b [u8],
     pub(crate) at: usize,

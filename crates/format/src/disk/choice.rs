@@ -7,7 +7,7 @@
 //! Invariants:
 //! 1. A choice that decodes belongs to one checkpoint: job, step and epoch.
 //!
-//! Not here: who writes a choice, and its effects (`engine::choose`, `catalog`, `prune`).
+//! Not here: who writes a choice, and its effects (`engine::directory`, `catalog`, `prune`).
 
 use crate::coding::{Reader, Writer};
 use crate::disk::envelope::{KIND_CHOICE, unwrap, wrap};

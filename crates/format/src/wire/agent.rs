@@ -12,7 +12,7 @@
 //!
 //! Faults survived: arbitrary bytes give Corrupt or Unsupported.
 //!
-//! Not here: who sends which message when (`engine::agent`).
+//! Not here: who sends which message when (`engine::host`).
 
 use crate::coding::{Reader, Writer, flag};
 use crate::disk::{Compression, Encoding};

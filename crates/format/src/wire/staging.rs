@@ -22,7 +22,7 @@
 //! Faults survived: arbitrary bytes give Corrupt or Unsupported.
 //!
 //! Not here: who may send requests (the key of the connection), how they are carried out
-//! (`orcheck-server`).
+//! (`orcheck-staging`).
 
 use crate::coding::{Reader, Writer, flag};
 use crate::disk::{MAX_CONTAINERS, MAX_FILE_NAME_BYTES};

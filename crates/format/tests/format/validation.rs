@@ -267,7 +267,8 @@ fn reseal(bytes: &mut [u8]) {
     bytes[body..].copy_from_slice(&crc.to_le_bytes());
 }
 
-// Breaks if: where the seal begins is computed before it is known to fit; the shortest of these would end the process.
+// Breaks if: where the seal begins is computed before it is known to fit; the shortest of these
+// would end the process.
 #[test]
 fn a_record_that_is_too_short_for_its_seal_is_refused() {
     let genuine = samples::claim().encode();

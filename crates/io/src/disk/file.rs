@@ -13,12 +13,12 @@
 //! 3. If the length has changed since the last sync, `sync` is fsync, otherwise fdatasync.
 //! 4. The lock belongs to a separate open file description: closing another descriptor of the same
 //!    file does not release it (unlike a classic POSIX lock), but the holder's death does.
-//! 5. [`write_small`] leaves either the old file or the whole new one under its name.
 //!
 //! Faults survived: short and interrupted transfers, full disks, limits on the length of files,
-//! failing syncs and closes, torn small files.
+//! failing syncs and closes.
 //!
-//! Not here: names and directories (see [`crate::disk::dir`]), checksums (left to the callers).
+//! Not here: names and directories (see [`crate::disk::dir`]), checksums (left to the
+//! callers), whole small files (`small.rs`).
 
 use crate::disk::lock::{Lock, ofd_lock, reopen};
 use crate::disk::usage::DiskUsage;

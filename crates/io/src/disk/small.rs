@@ -1,6 +1,6 @@
-//! Small files, written and read as a whole: never half of one, and durable once they are visible.
+//! Writes and reads small files as a whole: never half of one, and durable once they are visible.
 //!
-//! Survives: a crash at every step of a write leaves the old file or the new one, and perhaps a
+//! Survives: a crash at any point of a write leaves the old file or the new one, and perhaps a
 //! temporary file that the next attempt removes. Not here: what the files mean (`orcheck-format`).
 
 use crate::disk::dir::{Create, Dir};

@@ -232,7 +232,8 @@ fn strangers_keep_nobody_waiting_and_cause_no_error() {
     assert!(Instant::now() < give_up);
 }
 
-// Breaks if: the key is looked up where it was when the listener answered; keys that are taken away would end the process.
+// Breaks if: the key is looked up where it was when the listener answered; keys that are taken away
+// would end the process.
 #[test]
 fn who_shakes_hands_while_keys_are_taken_away_is_dropped() {
     let listener = Listener::bind(&tcp()).unwrap();

@@ -1,7 +1,9 @@
-//! A tree of files in memory, as a disk may hold it, seen through the same [`Dir`] and [`File`] as a real one.
+//! A tree of files in memory, as a disk may hold it, seen through the same [`Dir`] and [`File`] as
+//! a real one.
 //!
-//! How: an [`Image`] shares what it has in common with other images, so that thousands that differ in one file take
-//! little memory and no time to make. Its directories are read-only, like those of a file system mounted so.
+//! How: an [`Image`] shares what it has in common with other images, so that thousands that differ
+//! in one file take little memory and no time to make. Its directories are read-only, like those of
+//! a file system mounted so.
 //!
 //! Invariants
 //! 1. An image never changes; [`Image::with`] gives another one.
@@ -82,7 +84,8 @@ pub struct Image {
 }
 
 impl Image {
-    /// The directories beneath `root` with all they hold; what else lies in `root` itself is left out.
+    /// The directories beneath `root` with all they hold; what else lies in `root` itself is left
+    /// out.
     ///
     /// # Errors
     /// What the file system says.
@@ -119,7 +122,8 @@ impl Image {
         found
     }
 
-    /// The same with another content of one file; `None` removes it. Directories on the way are made.
+    /// The same with another content of one file; `None` removes it. Directories on the way are
+    /// made.
     #[must_use]
     pub fn with(&self, path: &str, content: Option<Arc<Content>>) -> Image {
         let parts: Vec<&str> = path.split('/').collect();
@@ -135,7 +139,8 @@ impl Image {
         *hasher.finalize().as_bytes()
     }
 
-    /// The directory at this path from the root; `None` if it is not there. It calls itself `/<path>`.
+    /// The directory at this path from the root; `None` if it is not there. It calls itself
+    /// `/<path>`.
     #[must_use]
     pub fn dir(&self, path: &str) -> Option<Arc<dyn Dir>> {
         let tree = self.find(path)?.clone();

@@ -1,13 +1,15 @@
 //! A journal of everything that a program did to its disk, in order.
 //!
-//! How: a [`Journal`] is a hook for [`Failpoints`] that notes every effect on the directories beneath one root while the
-//! program works on a real file system. [`Journal::end`] gives the [`Log`], from which [`super::outage`] makes the
-//! images that a power cut may leave.
+//! How: a [`Journal`] is a hook for [`Failpoints`] that notes every effect on the directories
+//! beneath one root while the program works on a real file system. [`Journal::end`] gives the
+//! [`Log`], from which [`super::outage`] makes the images that a power cut may leave.
 //!
 //! Invariants
-//! 1. An effect is noted before its caller continues: whatever the program did because of it is later in the log.
+//! 1. An effect is noted before its caller continues: whatever the program did because of it is
+//!    later in the log.
 //! 2. A sync covers the effects that were noted before it began, never those noted meanwhile.
-//! 3. The end checks that the log, replayed, is what lies on the real disk: nothing went past the journal.
+//! 3. The end checks that the log, replayed, is what lies on the real disk: nothing went past the
+//!    journal.
 //!
 //! Not here: files that the program makes by itself, past this crate. They are on no image.
 
@@ -92,7 +94,8 @@ impl Log {
         self.noted.len()
     }
 
-    /// What the program's mark was just before effect number `at` (from 0) was told; at the end for one beyond.
+    /// What the program's mark was just before effect number `at` (from 0) was told; at the end for
+    /// one beyond.
     #[must_use]
     pub fn mark(&self, at: usize) -> u64 {
         self.noted
@@ -146,8 +149,8 @@ struct State {
 }
 
 impl Journal {
-    /// Begins; all that lies beneath `root` now counts as durable. `mark` is asked at every effect, before it is
-    /// told to anybody.
+    /// Begins; all that lies beneath `root` now counts as durable. `mark` is asked at every effect,
+    /// before it is told to anybody.
     ///
     /// # Errors
     /// What the file system says.
@@ -246,7 +249,8 @@ impl State {
         number
     }
 
-    /// The effect in terms of this log; `None` for what lies elsewhere or was made past the journal.
+    /// The effect in terms of this log; `None` for what lies elsewhere or was made past the
+    /// journal.
     // tidy: long because it has one arm for each effect
     fn translate(&mut self, effect: &Effect, covers: usize) -> Option<Op> {
         Some(match *effect {

@@ -1,21 +1,26 @@
 //! What a disk may hold after a power cut: a pure model.
 //!
-//! How: a [`Disk`] walks along a [`Log`]. After any effect it knows what must have survived and what is pending, cut
-//! into [`Part`]s; any subset of them may have survived. [`choice`] numbers the subsets that are worth trying.
+//! How: a [`Disk`] walks along a [`Log`]. After any effect it knows what must have survived and
+//! what is pending, cut into [`Part`]s; any subset of them may have survived. [`choice`] numbers
+//! the subsets that are worth trying.
 //!
 //! Assumed, because POSIX and every journaling file system promise it
-//! 1. A file that was synced keeps the bytes and the length that it had when the sync began; a directory that was
-//!    synced keeps its names. Nothing that was durable is lost by the cut.
+//! 1. A file that was synced keeps the bytes and the length that it had when the sync began; a
+//!    directory that was synced keeps its names. Nothing that was durable is lost by the cut.
 //! 2. A rename happens as a whole or not at all, and so do a creation and a removal.
 //! 3. 512 bytes that begin at a multiple of 512 are written as a whole or not at all.
 //!
 //! Not assumed
-//! 1. That unsynced bytes survive in the order of writing, or that a write survives as a whole: each sector, or each
-//!    page of 4 KiB, survives or not by itself. What did not survive reads as what was there before, or as zeros.
-//! 2. That the length goes with the bytes: a file may have its right length and hold zeros, or have lost its end.
-//! 3. That syncing a file makes its name durable, or that syncing a directory makes its files durable.
-//! 4. That directories keep the order of operations, in one of them or between several: any subset of the pending
-//!    ones may have survived. (A prefix is what ext4 and xfs give; it is among the subsets.)
+//! 1. That unsynced bytes survive in the order of writing, or that a write survives as a whole:
+//!    each sector, or each page of 4 KiB, survives or not by itself. What did not survive reads as
+//!    what was there before, or as zeros.
+//! 2. That the length goes with the bytes: a file may have its right length and hold zeros, or have
+//!    lost its end.
+//! 3. That syncing a file makes its name durable, or that syncing a directory makes its files
+//!    durable.
+//! 4. That directories keep the order of operations, in one of them or between several: any subset
+//!    of the pending ones may have survived. (A prefix is what ext4 and xfs give; it is among the
+//!    subsets.)
 //! 5. That direct I/O is durable when it returns.
 //!
 //! Not here: damage to what was durable, and disks that report a sync and did not do it.
@@ -127,7 +132,8 @@ impl<'l> Disk<'l> {
         true
     }
 
-    /// What is pending, in the order in which it happened; writes cut at multiples of `grain_bytes` of their file.
+    /// What is pending, in the order in which it happened; writes cut at multiples of `grain_bytes`
+    /// of their file.
     #[must_use]
     pub fn parts(&self, grain_bytes: Option<u64>) -> Vec<Part> {
         let mut parts = Vec::new();
@@ -291,8 +297,8 @@ fn rename(names: &mut Names, op: &Op) {
     }
 }
 
-/// How many subsets of this many parts are worth trying: all up to 4,096; beyond that every prefix, every one and
-/// every two dropped, and 1,000 seeded ones.
+/// How many subsets of this many parts are worth trying: all up to 4,096; beyond that every prefix,
+/// every one and every two dropped, and 1,000 seeded ones.
 #[must_use]
 pub fn choices(parts: usize) -> u64 {
     let n = parts as u64;
@@ -334,8 +340,8 @@ pub fn choice(parts: &[Part], number: u64, seed: u64) -> Vec<bool> {
     seeded(parts, mix(seed ^ mix(number)))
 }
 
-/// A subset with the look of a real crash: scattered; a prefix of each directory and file; names and lengths without
-/// all bytes; bytes without all names.
+/// A subset with the look of a real crash: scattered; a prefix of each directory and file; names
+/// and lengths without all bytes; bytes without all names.
 fn seeded(parts: &[Part], seed: u64) -> Vec<bool> {
     let share = [32, 128, 224][(seed >> 8) as usize % 3];
     let coin = |salt: u64| mix(seed ^ mix(salt)) % 256 < share;

@@ -33,15 +33,16 @@ const RECORDINGS: usize = 5;
 /// Images that are kept of one test, at most.
 const KEPT_MAX: usize = 8;
 
-/// A file system and how it is made here: small, with nothing left to do in the background, discarding nothing.
+/// A file system and how it is made here: small, with nothing left to do in the background,
+/// discarding nothing.
 pub struct Kind {
     name: &'static str,
     len_mib: u64,
     make: &'static [&'static str],
     /// Several images of one file system are mounted at a time.
     options: &'static str,
-    /// Without these bytes as they were written there is no file system: ext4 does not mount with a torn superblock,
-    /// and its checker then takes an old copy, which does not know of the journal.
+    /// Without these bytes as they were written there is no file system: ext4 does not mount with a
+    /// torn superblock, and its checker then takes an old copy, which does not know of the journal.
     untorn: Range<u64>,
 }
 
@@ -74,8 +75,8 @@ pub const BTRFS: Kind = Kind {
     untorn: (64 << 10)..(68 << 10),
 };
 
-/// A room with an empty file system that has the directories of the job; `None`, and a note about it, where this
-/// machine does not know the file system.
+/// A room with an empty file system that has the directories of the job; `None`, and a note about
+/// it, where this machine does not know the file system.
 fn prepared(kind: &Kind) -> Option<(MountNamespace, Image)> {
     if let Some(why) = mounting_refused() {
         println!("  SKIPPED {}: {why}", kind.name);
@@ -275,8 +276,10 @@ fn keep(image: &Image, told: &[u8], name: &str) {
     }
 }
 
-/// Every image that a power cut leaves holds what was acknowledged before, and the job continues from it.
-// Breaks if: a sync of a container, of a record or of a directory is left out, see the next test; or prune pins nothing.
+/// Every image that a power cut leaves holds what was acknowledged before, and the job continues
+/// from it.
+// Breaks if: a sync of a container, of a record or of a directory is left out, see the next test;
+// or prune pins nothing.
 pub fn comes_back(kind: &Kind, images: usize) -> bool {
     let Some((room, made)) = prepared(kind) else {
         return false;
@@ -295,13 +298,15 @@ pub fn comes_back(kind: &Kind, images: usize) -> bool {
         let mut random = Random::new(seed.wrapping_add(round));
         let script = Script {
             workload: WORKLOADS[(round % 5) as usize],
-            // Every other recording begins with a run that is killed, so that there is something to collect.
+            // Every other recording begins with a run that is killed, so that there is something to
+            // collect.
             kill: (round % 2 == 1).then(|| 20 + random.below(120)),
             buffered: round / 2 % 2 == 1,
             left_out: None,
         };
         let recording = recorded(kind, &made, room.path(), &script);
-        // The quick check looks at as many kinds of recording as it has time for, a campaign at every flush.
+        // The quick check looks at as many kinds of recording as it has time for, a campaign at
+        // every flush.
         let share = if count == images {
             images.div_ceil(RECORDINGS)
         } else {
@@ -351,7 +356,8 @@ pub fn left_out_syncs_are_noticed(kind: &Kind) -> bool {
         let script = Script {
             workload: SOLO,
             kill: None,
-            // Directly written containers are on the disk before the record asks it for the flush that serves both.
+            // Directly written containers are on the disk before the record asks it for the flush
+            // that serves both.
             buffered: true,
             left_out: Some((site, part)),
         };

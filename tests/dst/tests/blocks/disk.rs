@@ -1,12 +1,13 @@
 //! A disk of our own: a FUSE file system with one file, under a loop device.
 //!
-//! How: a forked child serves the file and gives every request, in the order in which it takes them, to a
-//! [`Medium`]: one that records them, one that is slow, … The kernel believes that it talks to a disk: a flush of
-//! the loop device is an fsync of the file, and a write with FUA is a write followed by one, as loop devices have no
-//! FUA of their own.
+//! How: a forked child serves the file and gives every request, in the order in which it takes
+//! them, to a [`Medium`]: one that records them, one that is slow, … The kernel believes that it
+//! talks to a disk: a flush of the loop device is an fsync of the file, and a write with FUA is a
+//! write followed by one, as loop devices have no FUA of their own.
 //!
 //! Invariants
-//! 1. One request at a time, by one thread: what the medium saw before a flush was handed in before that flush.
+//! 1. One request at a time, by one thread: what the medium saw before a flush was handed in before
+//!    that flush.
 //! 2. The server dies with its owner; the kernel then ends every request with an error.
 //!
 //! Not here: what is done with the requests.
@@ -172,8 +173,8 @@ impl<M: Medium> Filesystem for OneFile<M> {
     }
 }
 
-/// A disk that is being served. Dropped in the order of its fields: unmounting is the caller's business and comes
-/// before, see [`Disk::attach`].
+/// A disk that is being served. Dropped in the order of its fields: unmounting is the caller's
+/// business and comes before, see [`Disk::attach`].
 pub struct Disk {
     server: Child,
     dir: PathBuf,
@@ -196,7 +197,8 @@ impl Disk {
             session.run().map_or(1, |()| 0)
         });
         let mut byte = [0];
-        // Ends at once when the server dies: the child had the only other end, and ours is gone with the closure.
+        // Ends at once when the server dies: the child had the only other end, and ours is gone
+        // with the closure.
         ready
             .read_exact(&mut byte)
             .expect("the FUSE server of the disk did not come up");
@@ -206,7 +208,8 @@ impl Disk {
         }
     }
 
-    /// The disk as a block device. It and every mount of it must be gone before the disk is dropped.
+    /// The disk as a block device. It and every mount of it must be gone before the disk is
+    /// dropped.
     pub fn attach(&self) -> std::io::Result<LoopDevice> {
         LoopDevice::attach(&self.dir.join(NAME), 512, true)
     }

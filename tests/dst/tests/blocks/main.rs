@@ -1,9 +1,10 @@
-//! Power cuts below a real file system: the job runs on ext4, xfs or btrfs on a loop device on a disk of our own that
-//! writes down every request; then the images that the disk may be left with are mounted, which lets the file
-//! system's own recovery run, and the job must come up from each.
+//! Power cuts below a real file system: the job runs on ext4, xfs or btrfs on a loop device on a
+//! disk of our own that writes down every request; then the images that the disk may be left with
+//! are mounted, which lets the file system's own recovery run, and the job must come up from each.
 //!
-//! Its harness, trials, lives and payload are those of the client's fault tests. It needs root, loop devices and FUSE, and says SKIPPED where it has none. Every test runs in a child with
-//! a mount table of its own, so that nothing is left behind even when it is killed.
+//! Its harness, trials, lives and payload are those of the client's fault tests. It needs root,
+//! loop devices and FUSE, and says SKIPPED where it has none. Every test runs in a child with a
+//! mount table of its own, so that nothing is left behind even when it is killed.
 // It makes files by itself, and prints its own verdicts.
 #![allow(
     clippy::unwrap_used,

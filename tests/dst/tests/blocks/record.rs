@@ -1,16 +1,20 @@
-//! A disk that writes down what it was asked to do, and the images that a power cut may leave of it.
+//! A disk that writes down what it was asked to do, and the images that a power cut may leave of
+//! it.
 //!
-//! How: [`Recorder`] is a medium over a file in memory that also appends every request to a log, each with the length
-//! that the job's ledger had at that moment. A [`Recording`] is that log read back. A [`Cut`] names one image: all
-//! that was written up to a flush, and some of what was written after it and before the next one, whole or torn.
+//! How: [`Recorder`] is a medium over a file in memory that also appends every request to a log,
+//! each with the length that the job's ledger had at that moment. A [`Recording`] is that log read
+//! back. A [`Cut`] names one image: all that was written up to a flush, and some of what was
+//! written after it and before the next one, whole or torn.
 //!
-//! What a disk may do: lose, keep or tear (at 512 bytes or 4 KiB) every write that came after the last completed
-//! flush, in any combination. What it may not: lose anything before, or tear what the file system could not live
-//! without (`untorn`): that would be the file system's loss, whoever uses it. A write that was handed in while a flush was
-//! waiting counts as after it only if the disk took it after it.
+//! What a disk may do: lose, keep or tear (at 512 bytes or 4 KiB) every write that came after the
+//! last completed flush, in any combination. What it may not: lose anything before, or tear what
+//! the file system could not live without (`untorn`): that would be the file system's loss, whoever
+//! uses it. A write that was handed in while a flush was waiting counts as after it only if the
+//! disk took it after it.
 //!
-//! What was acknowledged when: whatever the ledger held when flush n + 1 came in can only rest on flushes up to n.
-//! So an image at flush n must keep every promise in that part of the ledger, and no other.
+//! What was acknowledged when: whatever the ledger held when flush n + 1 came in can only rest on
+//! flushes up to n. So an image at flush n must keep every promise in that part of the ledger, and
+//! no other.
 
 use crate::disk::Medium;
 use orcheck_jobs::trial::Random;
@@ -102,7 +106,8 @@ struct Change {
     bytes: Option<Rc<[u8]>>,
 }
 
-/// The changes between two flushes, at least one, and the length of the ledger when the second came.
+/// The changes between two flushes, at least one, and the length of the ledger when the second
+/// came.
 #[derive(Default, Clone)]
 struct Span {
     changes: Vec<Change>,
@@ -121,8 +126,8 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Reads a log; `base` is the image that the recorder began with, `told_bytes` the ledger's length at the end.
-    /// Bytes in `untorn` are written whole or not at all.
+    /// Reads a log; `base` is the image that the recorder began with, `told_bytes` the ledger's
+    /// length at the end. Bytes in `untorn` are written whole or not at all.
     pub fn read(base: Image, log: &Path, told_bytes: u64, untorn: Range<u64>) -> Self {
         let log = std::fs::read(log).unwrap();
         let (mut spans, mut span) = (Vec::new(), Span::default());
@@ -149,7 +154,8 @@ impl Recording {
         }
         span.told_bytes = told_bytes;
         spans.push(span);
-        // A flush after which nothing is written leaves the image of the next one, with less to live up to.
+        // A flush after which nothing is written leaves the image of the next one, with less to
+        // live up to.
         spans.retain(|span| !span.changes.is_empty());
         Self {
             base,
@@ -166,8 +172,9 @@ impl Recording {
         self.spans.len() + 1
     }
 
-    /// The cuts of this recording, `count` in all and in the order of their moments: each moment once with nothing of
-    /// what came after it, the rest at random moments with a random part of it.
+    /// The cuts of this recording, `count` in all and in the order of their moments: each moment
+    /// once with nothing of what came after it, the rest at random moments with a random part of
+    /// it.
     pub fn cuts(&self, count: usize, seed: u64) -> Vec<Cut> {
         let mut random = Random::new(seed);
         let moments = self.moments();

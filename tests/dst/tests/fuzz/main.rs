@@ -21,8 +21,9 @@ use std::time::Duration;
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Memory that a parser may take at its peak: so much for each byte of input (an extent is nine bytes at least and
-/// ten times that in memory; the entry holds the value twice, and its encoding), and so much whatever the input.
+/// Memory that a parser may take at its peak: so much for each byte of input (an extent is nine
+/// bytes at least and ten times that in memory; the entry holds the value twice, and its encoding),
+/// and so much whatever the input.
 const BYTES_PER_BYTE: usize = 64;
 const BYTES_ANYWAY: usize = 256 << 10;
 /// Processor time that one input may take.
@@ -56,7 +57,8 @@ fn verdict((_, entry): Target, bytes: &[u8]) -> Option<String> {
     let limit = BYTES_ANYWAY + BYTES_PER_BYTE * bytes.len();
     match ended {
         Err(_) => Some("panicked (its message stands above)".into()),
-        // Breaks if: a decoder allocates what a length says before it looks whether so much can follow.
+        // Breaks if: a decoder allocates what a length says before it looks whether so much can
+        // follow.
         Ok(()) if peak > limit => Some(format!("took {peak} bytes, expected at most {limit}")),
         Ok(()) if took > CPU_TIME => Some(format!("took {took:?} of processor time")),
         Ok(()) => None,
@@ -84,8 +86,8 @@ fn every_parser_survives_its_corpus() {
     }
 }
 
-// Breaks if: the end of CBOR is not asked for, a file name is accepted that would be written otherwise, or an offset
-// and a length of the trailer are added without looking for an overflow.
+// Breaks if: the end of CBOR is not asked for, a file name is accepted that would be written
+// otherwise, or an offset and a length of the trailer are added without looking for an overflow.
 #[test]
 fn every_parser_survives_mutations_of_its_corpus() {
     let number = |name: &str| env_var(name).and_then(|text| text.parse::<u64>().ok());

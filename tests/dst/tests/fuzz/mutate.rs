@@ -1,5 +1,5 @@
-//! Mutations that know what hostile metadata looks like: counts and lengths that promise too much, nested items,
-//! repeated and swapped parts, numbers at their limits; beside the plain ones.
+//! Mutations that know what hostile metadata looks like: counts and lengths that promise too much,
+//! nested items, repeated and swapped parts, numbers at their limits; beside the plain ones.
 
 /// Longest input made.
 const LEN_MAX: usize = 32 << 10;

@@ -1,4 +1,5 @@
-//! The restart of a job on the nodes that are left, from what is on their disks, held against what must come of it.
+//! The restart of a job on the nodes that are left, from what is on their disks, held against what
+//! must come of it.
 
 use crate::material::{Material, SCALE};
 use crate::world::Disk;

@@ -1,10 +1,13 @@
-//! Whole jobs of up to 64 nodes in one thread: the commit protocol and that of replicas, on a network and disks that a seed
-//! makes slow, broken and dead; then the restart, from the real bytes that the nodes which are left have on their disks.
+//! Whole jobs of up to 64 nodes in one thread: the commit protocol and that of replicas, on a
+//! network and disks that a seed makes slow, broken and dead; then the restart, from the real bytes
+//! that the nodes which are left have on their disks.
 //!
-//! How: a real job is run once for each number of nodes and replicas; its containers are what the simulated nodes write and
-//! bring to each other. The state machines are those of the engine, and so is everything that reads.
+//! How: a real job is run once for each number of nodes and replicas; its containers are what the
+//! simulated nodes write and bring to each other. The state machines are those of the engine, and
+//! so is everything that reads.
 //!
-//! A failure prints the command that runs that job alone, with no more faults than the failure needs.
+//! A failure prints the command that runs that job alone, with no more faults than the failure
+//! needs.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod fault;
@@ -41,9 +44,10 @@ impl Random {
     }
 }
 
-/// Every subset of the nodes: any k of them may be lost; of more it is reported what is missing, and an older step is used
-/// where there is one.
-// Breaks if: a restart does not ask all nodes that are left, or believes a record whose containers are gone.
+/// Every subset of the nodes: any k of them may be lost; of more it is reported what is missing,
+/// and an older step is used where there is one.
+// Breaks if: a restart does not ask all nodes that are left, or believes a record whose containers
+// are gone.
 #[test]
 fn every_subset_of_the_nodes_may_be_lost() {
     let (mut restored, mut older, mut refused) = (0, 0, 0);
@@ -77,8 +81,8 @@ fn every_subset_of_the_nodes_may_be_lost() {
     assert!(older > 0 && refused > 0);
 }
 
-/// A node may be lost at every event of a job, and another one later: all bytes are there as long as no more are lost than
-/// there are replicas, and nobody waits for ever.
+/// A node may be lost at every event of a job, and another one later: all bytes are there as long
+/// as no more are lost than there are replicas, and nobody waits for ever.
 // Breaks if: a replica counts before it is durable, or a record before every node has it.
 #[test]
 fn a_node_may_be_lost_at_every_step() {
@@ -112,8 +116,8 @@ struct Done {
     struck: u64,
 }
 
-/// Runs a job with these faults and restarts it without the nodes that it lost and these; what was acknowledged must be
-/// there as long as no more are lost than there are replicas.
+/// Runs a job with these faults and restarts it without the nodes that it lost and these; what was
+/// acknowledged must be there as long as no more are lost than there are replicas.
 fn one(material: &Material, seed: u64, faults: &[Fault], more: &BTreeSet<u32>) -> Done {
     let mut world = World::new(material, 3, seed);
     world.run(faults);

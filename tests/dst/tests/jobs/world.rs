@@ -1,11 +1,14 @@
-//! One simulated job: nodes with their disks, the lead, and everything that is on its way between them.
+//! One simulated job: nodes with their disks, the lead, and everything that is on its way between
+//! them.
 //!
-//! Whatever can happen next is a list; the seed chooses. Connections keep their order, as TCP does, unless a fault says
-//! otherwise; nothing else does. A node flushes one step after the other; checkpoints come as fast as they can.
+//! Whatever can happen next is a list; the seed chooses. Connections keep their order, as TCP does,
+//! unless a fault says otherwise; nothing else does. A node flushes one step after the other;
+//! checkpoints come as fast as they can.
 //!
-//! Checked whenever the lead says that a step is committed: each of its containers is durable with its owner and all its
-//! holders and every node has the record (nodes that are dead by then are excused). After every event: no node changes its
-//! mind, nor was told by nobody, nor loses the record of what it was told to be committed.
+//! Checked whenever the lead says that a step is committed: each of its containers is durable with
+//! its owner and all its holders and every node has the record (nodes that are dead by then are
+//! excused). After every event: no node changes its mind, nor was told by nobody, nor loses the
+//! record of what it was told to be committed.
 
 mod lead;
 

@@ -1,4 +1,5 @@
-//! What goes through the program's collective: counted in real sessions of several sizes, and carried on.
+//! What goes through the program's collective: counted in real sessions of several sizes, and
+//! carried on.
 
 use orcheck_client::{Collective, Environment, Options, Session};
 use orcheck_engine::commit::Tree;
@@ -74,8 +75,8 @@ impl Collective for Counting {
 struct Counted {
     nodes: u32,
     ranks: u32,
-    /// Containers at the node that was drawn as a holder most often: what every node says of what it has is as long as
-    /// what this one says.
+    /// Containers at the node that was drawn as a holder most often: what every node says of what
+    /// it has is as long as what this one says.
     most: usize,
     first: BTreeMap<&'static str, Cost>,
     last: BTreeMap<&'static str, Cost>,
@@ -168,8 +169,8 @@ fn each(ranks: u32, work: &(dyn Fn(u32, Threads) + Sync)) {
     });
 }
 
-// Breaks if: a rank table goes through the collective at every checkpoint; or the root of a call takes in more than a few
-// bytes of each rank.
+// Breaks if: a rank table goes through the collective at every checkpoint; or the root of a call
+// takes in more than a few bytes of each rank.
 #[test]
 fn what_goes_through_the_collective() {
     let sizes = [(4, 1), (4, 4), (8, 1), (8, 4), (16, 1), (16, 2)];
@@ -201,7 +202,8 @@ fn what_goes_through_the_collective() {
         }
         for (phase, cost) in &one.first {
             assert_eq!(cost.calls, counted[0].first[phase].calls, "{phase}");
-            // Rank 0 takes in eight bytes of each rank when a session opens, and nothing else of all ranks.
+            // Rank 0 takes in eight bytes of each rank when a session opens, and nothing else of
+            // all ranks.
             let opens = phase.starts_with("open");
             let of_each = if opens { 8 * u64::from(one.ranks) } else { 0 };
             assert_eq!(cost.gathered, of_each, "{phase}");
@@ -216,7 +218,8 @@ fn what_goes_through_the_collective() {
     };
     println!("bytes of each rank at 10,000 nodes of 64 ranks, fan-out 64:");
     for phase in phases {
-        // As if no node had more containers than two steps' own and one of another: the draw differs at each run.
+        // As if no node had more containers than two steps' own and one of another: the draw
+        // differs at each run.
         let cost = |nodes, ranks| {
             let one = at(nodes, ranks);
             let drawn = if phase == "find" {

@@ -1,4 +1,5 @@
-//! The commit protocol of jobs of up to 10,000 nodes: what each node sends and takes in for one checkpoint.
+//! The commit protocol of jobs of up to 10,000 nodes: what each node sends and takes in for one
+//! checkpoint.
 
 use orcheck_engine::commit::{
     JobFacts, LeadAction, LeadEvent, LeadState, NodeAction, NodeEvent, NodeState, Relay,
@@ -214,8 +215,9 @@ fn largest(traffic: &[Traffic]) -> Traffic {
     }
 }
 
-// Breaks if: votes are passed on one by one, or a container tells all its ranks where they are consecutive: what the lead
-// takes in would grow with the number of nodes, or the record with that of ranks.
+// Breaks if: votes are passed on one by one, or a container tells all its ranks where they are
+// consecutive: what the lead takes in would grow with the number of nodes, or the record with that
+// of ranks.
 #[test]
 fn a_commit_with_ten_thousand_nodes() {
     println!(

@@ -1,5 +1,5 @@
-//! Runs a test under many schedules of its threads: half of them random, half by PCT (probabilistic concurrency
-//! testing: few, well-placed changes of priority find the bugs that need a rare order).
+//! Runs a test under many schedules of its threads: half of them random, half by PCT (probabilistic
+//! concurrency testing: few, well-placed changes of priority find the bugs that need a rare order).
 
 use orcheck_io::user::env_var;
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
@@ -8,8 +8,9 @@ use shuttle::{Config, MaxSteps, Runner};
 /// Changes of priority in a schedule of PCT.
 const DEPTH: usize = 4;
 
-/// Explores `test` under `quick` schedules, or as many as `ORCHECK_TRIALS` says if that is more. A failure prints
-/// the schedule, which `shuttle::replay` runs again, and the seed, which runs all of them again.
+/// Explores `test` under `quick` schedules, or as many as `ORCHECK_TRIALS` says if that is more. A
+/// failure prints the schedule, which `shuttle::replay` runs again, and the seed, which runs all of
+/// them again.
 pub fn explore(name: &str, quick: usize, test: fn()) {
     let number = |name: &str| env_var(name).and_then(|text| text.parse::<u64>().ok());
     let asked = number("ORCHECK_TRIALS").map_or(quick, |asked| quick.max(asked as usize));

@@ -39,8 +39,9 @@ fn begin(step: u64) -> Descriptor {
     }
 }
 
-// Breaks if: `push` does not bump the writer's news, or before the entry is there; `pop` does not bump what a rank
-// with a full ring waits for; a writer reads the news after it looked into the rings.
+// Breaks if: `push` does not bump the writer's news, or before the entry is there; `pop` does not
+// bump what a rank with a full ring waits for; a writer reads the news after it looked into the
+// rings.
 #[test]
 fn descriptors_of_two_ranks_reach_their_writer_in_order() {
     explore("descriptors_of_two_ranks", 1000, || {
@@ -92,8 +93,8 @@ fn text_of(index: &Index<'_>, step: u64) -> Option<String> {
     }
 }
 
-// Breaks if: `publish_at` sets the state before the text, `outcome` does not look at the step again after reading,
-// or `board_place_for` leaves the old step standing while it clears the place.
+// Breaks if: `publish_at` sets the state before the text, `outcome` does not look at the step again
+// after reading, or `board_place_for` leaves the old step standing while it clears the place.
 #[test]
 fn what_the_board_says_is_about_the_step_that_was_asked_for() {
     explore("what_the_board_says", 60, || {
@@ -119,7 +120,8 @@ fn what_the_board_says_is_about_the_step_that_was_asked_for() {
                 }
             })
         };
-        // One looks at the steps that are pushed out until they are gone, one at the new ones until they are there.
+        // One looks at the steps that are pushed out until they are gone, one at the new ones until
+        // they are there.
         let old = {
             let pool = Arc::clone(&pool);
             thread::spawn(move || {
@@ -162,8 +164,8 @@ fn a_published_outcome_wakes_who_waits_for_it() {
     });
 }
 
-// Breaks if: `check` does not try the lock that the engine holds while it lives (the wait then lasts its minute),
-// or takes a live engine for a dead one (`Unavailable` although nobody died).
+// Breaks if: `check` does not try the lock that the engine holds while it lives (the wait then
+// lasts its minute), or takes a live engine for a dead one (`Unavailable` although nobody died).
 #[test]
 fn nobody_waits_for_an_engine_that_died() {
     explore("nobody_waits_for_an_engine", 600, || {

@@ -1,7 +1,7 @@
 //! The pool, its words and rings, and the gates.
 //!
-//! Sleeps do not time out here unless a test allows it: a wake-up that is lost is a deadlock, and the scheduler
-//! reports it.
+//! Sleeps do not time out here unless a test allows it: a wake-up that is lost is a deadlock, and
+//! the scheduler reports it.
 
 use crate::explore::explore;
 use orcheck_io::sync::model::{allow_timeouts, mortal, slept};
@@ -57,8 +57,8 @@ fn use_chunk(pool: &Pool, held: &Held, near: u32, mark: u8) {
     pool.give(chunk);
 }
 
-// Breaks if: `release` does not wake, or wakes before it changes the counter; `take` reads the counter after it
-// looked for a chunk, or announces itself after that: each is a lost wake-up.
+// Breaks if: `release` does not wake, or wakes before it changes the counter; `take` reads the
+// counter after it looked for a chunk, or announces itself after that: each is a lost wake-up.
 // Breaks if: what `fetch_or` found is not looked at (two holders).
 #[test]
 fn a_chunk_has_one_holder_and_every_wait_for_one_ends() {
@@ -81,7 +81,8 @@ fn a_chunk_has_one_holder_and_every_wait_for_one_ends() {
     });
 }
 
-// Breaks if: a run that loses one of its chunks keeps the others; a run is given back without waking.
+// Breaks if: a run that loses one of its chunks keeps the others; a run is given back without
+// waking.
 #[test]
 fn runs_and_single_chunks_share_a_pool() {
     explore("runs_and_single_chunks", 1000, || {
@@ -111,8 +112,8 @@ fn runs_and_single_chunks_share_a_pool() {
     });
 }
 
-// Breaks if: `take` sleeps until its deadline instead of looking again: a wake-up that went to the dead is the
-// only one there is, and the minute passes.
+// Breaks if: `take` sleeps until its deadline instead of looking again: a wake-up that went to the
+// dead is the only one there is, and the minute passes.
 #[test]
 fn the_death_of_a_taker_costs_one_chunk_at_most_and_one_look() {
     explore("the_death_of_a_taker", 1500, || {
@@ -204,8 +205,8 @@ fn produce(pool: &Pool, entries: u64) {
     }
 }
 
-// Breaks if: `push` counts an entry before it wrote it, `pop` frees it before it read it, either looks past the
-// ring's length (`>` for `>=`), or takes the counters of the other side for its own.
+// Breaks if: `push` counts an entry before it wrote it, `pop` frees it before it read it, either
+// looks past the ring's length (`>` for `>=`), or takes the counters of the other side for its own.
 #[test]
 fn a_ring_keeps_order_and_bounds_also_when_its_producer_dies() {
     explore("a_ring_keeps_order", 1500, || {
@@ -247,9 +248,9 @@ fn a_ring_keeps_order_and_bounds_also_when_its_producer_dies() {
     });
 }
 
-// Breaks if: a gate that opens does not change the counter, or looks for waiters before it; a waiter announces
-// itself after it tried the gate: each is a lost wake-up.
-// Breaks if: two descriptions of the file do not exclude each other (lock through one and the same).
+// Breaks if: a gate that opens does not change the counter, or looks for waiters before it; a
+// waiter announces itself after it tried the gate: each is a lost wake-up. Breaks if: two
+// descriptions of the file do not exclude each other (lock through one and the same).
 #[test]
 fn a_gate_has_one_holder_and_is_handed_over() {
     explore("a_gate_has_one_holder", 1200, || {

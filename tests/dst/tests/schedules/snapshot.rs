@@ -1,4 +1,5 @@
-//! Two ranks stage snapshots that are larger than the pool, their CP-thread flushes them, and anybody may die.
+//! Two ranks stage snapshots that are larger than the pool, their CP-thread flushes them, and
+//! anybody may die.
 
 use crate::explore::explore;
 use orcheck_engine::capture::{Entry, Plan, Source, StageContext, Staging};
@@ -183,9 +184,9 @@ impl Node {
     }
 }
 
-// Breaks if: `finish_rank` or `set_taken` does not wake; a chunk is given back twice (`Chunk::from_index` refuses) or
-// not at all; the stage slot is kept until the flush is over (nobody could begin: the first rank of the next step
-// waits for the second of this one).
+// Breaks if: `finish_rank` or `set_taken` does not wake; a chunk is given back twice
+// (`Chunk::from_index` refuses) or not at all; the stage slot is kept until the flush is over
+// (nobody could begin: the first rank of the next step waits for the second of this one).
 #[test]
 fn snapshots_larger_than_the_pool_all_become_durable() {
     explore("snapshots_larger_than_the_pool", 120, || {
@@ -193,8 +194,8 @@ fn snapshots_larger_than_the_pool_all_become_durable() {
     });
 }
 
-// Breaks if: `extend_run` takes what does not follow, loses what it took too much, or gives another number of chunks
-// back.
+// Breaks if: `extend_run` takes what does not follow, loses what it took too much, or gives another
+// number of chunks back.
 #[test]
 fn neighbouring_chunks_are_flushed_together() {
     explore("neighbouring_chunks", 80, || become_durable(CHUNKS_IN_RUNS));
@@ -205,7 +206,8 @@ fn become_durable(chunks: u32) {
     let node = Node::new(&scratch, chunks);
     let mut flusher = node.flusher();
     let writer = thread::spawn(move || flusher.run().unwrap());
-    // A checkpoint is a collective call: nobody begins the next one before all are through with this one.
+    // A checkpoint is a collective call: nobody begins the next one before all are through with
+    // this one.
     let collective = Arc::new(Barrier::new(SHAPE.ranks as usize));
     let ranks: Vec<_> = (0..SHAPE.ranks)
         .map(|local| {
@@ -231,8 +233,8 @@ fn become_durable(chunks: u32) {
     assert_eq!(node.pool.free_chunks(), chunks, "a chunk was lost");
 }
 
-// Breaks if: `next` does not look whether the rank is gone: the flush waits for ever, and with it the living rank,
-// for its stage slot.
+// Breaks if: `next` does not look whether the rank is gone: the flush waits for ever, and with it
+// the living rank, for its stage slot.
 #[test]
 fn a_rank_that_dies_loses_its_step_and_holds_nobody_up() {
     explore("a_rank_that_dies", 120, || {

@@ -1,4 +1,5 @@
-//! A start from nothing is never an accident: what lies beside it is told, and can be made an error.
+//! A start from nothing is never an accident: what lies beside it is told, and can be made an
+//! error.
 
 use crate::session::disk;
 use crate::session::mistakes::{LONG, refused, says};
@@ -29,7 +30,8 @@ fn told(session: &mut Session) -> String {
     told.join("; ")
 }
 
-// Breaks if: the option is ignored where `find` or the first checkpoint decides that there is nothing.
+// Breaks if: the option is ignored where `find` or the first checkpoint decides that there is
+// nothing.
 fn a_job_that_must_resume_does_not_begin_from_nothing() {
     let scratch = Scratch::new("mustresume");
     let job = Job::new(scratch.path(), 2, 1, false);
@@ -147,7 +149,8 @@ fn a_start_from_nothing_beside_data_is_reported_and_refused_by_strict() {
     }
 }
 
-// Breaks if: the claim stays, after which the mistyped name is listed as a job; or the run continues without it.
+// Breaks if: the claim stays, after which the mistyped name is listed as a job; or the run
+// continues without it.
 fn a_refused_start_leaves_nothing_and_writes_nothing() {
     let scratch = Scratch::new("refused");
     let job = Job::new(scratch.path(), 2, 1, true);
@@ -188,7 +191,8 @@ fn a_refused_start_leaves_nothing_and_writes_nothing() {
     });
 }
 
-// Breaks if: a list of the run's nodes stays where the claim goes; the name is listed as a job all the same.
+// Breaks if: a list of the run's nodes stays where the claim goes; the name is listed as a job all
+// the same.
 fn a_refused_start_leaves_nothing_on_any_node() {
     let scratch = Scratch::new("refused-peers");
     let job = Job::new(scratch.path(), 2, 0, true)

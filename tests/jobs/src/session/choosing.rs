@@ -148,7 +148,8 @@ fn a_program_of_another_size_is_asked_again_and_reads_the_older_step() {
     });
 }
 
-// Breaks if: the rejection is not durable, is not looked at, or the session does not offer the older one.
+// Breaks if: the rejection is not durable, is not looked at, or the session does not offer the
+// older one.
 fn a_rejected_step_is_never_offered_again() {
     let scratch = Scratch::new("rejected");
     let job = Job::new(scratch.path(), 2, 1, true).with("keep = 3");
@@ -288,7 +289,8 @@ fn one_region_is_read_alone() {
     });
 }
 
-// Breaks if: an error on the way is swallowed, or what is half written keeps the next try from being whole.
+// Breaks if: an error on the way is swallowed, or what is half written keeps the next try from
+// being whole.
 fn a_rejection_that_could_not_be_written_is_an_error_and_can_be_repeated() {
     if needs_own_disks() {
         return;

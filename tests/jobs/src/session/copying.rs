@@ -156,7 +156,8 @@ fn the_commit(root: &Path, names: &[&str], trust: &Trust) -> (Vec<Arc<dyn Dir>>,
     (places, commit)
 }
 
-// Breaks if: the copy is not found, is another step, or does not fit; or the run after it treats it as a stranger's.
+// Breaks if: the copy is not found, is another step, or does not fit; or the run after it treats it
+// as a stranger's.
 fn a_job_continues_from_a_copy_of_what_its_nodes_held() {
     for names in [&["pfs"][..], &["pfs", "pfs1", "pfs2"]] {
         let scratch = Scratch::new("copy");
@@ -185,7 +186,8 @@ fn a_job_continues_from_a_copy_of_what_its_nodes_held() {
     }
 }
 
-// Breaks if: with the copy beside it, a run takes its level node for lost, or is led astray when a node is lost afterwards.
+// Breaks if: with the copy beside it, a run takes its level node for lost, or is led astray when a
+// node is lost afterwards.
 fn a_job_with_both_levels_continues_and_outlives_the_loss_of_its_nodes() {
     let scratch = Scratch::new("copy-both");
     let root = scratch.path();
@@ -203,7 +205,8 @@ fn a_job_with_both_levels_continues_and_outlives_the_loss_of_its_nodes() {
     continues(&on_global(root, 4, &["pfs"]), 4);
 }
 
-// Breaks if: a copy of what its job has gone back behind stands in the way of the next copy, or is what a job continues from.
+// Breaks if: a copy of what its job has gone back behind stands in the way of the next copy, or is
+// what a job continues from.
 fn a_job_that_went_back_is_copied_beside_what_it_superseded() {
     let scratch = Scratch::new("copy-back");
     let root = scratch.path();
@@ -334,7 +337,8 @@ fn trust(keys: &[[u8; 32]]) -> Arc<Trust> {
     Trust::new(&keys, true, Accept::default()).unwrap()
 }
 
-// Breaks if: the copy is plain, keeps the old key, or what it is encrypted under is bound to the level it came from.
+// Breaks if: the copy is plain, keeps the old key, or what it is encrypted under is bound to the
+// level it came from.
 fn an_encrypted_checkpoint_is_encrypted_again_under_the_first_key() {
     for (more, compression) in [
         ("", Compression::None),
@@ -387,7 +391,8 @@ fn an_encrypted_checkpoint_is_encrypted_again_under_the_first_key() {
     }
 }
 
-// Breaks if: files of the program, what ranks hold alike, several writers of a node, or stripes are not copied as they are.
+// Breaks if: files of the program, what ranks hold alike, several writers of a node, or stripes are
+// not copied as they are.
 fn routed_files_several_writers_and_stripes_are_copied() {
     for (dirs, more) in [
         (0, "scheme = 'core'"),
@@ -453,7 +458,8 @@ fn routed_files_several_writers_and_stripes_are_copied() {
     }
 }
 
-// Breaks if: a run that is alive is fenced by the copy's claim, or a run that begins meanwhile meets half a copy.
+// Breaks if: a run that is alive is fenced by the copy's claim, or a run that begins meanwhile
+// meets half a copy.
 fn a_copy_and_a_run_in_the_same_directories_wait_for_each_other() {
     let scratch = Scratch::new("copy-held");
     let root = scratch.path();
@@ -480,7 +486,8 @@ fn a_copy_and_a_run_in_the_same_directories_wait_for_each_other() {
     assert_eq!(error.kind(), orcheck_format::ErrorKind::Fenced, "{error}");
 }
 
-// Breaks if: a node does not find its part below its own name, or the seeded level is not the job's.
+// Breaks if: a node does not find its part below its own name, or the seeded level is not the
+// job's.
 fn nodes_are_seeded_from_the_file_system() {
     let scratch = Scratch::new("copy-seed");
     let root = scratch.path();

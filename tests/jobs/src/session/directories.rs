@@ -136,7 +136,8 @@ fn a_known_job_goes_on_without_a_missing_directory_and_says_so() {
             "{told:?}"
         );
         let error = refused(session.find());
-        // Breaks if: the containers alone are named; whoever follows that would give a good checkpoint up.
+        // Breaks if: the containers alone are named; whoever follows that would give a good
+        // checkpoint up.
         says(
             &error,
             ErrorKind::Unavailable,
@@ -187,7 +188,8 @@ fn a_known_job_goes_on_without_a_missing_directory_and_says_so() {
     restores(&job, 2, 20);
 }
 
-// Breaks if: what lies in a directory that was not given counts as lost; the user is told to begin from nothing.
+// Breaks if: what lies in a directory that was not given counts as lost; the user is told to begin
+// from nothing.
 fn a_directory_that_was_not_given_is_asked_for_instead_of_a_start_from_nothing() {
     let scratch = Scratch::new("forgotten");
     let both = Job::new(scratch.path(), 4, 2, false).nodes(2);
@@ -265,7 +267,8 @@ fn a_file_in_place_of_a_directory_is_named() {
     });
 }
 
-// Breaks if: the error has no next step; nothing says that the file is in the way of the job's directory.
+// Breaks if: the error has no next step; nothing says that the file is in the way of the job's
+// directory.
 fn what_is_in_place_of_a_jobs_directory_is_named_with_what_to_do() {
     for name in ["ost0/job", "local/job"] {
         let scratch = Scratch::new("in-place");
@@ -706,7 +709,8 @@ fn moved_away(session: &mut Session, step: u64, level: Level, dir: &str) {
     says(&error, ErrorKind::Unavailable, &expected);
 }
 
-// Breaks if: containers or records are written wherever the open handle leads (`Dir::check_path` says Ok).
+// Breaks if: containers or records are written wherever the open handle leads (`Dir::check_path`
+// says Ok).
 fn a_directory_moved_away_loses_the_step_and_is_left_out() {
     if crate::support::needs_own_disks() {
         return;

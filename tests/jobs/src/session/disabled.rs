@@ -1,4 +1,5 @@
-//! A session without checkpoints: every call works and stores nothing, and what is wrong with a call is wrong here too.
+//! A session without checkpoints: every call works and stores nothing, and what is wrong with a
+//! call is wrong here too.
 
 use crate::session::mistakes::{LONG, refused, says};
 use crate::support::{Job, Threads, make_dir};
@@ -75,7 +76,8 @@ fn exists(path: &std::path::Path) -> bool {
     path.exists()
 }
 
-// Breaks if: a call falls through to something that needs a pool, a directory or another rank, or claims that a step is safe.
+// Breaks if: a call falls through to something that needs a pool, a directory or another rank, or
+// claims that a step is safe.
 fn every_call_of_a_disabled_session_works_and_stores_nothing() {
     let messages = Arc::new(AtomicU64::new(0));
     let mut s = open(Box::new(Counted(Arc::clone(&messages))), "enabled = false").unwrap();
@@ -205,7 +207,8 @@ fn checkpoints_that_are_disabled_on_some_ranks_are_an_error_on_all() {
     }
 }
 
-// Breaks if: a start from nothing is refused only where a directory is empty, and not where there is none.
+// Breaks if: a start from nothing is refused only where a directory is empty, and not where there
+// is none.
 fn a_run_that_has_to_resume_is_refused_without_checkpoints() {
     for (enabled, why) in [
         ("enabled = false", "enabled = false"),
@@ -218,8 +221,9 @@ fn a_run_that_has_to_resume_is_refused_without_checkpoints() {
     }
 }
 
-// Breaks if: an empty variable counts as none under `enabled = 'auto'`: where ORCHECK_GLOBAL=$SCRATCH and SCRATCH is not set,
-// the job would run to its end without a checkpoint.
+// Breaks if: an empty variable counts as none under `enabled = 'auto'`: where
+// ORCHECK_GLOBAL=$SCRATCH and SCRATCH is not set, the job would run to its end without a
+// checkpoint.
 fn an_empty_variable_of_a_directory_is_no_wish_to_run_without_checkpoints() {
     const CHILD: &str = "ORCHECK_TEST_EMPTY_VARIABLE";
     let auto = || Options::load(Some("enabled = 'auto'\nglobal = []"));
@@ -246,7 +250,8 @@ fn an_empty_variable_of_a_directory_is_no_wish_to_run_without_checkpoints() {
     }
 }
 
-// Breaks if: what only one rank meets when it removes its routed files is a status, which the others do not have.
+// Breaks if: what only one rank meets when it removes its routed files is a status, which the
+// others do not have.
 fn routed_files_that_cannot_be_removed_are_a_warning_of_close() {
     let plan = Arc::new(FaultPlan::new());
     let environment = Environment {
@@ -314,7 +319,8 @@ fn layout(len: u64) -> ArrayLayout {
     }
 }
 
-// Breaks if: a session without checkpoints takes what one with checkpoints refuses: who enables them meets it first then.
+// Breaks if: a session without checkpoints takes what one with checkpoints refuses: who enables
+// them meets it first then.
 fn a_wrong_call_is_refused_as_in_a_session_with_checkpoints() {
     let scratch = Scratch::new("disabled-wrong");
     let job = Job::new(scratch.path(), 1, 1, false);

@@ -120,7 +120,8 @@ fn warnings(session: &mut Session) -> String {
     all.join("; ")
 }
 
-// Breaks if: an empty disk is taken for a job that never ran; it would begin again without anybody having said so.
+// Breaks if: an empty disk is taken for a job that never ran; it would begin again without anybody
+// having said so.
 fn a_job_that_begins_on_a_server_with_an_empty_disk_is_told_so() {
     let scratch = Scratch::new("empty-disk");
     let mut serving = Serving::new(scratch.path());

@@ -220,7 +220,8 @@ fn places(root: &Path, job: &Job) -> Vec<Vec<Arc<dyn orcheck_io::disk::Dir>>> {
         .collect()
 }
 
-// Breaks if: pieces are laid out wrongly behind each other, or a level is encrypted with another level's key.
+// Breaks if: pieces are laid out wrongly behind each other, or a level is encrypted with another
+// level's key.
 fn every_encoding_brings_every_region_back_at_every_level() {
     for (number, (lines, compression, encrypted)) in [
         ("compress = 'zstd'", Compression::Zstd, false),
@@ -240,7 +241,8 @@ fn every_encoding_brings_every_region_back_at_every_level() {
     .into_iter()
     .enumerate()
     {
-        // A pool that holds everything, and one that holds a sixth of it; with and without two levels.
+        // A pool that holds everything, and one that holds a sixth of it; with and without two
+        // levels.
         for (pool, node_level) in [("8 MiB", true), ("256 KiB", number % 2 == 0)] {
             let scratch = Scratch::in_memory("encoding");
             let root = scratch.path();
@@ -347,9 +349,11 @@ fn borrowed_memory_is_encoded_too() {
     });
 }
 
-/// Encoded extents are referred to as wholes, and decrypted with the key of the container they lie in.
-// Breaks if: `Reader::key_of` takes the own container's key, `end_rank` enters places after encoding under their new
-// offsets in the ledger, or a region that was declared otherwise counts as the same.
+/// Encoded extents are referred to as wholes, and decrypted with the key of the container they lie
+/// in.
+// Breaks if: `Reader::key_of` takes the own container's key, `end_rank` enters places after
+// encoding under their new offsets in the ledger, or a region that was declared otherwise counts as
+// the same.
 fn unchanged_encoded_pieces_are_referred_to() {
     for lines in [
         "compress = 'zstd'",
@@ -415,7 +419,8 @@ fn unchanged_encoded_pieces_are_referred_to() {
     }
 }
 
-// Breaks if: a missing or wrong key counts as damage; the job would then fall back, or begin from nothing.
+// Breaks if: a missing or wrong key counts as damage; the job would then fall back, or begin from
+// nothing.
 fn without_the_right_key_nothing_is_restored_and_nothing_is_lost() {
     let scratch = Scratch::in_memory("encoding");
     let root = scratch.path();
@@ -582,8 +587,8 @@ fn go_on(job: &Job, from: u64) -> Result<()> {
     results.into_iter().collect()
 }
 
-// Breaks if: only the first key reads, all keys write, or a checkpoint under a key that is not given is passed over for an
-// older one.
+// Breaks if: only the first key reads, all keys write, or a checkpoint under a key that is not
+// given is passed over for an older one.
 fn a_key_is_changed_by_naming_the_new_one_before_the_old_one() {
     let scratch = Scratch::in_memory("encoding");
     let root = scratch.path();
@@ -602,7 +607,8 @@ fn a_key_is_changed_by_naming_the_new_one_before_the_old_one() {
     go_on(&with(&format!("'file:{new}'")), 3).unwrap();
 }
 
-// Breaks if: what is not encrypted is restarted from although `encrypt` is set, or refused although it is accepted.
+// Breaks if: what is not encrypted is restarted from although `encrypt` is set, or refused although
+// it is accepted.
 fn a_job_that_begins_to_encrypt_refuses_its_plain_checkpoints_unless_told_to_accept_them() {
     let scratch = Scratch::in_memory("encoding");
     let root = scratch.path();

@@ -1,6 +1,7 @@
-//! Fault class F24 from end to end: a job whose files were forged by somebody who has everything but the key is restarted
-//! by a session, also through agents and servers, and by ranks that read from another node because their own lost its
-//! directory. The programs that have this module have it in their own way.
+//! Fault class F24 from end to end: a job whose files were forged by somebody who has everything
+//! but the key is restarted by a session, also through agents and servers, and by ranks that read
+//! from another node because their own lost its directory. The programs that have this module have
+//! it in their own way.
 //!
 //! The forgeries are those of the engine's tests; `ORCHECK_TRIALS` and `ORCHECK_SEED` as there.
 
@@ -100,7 +101,8 @@ fn trial(genuine: &World, kind: usize, seed: u64) -> Option<String> {
     wrong.then(|| format!("{name}, seed {seed}, lost {lost}: {outcome:?}"))
 }
 
-// Breaks if: a session, an agent, a server or a node that others read from believes what the engine would not.
+// Breaks if: a session, an agent, a server or a node that others read from believes what the engine
+// would not.
 #[allow(clippy::print_stdout)]
 fn no_forgery_is_restarted_from_and_none_costs_a_step_of_which_there_is_another_copy() {
     let genuine = World::new(Form::Sealed);

@@ -36,7 +36,8 @@ fn computes(session: Result<Session>, rank: u32, level: Level) -> (Vec<u64>, u64
     session.find().unwrap_err();
     let until = SystemClock.now() + LONG;
     let (mut due, mut step) = (Vec::new(), 0);
-    // Only the agreement ends it: a rank that gave up by its own clock would leave the others alone.
+    // Only the agreement ends it: a rank that gave up by its own clock would leave the others
+    // alone.
     while !session.should_stop() && step < u64::from(u32::MAX) {
         step += 1;
         if session.due(step).unwrap() {
@@ -114,7 +115,8 @@ fn a_run_that_is_asked_to_halt_takes_one_checkpoint_and_ends() {
     }
 }
 
-// Breaks if: the wish is asked for in `due` alone, or taking a request back does not reach the ranks.
+// Breaks if: the wish is asked for in `due` alone, or taking a request back does not reach the
+// ranks.
 fn with_steps_alone_it_is_heard_at_the_next_checkpoint() {
     let scratch = Scratch::new("halting");
     let job = Job::new(scratch.path(), 2, 1, false).with("every_steps = 50000");
@@ -137,7 +139,8 @@ fn with_steps_alone_it_is_heard_at_the_next_checkpoint() {
     assert!(due.iter().all(|step| step % 50000 == 0), "{due:?}");
 }
 
-// Breaks if: the number does not reach the ranks, makes a checkpoint due by itself, or is not counted down.
+// Breaks if: the number does not reach the ranks, makes a checkpoint due by itself, or is not
+// counted down.
 fn a_run_that_is_asked_to_halt_after_some_checkpoints_ends_with_the_last_of_them() {
     let scratch = Scratch::new("halting");
     let job = Job::new(scratch.path(), 2, 1, false).with("every_steps = 50000");
@@ -159,7 +162,8 @@ fn a_run_that_is_asked_to_halt_after_some_checkpoints_ends_with_the_last_of_them
     assert!(due.iter().all(|step| step % 50000 == 0), "{due:?}");
 }
 
-/// A signal comes to rank 1 alone: when each rank took its last checkpoint before it stopped, if it did.
+/// A signal comes to rank 1 alone: when each rank took its last checkpoint before it stopped, if it
+/// did.
 fn signalled(options: &str) -> Vec<Option<u64>> {
     let scratch = Scratch::new("signal-stop");
     let job = Job::new(scratch.path(), 2, 1, false).with(options);

@@ -1,5 +1,5 @@
-//! Incremental capture against a model: whatever is written, lost, pruned or lent, every checkpoint that has a
-//! commit record gives the bytes that the program had when it was taken.
+//! Incremental capture against a model: whatever is written, lost, pruned or lent, every checkpoint
+//! that has a commit record gives the bytes that the program had when it was taken.
 
 use crate::support::{Job, needs_own_disks, tracks_pages};
 use crate::{Test, session_tests};
@@ -42,8 +42,9 @@ const CPU_WRITES_ONLY: u32 = orcheck_client::CPU_WRITES_ONLY;
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
 
-// Breaks if: `Capture::is_stored` takes `any` for `all`, `Pages::want` ignores homes that are not committed,
-// `Ledger::resolve` leaves the offset in an extent out, or `prune` looks at the kept checkpoints only.
+// Breaks if: `Capture::is_stored` takes `any` for `all`, `Pages::want` ignores homes that are not
+// committed, `Ledger::resolve` leaves the offset in an extent out, or `prune` looks at the kept
+// checkpoints only.
 fn every_checkpoint_that_stays_has_the_bytes_of_its_step() {
     let cases = env_var("ORCHECK_TRIALS")
         .and_then(|text| text.parse().ok())
@@ -354,8 +355,8 @@ fn remove_file(path: &Path) {
     std::fs::remove_file(path).unwrap();
 }
 
-/// Pages that were pinned before are written behind the page table: missed where the program promised that this
-/// does not happen, found where it did not.
+/// Pages that were pinned before are written behind the page table: missed where the program
+/// promised that this does not happen, found where it did not.
 #[allow(clippy::disallowed_methods, clippy::print_stderr)]
 fn a_write_to_pinned_pages_is_missed_only_where_the_program_promised_none() {
     for (flags, missed) in [(0, false), (CPU_WRITES_ONLY, true)] {
@@ -402,8 +403,10 @@ fn a_write_to_pinned_pages_is_missed_only_where_the_program_promised_none() {
     }
 }
 
-/// A step lost to a full disk does not make the next one full, so what it stored must be stored again.
-// Breaks if: `Pages::want` looks at written pages only, or `Capture::is_stored` does not ask what became of the home.
+/// A step lost to a full disk does not make the next one full, so what it stored must be stored
+/// again.
+// Breaks if: `Pages::want` looks at written pages only, or `Capture::is_stored` does not ask what
+// became of the home.
 fn what_a_lost_step_stored_is_stored_again() {
     if needs_own_disks() {
         return;

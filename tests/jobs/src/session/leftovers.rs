@@ -36,7 +36,8 @@ fn a_disk_that_is_found_full_of_leftovers_takes_checkpoints_again() {
         );
     };
     let job = |keep: &str| Job::new(scratch.path(), 2, 1, false).with(keep);
-    // A run is killed while it writes a container; another one after a commit, before it removes what that replaces.
+    // A run is killed while it writes a container; another one after a commit, before it removes
+    // what that replaces.
     for (first, keep, is_orphan) in [(10, "keep = 2", true), (30, "keep = 3", false)] {
         job(keep).run(|session, rank| {
             let mut session = session.unwrap();

@@ -477,9 +477,9 @@ impl Codec for Broken {
     }
 }
 
-// Breaks if: the next checkpoint begins while lent memory is still being sent, or before the CP-thread was told
-// that the one between was given up (its begin would come in the middle of another snapshot, which the flush
-// refuses).
+// Breaks if: the next checkpoint begins while lent memory is still being sent, or before the
+// CP-thread was told that the one between was given up (its begin would come in the middle of
+// another snapshot, which the flush refuses).
 fn snapshots_of_one_rank_follow_each_other_although_one_is_still_being_read() {
     let scratch = Scratch::new("follow");
     let (seal, fail) = (Hold::at("stage.seal", ""), Hold::at("stage.fail", ""));
@@ -494,7 +494,8 @@ fn snapshots_of_one_rank_follow_each_other_although_one_is_still_being_read() {
         session.lend("u").unwrap();
         session.checkpoint(1).unwrap();
         seal.wait_until_held();
-        // Copied, and there is room for it; but its turn comes only after the one that is being read.
+        // Copied, and there is room for it; but its turn comes only after the one that is being
+        // read.
         protect(&mut session, "v", Span::from_mut(&mut v));
         session.checkpoint(2).unwrap();
         let told = session.take_warning().unwrap();

@@ -61,8 +61,8 @@ fn a_pool_that_cannot_work_is_refused_with_the_size_that_can() {
     );
 }
 
-// Breaks if: chunks are handed out in turn instead of the lowest first, or their memory is given back to the
-// kernel: every checkpoint would then touch memory for the first time.
+// Breaks if: chunks are handed out in turn instead of the lowest first, or their memory is given
+// back to the kernel: every checkpoint would then touch memory for the first time.
 fn only_the_first_checkpoint_touches_memory_for_the_first_time() {
     const SCALE: usize = 1500; // about 2 MB a rank
     let scratch = Scratch::new("faults");
@@ -152,8 +152,8 @@ fn all_memory_is_free_again_after_every_checkpoint() {
                         .wait(step, orcheck_format::Level::Global, LONG)
                         .unwrap();
                 }
-                // Nothing but what the two ranks take now is in use. With an agent each rank gives its chunks back in
-                // one of its next calls, once it hears that they are safe.
+                // Nothing but what the two ranks take now is in use. With an agent each rank gives
+                // its chunks back in one of its next calls, once it hears that they are safe.
                 let late = SystemClock.now() + LONG;
                 while rank == 0 && !is_free.load(Ordering::Relaxed) {
                     match session.alloc(126 * 65536) {

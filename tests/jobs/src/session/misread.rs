@@ -1,6 +1,7 @@
-//! Reads that succeed with other bytes, while a whole job restarts: another block, another file, an older version of the
-//! file, zeros. What comes out is right, or an older step with a warning, or an error; never a wrong byte, never a start
-//! from nothing. Each test program that includes this module runs it with the directories it is about.
+//! Reads that succeed with other bytes, while a whole job restarts: another block, another file, an
+//! older version of the file, zeros. What comes out is right, or an older step with a warning, or
+//! an error; never a wrong byte, never a start from nothing. Each test program that includes this
+//! module runs it with the directories it is about.
 //!
 //! `ORCHECK_TRIALS` is the number of misreads of each sort of job, `ORCHECK_SEED` repeats a run.
 
@@ -181,7 +182,8 @@ fn bytes_at(path: &Path, at: u64, len: usize) -> Vec<u8> {
     bytes[from..bytes.len().min(from + len)].to_vec()
 }
 
-/// The file of the same kind of an older step, in the same directory; `older` counts the steps between them.
+/// The file of the same kind of an older step, in the same directory; `older` counts the steps
+/// between them.
 fn of_older_step(path: &Path, older: u64) -> Option<PathBuf> {
     let name = path.file_name()?.to_str()?;
     let (step, _) = step_of(name)?;
@@ -239,8 +241,8 @@ fn ways() -> Vec<fn() -> Instead> {
     ]
 }
 
-// Breaks if: a session, an agent, a server or a node that others read from does not prove what a disk gives; or what
-// cannot be read counts as not being there.
+// Breaks if: a session, an agent, a server or a node that others read from does not prove what a
+// disk gives; or what cannot be read counts as not being there.
 #[allow(clippy::print_stdout)]
 fn a_read_that_gives_other_bytes_never_gives_wrong_ones() {
     let seed = number("ORCHECK_SEED").unwrap_or(1);

@@ -410,7 +410,8 @@ fn waiting_for_what_never_comes_is_refused_at_once() {
 // ---- regions that changed --------------------------------------------------------------------
 
 // Breaks if: `check_regions` is left out of `restart`: a buffer of another size is then overrun.
-// Breaks if: what version 0.1.0 stored of a Fortran array, without its shape, no longer fits the array.
+// Breaks if: what version 0.1.0 stored of a Fortran array, without its shape, no longer fits the
+// array.
 fn an_array_fits_what_was_stored_of_it_without_its_shape() {
     let scratch = Scratch::new("shapeless");
     let job = Job::new(scratch.path(), 1, 1, false);

@@ -104,7 +104,8 @@ fn what_all_ranks_sealed_survives_them() {
     }
 }
 
-// Breaks if: what is sealed stays safe at level process although no directory took it: it goes with the engine.
+// Breaks if: what is sealed stays safe at level process although no directory took it: it goes with
+// the engine.
 fn what_no_directory_takes_is_not_safe_at_level_process_either() {
     let scratch = Scratch::new("untaken");
     let plan = Arc::new(FaultPlan::new());
@@ -149,7 +150,8 @@ fn an_agent_that_cannot_be_started_is_an_error() {
     });
 }
 
-// Breaks if: a caller's words are believed before it has handed a job over, or callers are kept without end.
+// Breaks if: a caller's words are believed before it has handed a job over, or callers are kept
+// without end.
 fn nonsense_costs_only_who_says_it() {
     let scratch = Scratch::new("nonsense");
     let job = Job::new(scratch.path(), 2, 1, false);
@@ -221,7 +223,8 @@ fn nonsense_costs_only_who_says_it() {
     assert!(again.is_ok(), "the agent ended with the job");
 }
 
-// Breaks if: the agent waits for the rest of what one caller says, or for one that does not listen, before it hears others.
+// Breaks if: the agent waits for the rest of what one caller says, or for one that does not listen,
+// before it hears others.
 fn callers_that_say_a_half_or_do_not_listen_keep_nobody_waiting() {
     let scratch = Scratch::new("half");
     let job = Job::new(scratch.path(), 2, 1, false);
@@ -309,8 +312,8 @@ fn mended(session: &mut Session) -> u32 {
     made
 }
 
-// Breaks if: agents stop giving out what their nodes hold when their ranks are gone, the next run does not find them, or
-// continues from what only they hold without taking it over.
+// Breaks if: agents stop giving out what their nodes hold when their ranks are gone, the next run
+// does not find them, or continues from what only they hold without taking it over.
 fn nodes_that_run_no_rank_any_more_are_read_from() {
     let scratch = Scratch::new("shelf");
     let first = peers_job(scratch.path(), &["a", "b", "c", "d", "f", "g"]);
@@ -357,7 +360,8 @@ fn nodes_that_run_no_rank_any_more_are_read_from() {
     alone.run(|session, rank| restores(session, rank, 1));
 }
 
-// Breaks if: nodes that do not answer are passed over in silence although only they may know of something newer.
+// Breaks if: nodes that do not answer are passed over in silence although only they may know of
+// something newer.
 fn nodes_that_do_not_answer_are_said_when_they_may_know_more() {
     let scratch = Scratch::new("silent");
     let first = peers_job(scratch.path(), &["a", "b", "c", "d"]);
@@ -412,7 +416,8 @@ fn replicas_in_memory_outlive_the_ranks_and_a_node() {
         let mut agents = first.agents();
         first.run_ranks(|session, rank| {
             let mut session = session;
-            // More than are kept: what prune removes is gone from memory as well, or the budget would not do.
+            // More than are kept: what prune removes is gone from memory as well, or the budget
+            // would not do.
             for step in 1..=30 {
                 let saved = save(session, rank, step);
                 saved.wait(step, Level::Peers(1), LONG).unwrap();
@@ -492,7 +497,8 @@ fn end(agents: Agents) {
     }
 }
 
-// Breaks if: the ranks do not agree that an agent ended; or the new epoch supersedes what the one before committed.
+// Breaks if: the ranks do not agree that an agent ended; or the new epoch supersedes what the one
+// before committed.
 fn a_run_goes_on_when_an_agent_ends() {
     let scratch = Scratch::new("goes-on");
     // A pool that holds a part of what a rank has: nothing can be flushed again.
@@ -521,7 +527,8 @@ fn a_run_goes_on_when_an_agent_ends() {
     job.run(|session, rank| restores(session, rank, 2));
 }
 
-// Breaks if: what a run leaves behind is removed when its successor takes over, and routed files with it.
+// Breaks if: what a run leaves behind is removed when its successor takes over, and routed files
+// with it.
 fn files_of_the_program_stay_where_they_are_when_an_agent_ends() {
     let scratch = Scratch::new("routed-on");
     let job = Job::new(scratch.path(), 2, 1, true)
@@ -563,8 +570,8 @@ fn files_of_the_program_stay_where_they_are_when_an_agent_ends() {
     });
 }
 
-// Breaks if: what an ended agent leaves to be copied is forgotten by the session that continues; or a close that had to take
-// another agent for that does not ask for copies again.
+// Breaks if: what an ended agent leaves to be copied is forgotten by the session that continues; or
+// a close that had to take another agent for that does not ask for copies again.
 fn a_close_misses_copies_although_an_agent_ended_meanwhile() {
     let scratch = Scratch::new("copies-on");
     let job = crate::session::peers::without_a_node(scratch.path()).with("close = 'copies'");
@@ -586,7 +593,8 @@ fn a_close_misses_copies_although_an_agent_ended_meanwhile() {
     stop_all(&agents);
 }
 
-// Breaks if: the time that a close had, or the end of the session, is blamed for what the end of an agent cut short.
+// Breaks if: the time that a close had, or the end of the session, is blamed for what the end of an
+// agent cut short.
 fn a_close_says_that_an_agent_ended_before_a_copy_was_made() {
     let scratch = Scratch::new("copies-cut");
     let hold = Hold::at("replicas.send", "");
@@ -617,8 +625,9 @@ fn a_close_says_that_an_agent_ended_before_a_copy_was_made() {
     stop_all(&agents);
 }
 
-// Breaks if: chunks are given back when they are flushed, or when their step is lost; the successor is not told of what
-// is whole in the pool; or a loss that was reported stays one although the step is safe now.
+// Breaks if: chunks are given back when they are flushed, or when their step is lost; the successor
+// is not told of what is whole in the pool; or a loss that was reported stays one although the step
+// is safe now.
 fn what_was_whole_is_flushed_again() {
     let scratch = Scratch::new("flushed-again");
     let plan = Arc::new(FaultPlan::new());
@@ -654,8 +663,8 @@ fn what_was_whole_is_flushed_again() {
     job.run(|session, rank| restores(session, rank, 1));
 }
 
-// Breaks if: a run that was without an agent continues from what it knows; what another one committed meanwhile, which nobody
-// could tell it, would be superseded and removed.
+// Breaks if: a run that was without an agent continues from what it knows; what another one
+// committed meanwhile, which nobody could tell it, would be superseded and removed.
 fn a_run_ends_when_another_one_began_meanwhile() {
     let scratch = Scratch::new("meanwhile");
     let job = Job::new(scratch.path(), 2, 1, false);

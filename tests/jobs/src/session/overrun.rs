@@ -276,7 +276,8 @@ fn two_held_steps_let_a_checkpoint_overlap_the_flush_of_the_last() {
     restores(&scratch, 2);
 }
 
-// Breaks if: the reason is looked for after the ranks agreed; a rank with room then names what is not in its way.
+// Breaks if: the reason is looked for after the ranks agreed; a rank with room then names what is
+// not in its way.
 fn a_rank_with_room_says_that_another_one_has_none() {
     let scratch = Scratch::new("another");
     let hold = Hold::at("file.write", "-n0000-");
@@ -330,8 +331,8 @@ const COUNTED: [(Levels, &str, &str); 4] = [
     ((1, true, 1), "peers(1)", "-peers1.commit"),
 ];
 
-// Breaks if: a snapshot that left the pool counts as safe; a lost node then costs as many intervals as there are
-// checkpoints on their way.
+// Breaks if: a snapshot that left the pool counts as safe; a lost node then costs as many intervals
+// as there are checkpoints on their way.
 fn one_checkpoint_at_most_is_not_safe_at_the_level_that_counts() {
     for (levels, level, record) in COUNTED {
         let scratch = Scratch::new("bound");

@@ -1,5 +1,5 @@
-//! Replicas on other nodes: nodes are lost with their directories, and the job continues elsewhere. Each program runs it
-//! twice: the second time all that travels over TCP is encrypted.
+//! Replicas on other nodes: nodes are lost with their directories, and the job continues elsewhere.
+//! Each program runs it twice: the second time all that travels over TCP is encrypted.
 
 use crate::session::disk;
 use crate::session::mistakes::{LONG, says};
@@ -158,7 +158,8 @@ fn any_two_nodes_may_be_lost() {
                 continue;
             };
             assert_eq!(warnings.len(), 1, "without {a} and {b}: {warnings:?}");
-            // Rank r took its checkpoint on node r: where it is not on that node now, it read from one that has a copy.
+            // Rank r took its checkpoint on node r: where it is not on that node now, it read from
+            // one that has a copy.
             let sources: Vec<&str> = told
                 .strip_prefix("read from other nodes: ")
                 .unwrap()
@@ -208,7 +209,8 @@ fn a_damaged_copy_is_replaced_by_another_one_and_said() {
     );
 }
 
-// Breaks if: a step that is gone in part is restored from what is left, or the missing part is not reported.
+// Breaks if: a step that is gone in part is restored from what is left, or the missing part is not
+// reported.
 fn more_losses_than_promised_are_told_with_what_is_missing() {
     let scratch = Scratch::new("too-many");
     takes(&job(scratch.path(), 1), &[1], 1);
@@ -250,7 +252,8 @@ fn a_node_that_missed_the_commit_learns_of_it() {
     }
 }
 
-// Breaks if: what was resumed from keeps the copies that the lost node left: the next loss would be the end.
+// Breaks if: what was resumed from keeps the copies that the lost node left: the next loss would be
+// the end.
 fn copies_that_were_lost_are_made_anew() {
     let scratch = Scratch::new("mended");
     takes(&job(scratch.path(), 1), &[1], 1);
@@ -279,7 +282,8 @@ fn copies_that_were_lost_are_made_anew() {
             state.protect(&mut session).unwrap();
             assert_eq!(session.restart().unwrap(), 1);
             assert!(state.is(rank, 1, 20), "rank {rank} without {lost}");
-            // In the background: it is reported when it is done. A file that is there may still be on its way.
+            // In the background: it is reported when it is done. A file that is there may still be
+            // on its way.
             let until = SystemClock.now() + LONG;
             while made.load(Ordering::SeqCst) < missing {
                 assert!(SystemClock.now() < until, "after the loss of {lost}");
@@ -336,7 +340,8 @@ fn closes_at_once(root: &Path, left: &[&'static str], limit: Duration) -> Vec<Re
     })
 }
 
-// Breaks if: `close_telling` does not wait for the mender (`copied`): what it had not made is gone with the next node.
+// Breaks if: `close_telling` does not wait for the mender (`copied`): what it had not made is gone
+// with the next node.
 fn a_session_that_closes_waits_for_copies_when_told_to() {
     let scratch = Scratch::new("copies");
     after_a_loss(scratch.path());
@@ -356,8 +361,8 @@ fn a_session_that_closes_waits_for_copies_when_told_to() {
     }
 }
 
-/// A job of six nodes that has a checkpoint of step 1 and is to have two copies of each part elsewhere, for which one part
-/// has no node.
+/// A job of six nodes that has a checkpoint of step 1 and is to have two copies of each part
+/// elsewhere, for which one part has no node.
 pub fn without_a_node(root: &Path) -> Job {
     const SIX: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
     let six = |peers| {
@@ -371,7 +376,8 @@ pub fn without_a_node(root: &Path) -> Job {
         files.iter().any(|file| file.contains("-n0000-"))
     };
     let other = *SIX[1..].iter().find(|node| has_copy(node)).unwrap();
-    // Every other node fails together with the owner or with the only other copy; yet each node could have two holders.
+    // Every other node fails together with the owner or with the only other copy; yet each node
+    // could have two holders.
     let mut topology = format!("a = ['a1', 'a2']\n{other} = ['o1', 'o2']\n");
     let others = SIX[1..].iter().filter(|&&node| node != other);
     for (node, domain) in others.zip(["a1", "a2", "o1", "o2"]) {
@@ -382,8 +388,9 @@ pub fn without_a_node(root: &Path) -> Job {
     six(2).with(&format!("topology = '{}'", path.display()))
 }
 
-// Breaks if: a copy for which there is no node is an error of the rank that plans it: all others wait for it inside `restart`.
-// Or `close = 'copies'` waits only for copies that can be made: the one without a node would be missed by nobody.
+// Breaks if: a copy for which there is no node is an error of the rank that plans it: all others
+// wait for it inside `restart`. Or `close = 'copies'` waits only for copies that can be made: the
+// one without a node would be missed by nobody.
 fn a_copy_for_which_no_node_is_left_is_reported_and_keeps_no_rank_waiting() {
     let scratch = Scratch::new("no-node-left");
     let job = without_a_node(scratch.path());
@@ -393,7 +400,8 @@ fn a_copy_for_which_no_node_is_left_is_reported_and_keeps_no_rank_waiting() {
     let text = text.unwrap_or_else(|| panic!("{told:?}"));
     assert!(text.contains("-n0000-"), "{text}");
     assert_eq!(text.matches("Next: ").count(), 1, "{text}");
-    // Who asked for all copies gets an error that names that one, on all ranks; a newer checkpoint has all of its own.
+    // Who asked for all copies gets an error that names that one, on all ranks; a newer checkpoint
+    // has all of its own.
     for newer in [false, true] {
         let closed = job.clone().with("close = 'copies'").run(|session, rank| {
             let mut session = session.unwrap();
@@ -430,7 +438,8 @@ fn too_few_nodes_are_an_error() {
     });
 }
 
-// Breaks if: agents, or nodes that hold replicas, make files of their own mode; another member could not read or remove them.
+// Breaks if: agents, or nodes that hold replicas, make files of their own mode; another member
+// could not read or remove them.
 fn files_of_a_shared_job_are_the_groups_on_every_node_except_keys() {
     const GROUP: u32 = 65_500;
     if orcheck_io::machine::effective_uid() != 0 {

@@ -424,7 +424,8 @@ fn a_codec_streams_any_size_and_its_errors_name_it_and_cost_one_checkpoint() {
         session
             .protect_codec("gpu", packed(&bytes, on_rank_1("pack")), 0)
             .unwrap();
-        // What only one rank met: the status is the same on all, and that rank has the warning at once.
+        // What only one rank met: the status is the same on all, and that rank has the warning at
+        // once.
         session.checkpoint(3).unwrap();
         let told: Vec<String> = std::iter::from_fn(|| session.take_warning())
             .filter(|text| text.contains("will be lost at every level"))

@@ -73,7 +73,8 @@ fn after_damage_find_offers_the_older_step_with_its_own_sizes() {
     });
 }
 
-// Breaks if: `any_copy` gives up after the first copy: bits of a node's disk would cost a step that is whole elsewhere.
+// Breaks if: `any_copy` gives up after the first copy: bits of a node's disk would cost a step that
+// is whole elsewhere.
 fn a_damaged_copy_is_replaced_by_that_of_another_level() {
     let scratch = Scratch::new("copies");
     let job = Job::new(scratch.path(), 2, 1, true);
@@ -93,7 +94,8 @@ fn a_damaged_copy_is_replaced_by_that_of_another_level() {
     assert!(!told.contains("Next: "), "{told}");
 }
 
-// Breaks if: what a damaged copy asks for stays in the warning although another copy, or an older step, was used.
+// Breaks if: what a damaged copy asks for stays in the warning although another copy, or an older
+// step, was used.
 fn what_was_done_already_is_not_asked_for() {
     let scratch = Scratch::new("asked");
     let job = Job::new(scratch.path(), 2, 1, true);

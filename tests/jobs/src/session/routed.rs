@@ -92,7 +92,8 @@ fn a_routed_file_is_part_of_the_checkpoint_and_gone_after_close() {
     }
 }
 
-// Breaks if: without `node_dir` files lie in a directory of level `global`; each byte would reach it twice.
+// Breaks if: without `node_dir` files lie in a directory of level `global`; each byte would reach
+// it twice.
 fn bytes_of_routed_files_reach_the_shared_file_system_once() {
     let scratch = Scratch::new("route-once");
     let job = Job::new(scratch.path(), 2, 1, false);
@@ -115,7 +116,8 @@ fn bytes_of_routed_files_reach_the_shared_file_system_once() {
     });
 }
 
-// Breaks if: a restart does not make the directories of a path, or `unprotect` leaves empty ones, or takes those of another.
+// Breaks if: a restart does not make the directories of a path, or `unprotect` leaves empty ones,
+// or takes those of another.
 fn paths_of_routed_files_have_their_directories() {
     let scratch = Scratch::new("route-deep");
     let job = Job::new(scratch.path(), 1, 1, true);
@@ -175,7 +177,8 @@ fn paths_of_routed_files_have_their_directories() {
     });
 }
 
-// Breaks if: a link in place of a directory is followed; a restart would write, or a checkpoint read, somewhere else.
+// Breaks if: a link in place of a directory is followed; a restart would write, or a checkpoint
+// read, somewhere else.
 fn no_link_in_the_path_of_a_routed_file_is_followed() {
     let scratch = Scratch::new("route-link");
     let job = Job::new(scratch.path(), 1, 1, true);
@@ -211,7 +214,8 @@ fn no_link_in_the_path_of_a_routed_file_is_followed() {
     assert_eq!(disk::read(&outside.join("file")), b"somebody's");
 }
 
-// Breaks if: a restart leaves a file that was absent at the checkpoint, or an empty file counts as an absent one.
+// Breaks if: a restart leaves a file that was absent at the checkpoint, or an empty file counts as
+// an absent one.
 fn an_optional_file_is_there_after_a_restart_if_it_was_at_the_checkpoint() {
     let scratch = Scratch::new("route-optional");
     let job = Job::new(scratch.path(), 2, 1, false).with("keep = 4");
@@ -267,7 +271,8 @@ fn an_optional_file_is_there_after_a_restart_if_it_was_at_the_checkpoint() {
     }
 }
 
-// Breaks if: files in memory are not counted, those of other ranks are not, or a restart makes more than the budget allows.
+// Breaks if: files in memory are not counted, those of other ranks are not, or a restart makes more
+// than the budget allows.
 fn routed_files_have_a_budget() {
     let scratch = Scratch::new("route-budget");
     let (dir, option) = place(scratch.path());
@@ -339,7 +344,8 @@ fn routed_files_have_a_budget() {
     });
 }
 
-// Breaks if: the blocks of a file count at a checkpoint and its length at a restart; it would be safe, and never restored.
+// Breaks if: the blocks of a file count at a checkpoint and its length at a restart; it would be
+// safe, and never restored.
 fn a_routed_file_with_holes_counts_at_a_checkpoint_as_at_a_restart() {
     let scratch = Scratch::new("route-holes");
     let (_, option) = place(scratch.path());
@@ -433,7 +439,8 @@ fn a_rank_looks_at_its_own_files_and_seldom_at_those_of_all() {
     run(true);
 }
 
-// Breaks if: nobody collects in a place of many jobs; memory would fill up with what killed programs left.
+// Breaks if: nobody collects in a place of many jobs; memory would fill up with what killed
+// programs left.
 fn routed_files_in_memory_of_a_killed_program_go_with_the_next_start() {
     let scratch = Scratch::new("route-left");
     let (dir, option) = place(scratch.path());

@@ -61,8 +61,8 @@ fn a_second_run_is_refused_while_the_first_lives_and_let_in_when_it_ended() {
     }
 }
 
-// Breaks if: `counter_when_free` reads the counter after its look for a holder only: the run that looks would fence off
-// the one that claimed meanwhile, instead of being refused.
+// Breaks if: `counter_when_free` reads the counter after its look for a holder only: the run that
+// looks would fence off the one that claimed meanwhile, instead of being refused.
 fn a_run_that_claims_while_another_one_looks_is_seen() {
     if needs_own_disks() {
         return;
@@ -109,7 +109,8 @@ fn an_epoch_whose_claim_was_lost_is_not_given_again() {
     next.close(LONG).unwrap();
 }
 
-// Breaks if: all nodes claim at once: of two runs at the same moment each may lose somewhere to the other.
+// Breaks if: all nodes claim at once: of two runs at the same moment each may lose somewhere to the
+// other.
 fn the_lead_claims_before_all_other_nodes() {
     if needs_own_disks() {
         return;
@@ -250,7 +251,8 @@ fn two_jobs_in_one_program_do_not_meet() {
     b.close(LONG).unwrap();
 }
 
-// Breaks if: the largest counter wraps; the run would claim an epoch that is older than those of the runs before it.
+// Breaks if: the largest counter wraps; the run would claim an epoch that is older than those of
+// the runs before it.
 fn a_file_of_an_epoch_beyond_all_runs_is_refused_by_name() {
     let scratch = Scratch::new("beyond");
     let job = Job::new(scratch.path(), 1, 1, false);

@@ -145,8 +145,8 @@ fn more_lanes_than_ranks() {
     );
 }
 
-// Breaks if: `extend_run` takes chunks together that do not lie side by side, or gives back another number than it took;
-// or if it never takes any, and every chunk costs a call.
+// Breaks if: `extend_run` takes chunks together that do not lie side by side, or gives back another
+// number than it took; or if it never takes any, and every chunk costs a call.
 fn neighbouring_chunks_are_written_by_one_call() {
     const SIZE: usize = 4 << 20;
     let scratch = Scratch::new("run");

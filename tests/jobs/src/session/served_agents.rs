@@ -1,4 +1,5 @@
-//! The engine in an agent, and level global on servers: the agent opens them as the ranks name them.
+//! The engine in an agent, and level global on servers: the agent opens them as the ranks name
+//! them.
 
 use crate::session::mistakes::LONG;
 use crate::support::{Job, State};

@@ -1,7 +1,8 @@
-//! A stray write or a flipped bit in the pool, after the program's memory was copied there and before it is flushed.
+//! A stray write or a flipped bit in the pool, after the program's memory was copied there and
+//! before it is flushed.
 //!
-//! How: the flush waits until the rank has handed all of its snapshot over; then a bit of it is flipped through another
-//! descriptor of the pool's memory, as any process of the user could.
+//! How: the flush waits until the rank has handed all of its snapshot over; then a bit of it is
+//! flipped through another descriptor of the pool's memory, as any process of the user could.
 
 use crate::session::mistakes::{LONG, refused, says};
 use crate::support::{Job, State, make_dir, served, tracks_pages};
@@ -24,7 +25,8 @@ pub const TESTS: &[Test] = session_tests![
     a_stray_write_into_copied_pages_loses_the_step,
 ];
 
-/// Flips the lowest bit of what lies `at` bytes behind `needle`, in whichever pool of this process holds it.
+/// Flips the lowest bit of what lies `at` bytes behind `needle`, in whichever pool of this process
+/// holds it.
 #[allow(clippy::disallowed_methods)]
 pub fn flip_in_pool(needle: &[u8], at: u64) -> bool {
     for entry in std::fs::read_dir("/proc/self/fd").unwrap().flatten() {
@@ -54,7 +56,8 @@ pub fn flip_in_pool(needle: &[u8], at: u64) -> bool {
     false
 }
 
-/// Holds the flush of one checkpoint until the snapshots of all ranks are whole in the pool, and then flips a bit.
+/// Holds the flush of one checkpoint until the snapshots of all ranks are whole in the pool, and
+/// then flips a bit.
 #[derive(Default)]
 struct Stray {
     state: Mutex<Armed>,

@@ -211,7 +211,8 @@ fn a_loss_that_was_returned_is_no_warning_of_the_next_checkpoint() {
     });
 }
 
-// Breaks if: the wish to stop of the rank that saw the loss does not travel with the next checkpoint.
+// Breaks if: the wish to stop of the rank that saw the loss does not travel with the next
+// checkpoint.
 fn with_on_loss_stop_all_ranks_are_asked_to_end_with_the_next_checkpoint() {
     let scratch = Scratch::new("told-stop");
     let Some((_mounted, job)) = full(&scratch, "on_loss = 'stop'\nevery_steps = 1") else {
@@ -299,7 +300,8 @@ fn told_by_the_next_due(session: &mut Session, rank: u32, step: u64, level: Leve
     );
 }
 
-// Breaks if: a failed fsync loses the step and nobody looks at the board before the program waits for it.
+// Breaks if: a failed fsync loses the step and nobody looks at the board before the program waits
+// for it.
 fn a_failed_fsync_is_told_by_the_next_due_on_every_rank() {
     if needs_own_disks() {
         return;
@@ -383,7 +385,8 @@ impl FailpointHook for Late {
     }
 }
 
-// Breaks if: `close` waits for the last checkpoint only, or its warnings are dropped with the session.
+// Breaks if: `close` waits for the last checkpoint only, or its warnings are dropped with the
+// session.
 fn a_loss_that_is_first_seen_at_close_is_told_there() {
     if needs_own_disks() {
         return;
@@ -435,7 +438,8 @@ impl FailpointHook for NodeFirst {
     }
 }
 
-// Breaks if: what was returned is remembered by its step alone; the loss at the other level would be a warning.
+// Breaks if: what was returned is remembered by its step alone; the loss at the other level would
+// be a warning.
 fn a_step_that_is_lost_at_one_level_after_the_other_is_returned_for_each() {
     if needs_own_disks() {
         return;
@@ -512,7 +516,8 @@ fn a_loss_whose_record_is_in_a_directory_is_not_called_final() {
     });
 }
 
-/// Holds the end of a session, once its CP-thread has ended, until the control thread has noticed that.
+/// Holds the end of a session, once its CP-thread has ended, until the control thread has noticed
+/// that.
 #[derive(Default)]
 struct NoticedLate {
     noticed: Mutex<bool>,

@@ -60,7 +60,8 @@ fn restored(root: &Path, step: u64, len_bytes: usize) -> Vec<u8> {
     found
 }
 
-// Breaks if: `Baseline::track` keeps its tracker when the region is elsewhere: the old memory would be stored again.
+// Breaks if: `Baseline::track` keeps its tracker when the region is elsewhere: the old memory would
+// be stored again.
 fn a_region_that_is_elsewhere_is_tracked_anew() {
     if !tracks_pages() {
         return;

@@ -20,8 +20,8 @@ fn job(root: &Path) -> Job {
         .with("peers = 1\nfan_out = 2")
 }
 
-// Breaks if: a node looks for the lead where its relay is; a relay keeps a vote, a record or a decision to itself; or an
-// agent ends while decisions for others still come through it.
+// Breaks if: a node looks for the lead where its relay is; a relay keeps a vote, a record or a
+// decision to itself; or an agent ends while decisions for others still come through it.
 fn nodes_vote_through_others() {
     let scratch = Scratch::new("tree");
     // Also where all nodes are reached by TCP.

@@ -293,8 +293,9 @@ fn the_overhead_budget_is_used_and_kept() {
     }
 }
 
-/// Runs `steps` of one second with checkpoints that cost what `cost_s` says and are safe `safe_after_s` later, each taking
-/// `flush_cpu_s` of a processor; the times of computing between them, and the interval that was kept at the end.
+/// Runs `steps` of one second with checkpoints that cost what `cost_s` says and are safe
+/// `safe_after_s` later, each taking `flush_cpu_s` of a processor; the times of computing between
+/// them, and the interval that was kept at the end.
 fn kept_by(
     options: &str,
     steps: u64,
@@ -323,7 +324,8 @@ fn kept_by(
     (apart, trigger.kept().unwrap().interval_s)
 }
 
-// Breaks if: the interval does not follow from what was measured, or the first checkpoint is not taken at once.
+// Breaks if: the interval does not follow from what was measured, or the first checkpoint is not
+// taken at once.
 fn the_interval_follows_from_what_checkpoints_cost() {
     let auto = "interval = 'auto'\nmtbf_s = 20000.0";
     let best_s = |checkpoint_s| {
@@ -570,7 +572,8 @@ fn a_signal_is_one_checkpoint_on_all_ranks_of_every_session_that_watches_it() {
                 raise_user_signal();
             }
             let mut step = 1;
-            // The agreement keeps both ranks in step; the signal is delivered when the system likes.
+            // The agreement keeps both ranks in step; the signal is delivered when the system
+            // likes.
             while due.is_empty() && SystemClock.now() < until {
                 step += 1;
                 if session.due(step).unwrap() {
@@ -674,7 +677,8 @@ fn ranks_with_different_ideas_of_the_cost_agree_on_one_stride() {
     );
 }
 
-// Breaks if: it is counted by calls instead of checkpoints, or ends the run one too early or too late.
+// Breaks if: it is counted by calls instead of checkpoints, or ends the run one too early or too
+// late.
 fn the_last_of_some_checkpoints_is_the_one_to_stop_with() {
     let clock = Hand::at(1000.0);
     let mut trigger = trigger("every_steps = 10", &clock);
@@ -693,7 +697,8 @@ fn the_last_of_some_checkpoints_is_the_one_to_stop_with() {
     assert!(!trigger.stops_with_this());
 }
 
-// Breaks if: only exact multiples count: a program that advances by 999 would never take a checkpoint.
+// Breaks if: only exact multiples count: a program that advances by 999 would never take a
+// checkpoint.
 fn a_multiple_that_was_stepped_over_counts() {
     let clock = Hand::at(1000.0);
     let due = |trigger: &mut Trigger, steps: &[u64]| {
@@ -732,7 +737,8 @@ fn a_multiple_that_was_stepped_over_counts() {
     );
 }
 
-// Breaks if: the end that a batch system tells counts as a choice: a job that is killed before has no checkpoint.
+// Breaks if: the end that a batch system tells counts as a choice: a job that is killed before has
+// no checkpoint.
 fn the_end_that_a_batch_system_tells_is_no_trigger_that_somebody_chose() {
     let clock = Hand::at(1000.0);
     let text = |more: &str| format!("global = '/unused'\nend_time_unix_s = 1.9e9\n{more}");
@@ -749,7 +755,8 @@ fn the_end_that_a_batch_system_tells_is_no_trigger_that_somebody_chose() {
     }
 }
 
-// Breaks if: nobody says so, or it is reported again and again; the job would silently end without a checkpoint.
+// Breaks if: nobody says so, or it is reported again and again; the job would silently end without
+// a checkpoint.
 fn a_session_without_a_trigger_says_so_once_when_it_is_asked() {
     for (option, expected) in [
         ("keep = 2", 1),

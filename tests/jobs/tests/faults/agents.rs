@@ -1,4 +1,5 @@
-//! The engine in agents: ranks die and what they took is made safe all the same; agents die and nothing safe is lost.
+//! The engine in agents: ranks die and what they took is made safe all the same; agents die and
+//! nothing safe is lost.
 
 use crate::hooks::{Key, Named};
 use crate::processes::{CORES, HOSTS, TREE, each_rank, ends};
@@ -40,7 +41,8 @@ pub const AGENT_HOSTS: Workload = Workload {
     ..HOSTS
 };
 
-/// With a pool that holds all, and nothing lent: whatever was whole when an agent ended is there in the end.
+/// With a pool that holds all, and nothing lent: whatever was whole when an agent ended is there in
+/// the end.
 pub const AGENT_ROOM: Workload = Workload {
     name: "4 processes on 2 nodes, agents, room for all",
     lent: false,
@@ -176,7 +178,8 @@ pub fn all_ended(agents: Vec<Child>) -> Result<Verdict, Failure> {
     Ok(Verdict::Pass)
 }
 
-/// Runs the job once, its agents among the processes; how the ranks ended, and the agents, which may serve the next run.
+/// Runs the job once, its agents among the processes; how the ranks ended, and the agents, which
+/// may serve the next run.
 fn run(
     workload: Workload,
     root: &Path,
@@ -266,8 +269,9 @@ fn keys_of(workload: Workload, victim: Victim) -> Vec<Key> {
     keys
 }
 
-/// What agents say to each other and to ranks in a job without faults, and its restart: each word is a step at which the
-/// one is killed who says it, and one at which the one is killed who has heard it.
+/// What agents say to each other and to ranks in a job without faults, and its restart: each word
+/// is a step at which the one is killed who says it, and one at which the one is killed who has
+/// heard it.
 const SAID: [&str; 12] = [
     "vote",
     "record",
@@ -362,7 +366,8 @@ fn judge(workload: &Workload, root: &Path, victim: Victim, ended: &[Ended]) -> R
     heal(workload, root, 2).map(|_| ())
 }
 
-// Breaks if: an agent does not give the locks of a killed run back, or its threads wait for a rank that is gone.
+// Breaks if: an agent does not give the locks of a killed run back, or its threads wait for a rank
+// that is gone.
 pub fn ranks_and_agents_are_killed_at_each_of_their_steps() {
     let mut table = Table::default();
     let mut words_of_agents = BTreeSet::new();
@@ -417,13 +422,15 @@ pub fn ranks_and_agents_are_killed_at_each_of_their_steps() {
     table.finish("a rank or an agent is killed at each of its steps");
 }
 
-/// All ranks are killed at once at a random moment; what all of them had staged must be committed by the agents.
+/// All ranks are killed at once at a random moment; what all of them had staged must be committed
+/// by the agents.
 fn killed_together(workload: Workload, random: &mut Random) -> Result<Verdict, Failure> {
     let scratch = Scratch::in_memory("agents");
     let root = scratch.path();
     let agents = agents(workload, root, None);
     let mut children = each_rank(workload.ranks, |_, mine| {
-        // The next run must resume from what was acknowledged at level process, or from something newer.
+        // The next run must resume from what was acknowledged at level process, or from something
+        // newer.
         let life = Life::new(workload, root, 1, 200).sealed();
         life.live_one(mine, &|_| {});
     });
@@ -494,7 +501,8 @@ fn stands_still(
     let story = Story::read(root);
     let run = story.run(1);
     if length >= LOST_AFTER && !run.errors.is_empty() {
-        // Steps may be lost, and are reported; what was safe before is there, and the next run continues from it.
+        // Steps may be lost, and are reported; what was safe before is there, and the next run
+        // continues from it.
         if run.closed {
             all_ended(agents)?;
         } else {

@@ -1,4 +1,5 @@
-//! The program does not come back, panics, or ends: what the engine does by itself and what it leaves behind.
+//! The program does not come back, panics, or ends: what the engine does by itself and what it
+//! leaves behind.
 
 use crate::hooks::{Key, Named};
 use orcheck_client::{Codec, Environment, Options, Session};
@@ -35,9 +36,10 @@ fn until(there: &dyn Fn() -> bool) -> bool {
     false
 }
 
-/// After `checkpoint` the program computes and never calls Orcheck again; the checkpoint becomes committed all the
-/// same, at all levels, and what is too old goes.
-// Breaks if: a snapshot is sealed by a later call instead of by `checkpoint` and the threads of the engine.
+/// After `checkpoint` the program computes and never calls Orcheck again; the checkpoint becomes
+/// committed all the same, at all levels, and what is too old goes.
+// Breaks if: a snapshot is sealed by a later call instead of by `checkpoint` and the threads of the
+// engine.
 pub fn the_program_never_calls_in_again() {
     for workload in [SOLO, PAIR, Workload { keep: 2, ..STRIPED }] {
         let workload = Workload {
@@ -118,8 +120,8 @@ impl Codec for Bad {
     }
 }
 
-/// A rank whose staging fails or panics loses the step for all, and it is reported; the next step works, again and again in
-/// a pool of four chunks, so nothing of the pool was lost.
+/// A rank whose staging fails or panics loses the step for all, and it is reported; the next step
+/// works, again and again in a pool of four chunks, so nothing of the pool was lost.
 // Breaks if: `Staging::drop` does not send `Fail`, or a chunk is lost with the panic.
 pub fn a_rank_that_fails_in_the_middle_of_staging() {
     for (small, panics) in [(true, false), (true, true), (false, true)] {
@@ -304,7 +306,8 @@ pub fn nothing_is_left_behind() {
     }
 }
 
-/// A session that could not open leaves no claim either: here the second node cannot claim after the first one did.
+/// A session that could not open leaves no claim either: here the second node cannot claim after
+/// the first one did.
 // Breaks if: a claim of a start that failed is not withdrawn.
 pub fn a_failed_start_leaves_no_claim() {
     let workload = PAIR;

@@ -1,8 +1,9 @@
-//! All ranks are killed at any step of a job that takes one checkpoint after the other, and a node is lost with its disk: what
-//! comes back is at most as many steps older than the last that `checkpoint` returned from as may be uncommitted.
+//! All ranks are killed at any step of a job that takes one checkpoint after the other, and a node
+//! is lost with its disk: what comes back is at most as many steps older than the last that
+//! `checkpoint` returned from as may be uncommitted.
 //!
-//! How: the step at which it is killed is chosen by the seed. The ledger has what `checkpoint` returned from; the restart
-//! must resume from no older step than that less `uncommitted_steps`.
+//! How: the step at which it is killed is chosen by the seed. The ledger has what `checkpoint`
+//! returned from; the restart must resume from no older step than that less `uncommitted_steps`.
 
 use crate::hooks::{Key, Named};
 use orcheck_io::failpoints::{Failpoint, Verdict as Do};
@@ -81,7 +82,8 @@ fn judge(root: &Path, ended: Ended, most: u64) -> Result<Verdict, Failure> {
     Ok(Verdict::Pass)
 }
 
-// Breaks if: a checkpoint returns when its snapshot has left the pool, whatever became of the one before.
+// Breaks if: a checkpoint returns when its snapshot has left the pool, whatever became of the one
+// before.
 pub fn no_more_than_the_last_two_intervals_are_lost() {
     let mut table = Table::default();
     let seed = seed();

@@ -1,5 +1,6 @@
-//! Damage in each structure of the format: the exact bytes from what is redundant, or the older step with a
-//! warning that says what was wrong; never other bytes. With `strict`, an error instead of the older step.
+//! Damage in each structure of the format: the exact bytes from what is redundant, or the older
+//! step with a warning that says what was wrong; never other bytes. With `strict`, an error instead
+//! of the older step.
 
 use orcheck_engine::directory::Catalog;
 use orcheck_engine::upkeep::verify_commit_with;
@@ -43,7 +44,8 @@ enum Expect {
     Any,
 }
 
-/// One place to damage: files relative to the trial's directory, with the bytes of one structure in each.
+/// One place to damage: files relative to the trial's directory, with the bytes of one structure in
+/// each.
 #[derive(Debug, Clone)]
 struct Spot {
     structure: String,
@@ -130,7 +132,8 @@ fn spots(workload: &Workload, root: &Path) -> Vec<Spot> {
                 spot("padding", last..stream.end, Expect::Newest, vec![]);
             }
         }
-        // A rank record does not say where the pieces of a striped stream went: no manifest comes from a scan.
+        // A rank record does not say where the pieces of a striped stream went: no manifest comes
+        // from a scan.
         let scanned = if workload.options.contains("traditional") {
             lost
         } else {
@@ -321,8 +324,8 @@ fn restart(
     }
 }
 
-// Breaks if: `Source::compare`, `check_digest` or `check_crc` in reader and format accept whatever they find, or strict
-// looks at the checkpoints that can be read only.
+// Breaks if: `Source::compare`, `check_digest` or `check_crc` in reader and format accept whatever
+// they find, or strict looks at the checkpoints that can be read only.
 pub fn damaged_structures() {
     let seed = seed();
     let flips = (trials(8) as u64).min(2000);
@@ -364,7 +367,8 @@ pub fn damaged_structures() {
                 if !harm(scratch.path(), spot, how) {
                     return worst;
                 }
-                // What a block swap or a cut does to the neighbours is not what the structure promises.
+                // What a block swap or a cut does to the neighbours is not what the structure
+                // promises.
                 let spot = loosened(&workload, spot, how);
                 let result = restart(&workload, scratch.path(), &spot, strict);
                 let failed = result.is_err();
@@ -401,8 +405,8 @@ pub fn damaged_structures() {
     table.finish("damaged structures, each also with strict");
 }
 
-/// A cut, swapped, zeroed or stale block reaches beyond the structure it begins in: without another copy only a
-/// good state and a clear word are promised then.
+/// A cut, swapped, zeroed or stale block reaches beyond the structure it begins in: without another
+/// copy only a good state and a clear word are promised then.
 fn loosened(workload: &Workload, spot: &Spot, how: Harm) -> Spot {
     let small = ["commit", "claim", "resumed"]
         .iter()
@@ -418,7 +422,8 @@ fn loosened(workload: &Workload, spot: &Spot, how: Harm) -> Spot {
     }
 }
 
-/// Every file of the newest checkpoint and of its run as a whole, with what must come back without it.
+/// Every file of the newest checkpoint and of its run as a whole, with what must come back without
+/// it.
 fn whole_files(workload: &Workload, root: &Path) -> Vec<Spot> {
     let lost = match workload.node_level {
         true => Expect::Newest,
@@ -517,7 +522,8 @@ fn verified(workload: &Workload, root: &Path) -> String {
     said.join(" | ")
 }
 
-/// Something else stands in place of files: they count as damaged, are named, and keep no run from what it does.
+/// Something else stands in place of files: they count as damaged, are named, and keep no run from
+/// what it does.
 fn replaced(
     workload: &Workload,
     base: &Path,
@@ -557,7 +563,8 @@ fn replaced(
     Ok(found)
 }
 
-// Breaks if: what is no regular file counts as a mistake of the call (Invalid), or of ours (Internal), and not as damage.
+// Breaks if: what is no regular file counts as a mistake of the call (Invalid), or of ours
+// (Internal), and not as damage.
 pub fn something_else_in_place_of_a_file() {
     let mut table = Table::default();
     for workload in [SPREAD, PAIR, STRIPED, ALONE, PEERS] {
@@ -593,9 +600,11 @@ pub fn something_else_in_place_of_a_file() {
     table.finish("something else in place of a file, each also with strict");
 }
 
-/// Run 1 commits steps 1 to 3; step 3 is out of sight while run 2 resumes from 2 and commits its own step 3; then
-/// run 1's step 3 reappears (a directory that came back), and every `resumed` record is unreadable.
-// Breaks if: a commit of a later epoch does not fence the steps of earlier epochs from its own step on.
+/// Run 1 commits steps 1 to 3; step 3 is out of sight while run 2 resumes from 2 and commits its
+/// own step 3; then run 1's step 3 reappears (a directory that came back), and every `resumed`
+/// record is unreadable.
+// Breaks if: a commit of a later epoch does not fence the steps of earlier epochs from its own step
+// on.
 pub fn an_old_timeline_stays_fenced_without_its_resumed_record() {
     let workload = SPREAD;
     let scratch = Scratch::in_memory("timeline");
@@ -616,7 +625,8 @@ pub fn an_old_timeline_stays_fenced_without_its_resumed_record() {
             std::fs::remove_file(root.join(path)).unwrap();
         }
     }
-    // Its newest two are gone, so this run has to be given an older one: run 1 kept steps 3 and 4 only.
+    // Its newest two are gone, so this run has to be given an older one: run 1 kept steps 3 and 4
+    // only.
     for path in files(&workload, hidden, &|name| {
         matches!(name, FileName::Commit { .. } | FileName::Container { .. })
     }) {
@@ -650,7 +660,8 @@ pub fn an_old_timeline_stays_fenced_without_its_resumed_record() {
         bytes[20] ^= 4;
         std::fs::write(full, bytes).unwrap();
     }
-    // The container of run 2's own step is damaged as well: the one before is left, never run 1's step 4.
+    // The container of run 2's own step is damaged as well: the one before is left, never run 1's
+    // step 4.
     for path in files(&workload, root, &|name| {
         matches!(name, FileName::Container { epoch: 2, .. })
     }) {

@@ -1,5 +1,5 @@
-//! One directory is gone from some moment on: at each of its steps by an error, and really, renamed or removed
-//! between two checkpoints.
+//! One directory is gone from some moment on: at each of its steps by an error, and really, renamed
+//! or removed between two checkpoints.
 
 use crate::hooks::{Key, Named};
 use crate::kill_steps::record;
@@ -44,7 +44,8 @@ fn fail(verdict: Verdict, text: &str, story: &Story) -> Failure {
     (verdict, format!("{text}; {}", told(story)))
 }
 
-/// What the run itself must have said: one or two steps lost and reported, the last one safe at level global.
+/// What the run itself must have said: one or two steps lost and reported, the last one safe at
+/// level global.
 fn judge(ended: Ended, story: &Story, lost_at_most: usize) -> Result<(), Failure> {
     match ended {
         Ended::Exited(0) => {}
@@ -100,7 +101,8 @@ fn dies(workload: &Workload, key: &Key, gone: &'static str, errno: i32) -> Outco
             hook.arm();
         }
     });
-    // Pieces that lie side by side are written as one when they come fast enough: not every run has every write.
+    // Pieces that lie side by side are written as one when they come fast enough: not every run has
+    // every write.
     if !root.join(STRUCK).exists() {
         return Outcome::of(
             false,
@@ -127,8 +129,8 @@ fn after(
     heal(workload, root, 2).map(|_| Verdict::Pass)
 }
 
-// Breaks if: the lead keeps a directory that failed in its map (`LeadState::replace` returns `None`), or if a
-// directory that cannot be listed before a commit is not known by its number.
+// Breaks if: the lead keeps a directory that failed in its map (`LeadState::replace` returns
+// `None`), or if a directory that cannot be listed before a commit is not known by its number.
 pub fn gone_at_every_step() {
     let mut table = Table::default();
     let one_rank_each = Workload {
@@ -177,8 +179,8 @@ pub fn gone_at_every_step() {
     table.finish("a directory dies at each of its steps");
 }
 
-/// Renamed away: what open handles still reach is not where a restart looks, so one step is lost and the run continues in
-/// the other one; with it back, nothing that it holds is taken for newer.
+/// Renamed away: what open handles still reach is not where a restart looks, so one step is lost
+/// and the run continues in the other one; with it back, nothing that it holds is taken for newer.
 fn renamed_away(workload: &Workload, at: u64) -> Result<Verdict, Failure> {
     let scratch = Scratch::in_memory("renamed");
     let root = scratch.path();
@@ -214,14 +216,16 @@ fn removed(workload: &Workload, at: u64) -> Result<Verdict, Failure> {
         .flatten()
         .is_none()
     {
-        // The harness's own look opens the directories as a run would: ost1 is not there to be opened.
+        // The harness's own look opens the directories as a run would: ost1 is not there to be
+        // opened.
         std::fs::create_dir(root.join("ost1")).unwrap();
     }
     resumes(workload, root, CHECKPOINTS)?;
     heal(workload, root, 3).map(|_| Verdict::Pass)
 }
 
-// Breaks if: a container that is not there makes a step count as never committed (`RankView::open` says `NotFound`).
+// Breaks if: a container that is not there makes a step count as never committed (`RankView::open`
+// says `NotFound`).
 pub fn really_gone() {
     let mut table = Table::default();
     let one_rank_each = Workload {

@@ -1,5 +1,5 @@
-//! The disk answers with an error at one call, once: that step fails at that level and is reported, or succeeds;
-//! everything before stays, everything after works.
+//! The disk answers with an error at one call, once: that step fails at that level and is reported,
+//! or succeeds; everything before stays, everything after works.
 
 use crate::hooks::{Key, Named};
 use crate::kill_steps::record;
@@ -212,11 +212,11 @@ fn judge(
     Ok(())
 }
 
-/// One error at every call of two checkpoints with their flush, commit and prune; in a quick run at a part of the calls of
-/// each kind.
-// Breaks if: `File::sync` passes a failed sync over, `Store::make_durable` drops the result of sync or close,
-// `make_visible` continues after a directory that failed, `write_all` takes a short write for a whole one, or the last
-// directory that is left counts as lost after one error.
+/// One error at every call of two checkpoints with their flush, commit and prune; in a quick run at
+/// a part of the calls of each kind.
+// Breaks if: `File::sync` passes a failed sync over, `Store::make_durable` drops the result of sync
+// or close, `make_visible` continues after a directory that failed, `write_all` takes a short write
+// for a whole one, or the last directory that is left counts as lost after one error.
 pub fn one_error_at_every_call() {
     let mut table = Table::default();
     let all = trials(0) > 0;

@@ -1,8 +1,10 @@
-//! Bits that flip in the pool while a job runs: in staged bytes, and in the words, bitmaps and rings before them.
+//! Bits that flip in the pool while a job runs: in staged bytes, and in the words, bitmaps and
+//! rings before them.
 //!
-//! How: at a step that the seed chooses, one bit of the pool's memory is flipped through a descriptor of its own, as a
-//! stray write or a bad module would. The job has `check_pool`. What it then calls safe must be restartable, bit for
-//! bit; a step that is lost, or an engine that gives up with an error, is no failure.
+//! How: at a step that the seed chooses, one bit of the pool's memory is flipped through a
+//! descriptor of its own, as a stray write or a bad module would. The job has `check_pool`. What it
+//! then calls safe must be restartable, bit for bit; a step that is lost, or an engine that gives
+//! up with an error, is no failure.
 
 use crate::hooks::{Key, Named};
 use orcheck_io::failpoints::{Failpoint, Verdict as Do};
@@ -18,8 +20,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex};
 
-/// Two ranks that share a pool; waits for what a flip took away are short. One writer: the bits flip on its thread, so that
-/// nothing is on its way to the disk meanwhile. What flips between check and write is not found, as the documents say.
+/// Two ranks that share a pool; waits for what a flip took away are short. One writer: the bits
+/// flip on its thread, so that nothing is on its way to the disk meanwhile. What flips between
+/// check and write is not found, as the documents say.
 const SHARED: Workload = Workload {
     name: "2 ranks, 1 node, node + global, check_pool",
     nodes: 1,
@@ -108,7 +111,8 @@ struct Seals {
 }
 
 impl Seals {
-    /// Whether this step is the begin of flush number `which`; then all snapshots of its checkpoint are staged.
+    /// Whether this step is the begin of flush number `which`; then all snapshots of its checkpoint
+    /// are staged.
     fn are_taken(&self, key: &Key, which: u64) -> bool {
         let ranks = u64::from(SHARED.ranks);
         match key.site.as_str() {
@@ -142,7 +146,8 @@ fn one(place: Place, number: u64) -> Outcome {
     let decide = move |key: &Key, _: &Failpoint| {
         let now = match place {
             Place::Words => counted.fetch_add(1, Ordering::SeqCst) == step,
-            // Before one of the snapshots of the next checkpoints is flushed, when all of that checkpoint are staged.
+            // Before one of the snapshots of the next checkpoints is flushed, when all of that
+            // checkpoint are staged.
             Place::Data => seals.are_taken(key, step % (2 * u64::from(SHARED.ranks))),
         };
         if now && flip(place, &mut random.lock().unwrap()) {
@@ -178,8 +183,8 @@ fn judge(root: &Path, ended: Ended) -> Result<Verdict, (Verdict, String)> {
     heal(&SHARED, root, 2).map(|_| Verdict::Pass)
 }
 
-// Breaks if: descriptors are believed although they were changed; or bytes go into a container that are not those whose
-// checksum the rank took.
+// Breaks if: descriptors are believed although they were changed; or bytes go into a container that
+// are not those whose checksum the rank took.
 pub fn a_bit_flips_in_the_pool() {
     let mut table = Table::default();
     for (place, row) in ROWS {

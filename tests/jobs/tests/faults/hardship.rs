@@ -1,5 +1,6 @@
-//! Hard times: limits of the process, file systems that are full, simple or read-only, signals in every call,
-//! directories that were copied by half. The program is never ended by us: it gets an error, or a slower way is taken.
+//! Hard times: limits of the process, file systems that are full, simple or read-only, signals in
+//! every call, directories that were copied by half. The program is never ended by us: it gets an
+//! error, or a slower way is taken.
 
 use crate::kill_steps::after_a_good_run;
 use crate::reads::verified;
@@ -24,12 +25,14 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 const CHECKPOINTS: u64 = 4;
-/// Longest life of a run to which something was refused: far below its deadlines, none of which may be waited for.
+/// Longest life of a run to which something was refused: far below its deadlines, none of which may
+/// be waited for.
 pub const SOON: Duration = Duration::from_secs(25);
 /// Where hard times begin that do not begin at once: steps 1 and 2 are taken in peace.
 const FIRST: u64 = 3;
 
-/// One rank without a routed file, which the test itself could not write when it is out of descriptors.
+/// One rank without a routed file, which the test itself could not write when it is out of
+/// descriptors.
 pub const PLAIN: Workload = Workload {
     name: "1 rank, global, nothing routed",
     routed: false,
@@ -110,7 +113,8 @@ fn limited(workload: &Workload, hardship: Hardship, at_once: bool) -> Outcome {
     Outcome::of(true, result)
 }
 
-/// Ended by itself, in time, with a report of each step that is not safe, and with all that was safe before.
+/// Ended by itself, in time, with a report of each step that is not safe, and with all that was
+/// safe before.
 pub fn judge(
     workload: &Workload,
     root: &Path,
@@ -161,9 +165,11 @@ pub fn judge(
     })
 }
 
-/// Too few addresses, too short files, too few descriptors, no thread: from the start, and in the middle.
-// Breaks if: a thread that is not granted is a panic (`std::thread::Scope::spawn`), `check_length` is not asked before a
-// write (SIGXFSZ ends the program), or one part of `connect` waits for another that is out of descriptors.
+/// Too few addresses, too short files, too few descriptors, no thread: from the start, and in the
+/// middle.
+// Breaks if: a thread that is not granted is a panic (`std::thread::Scope::spawn`), `check_length`
+// is not asked before a write (SIGXFSZ ends the program), or one part of `connect` waits for
+// another that is out of descriptors.
 pub fn limits_of_the_process() {
     let mut table = Table::default();
     let campaign = trials(0) > 0;
@@ -280,8 +286,8 @@ fn lives_there(
 }
 
 /// Full disks of every size, and one without direct I/O, without reserving space.
-// Breaks if: the container of a step that did not fit is not removed, or a file system that cannot reserve space is
-// an error.
+// Breaks if: the container of a step that did not fit is not removed, or a file system that cannot
+// reserve space is an error.
 pub fn small_and_simple_file_systems() {
     if Child::run(|| i32::from(own_mounts().is_err())).wait(PATIENCE) != Ended::Exited(0) {
         println!("  SKIPPED: small and simple file systems (needs root to mount)");

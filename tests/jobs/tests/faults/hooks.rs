@@ -1,7 +1,8 @@
 //! Hooks for the numbered steps that name a step by what it does and not by its number alone.
 //!
-//! Threads make the numbers of a run vary; "the second write of node 1's container of step 3" is the same step in
-//! every run. A [`Key`] is such a name: site, target without what is random in it, and the how-manieth of these.
+//! Threads make the numbers of a run vary; "the second write of node 1's container of step 3" is
+//! the same step in every run. A [`Key`] is such a name: site, target without what is random in it,
+//! and the how-manieth of these.
 
 use orcheck_io::failpoints::{Failpoint, FailpointHook, Failpoints, Verdict};
 use orcheck_jobs::ledger::Ledger;

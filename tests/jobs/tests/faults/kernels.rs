@@ -1,7 +1,8 @@
-//! Old and restricted kernels: runs without one system call after the other, and kills on Linux 4.18.
+//! Old and restricted kernels: runs without one system call after the other, and kills on Linux
+//! 4.18.
 //!
-//! Not here: the tests of the session and of `orcheck-io` as on Linux 4.18, which `tools/old-kernel.sh` repeats; file
-//! systems that lack something (`hardship.rs`).
+//! Not here: the tests of the session and of `orcheck-io` as on Linux 4.18, which
+//! `tools/old-kernel.sh` repeats; file systems that lack something (`hardship.rs`).
 
 use crate::hooks::{Key, Named};
 use crate::kill_steps::record;
@@ -213,9 +214,10 @@ fn trial(workload: &Workload, kernel: &Kernel, then: Then) -> Outcome {
     Outcome::of(true, both())
 }
 
-/// Every system call that came after Linux 4.18 or that a container may forbid is missing once, alone and together.
-// Breaks if: `rename_new` knows no way without renameat2, or the text of a missing call does not name the kernel that
-// has it.
+/// Every system call that came after Linux 4.18 or that a container may forbid is missing once,
+/// alone and together.
+// Breaks if: `rename_new` knows no way without renameat2, or the text of a missing call does not
+// name the kernel that has it.
 pub fn every_newer_call_is_missing() {
     let mut table = Table::default();
     let list = missing();
@@ -267,7 +269,8 @@ fn kill_at(workload: &Workload, key: &Key) -> Outcome {
 }
 
 /// A part of the steps at which `kill_steps` kills, on Linux 4.18; all of them in a campaign.
-// Breaks if: what replaces renameat2 leaves a claim's temporary name behind that the next run does not collect.
+// Breaks if: what replaces renameat2 leaves a claim's temporary name behind that the next run does
+// not collect.
 pub fn killed_on_linux_4_18() {
     let mut table = Table::default();
     let every = if trials(0) > 0 { 1 } else { 8 };

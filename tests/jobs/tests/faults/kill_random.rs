@@ -25,7 +25,8 @@ struct Place {
     workers: usize,
 }
 
-/// How long a whole life takes here: the shortest of a few, for most kills should find the run alive.
+/// How long a whole life takes here: the shortest of a few, for most kills should find the run
+/// alive.
 fn span(workload: Workload, place: &Place) -> Duration {
     let clock = SystemClock;
     let one = || {
@@ -139,7 +140,8 @@ const FILE_SYSTEMS: [(&str, &[&str], u32); 3] = [
     ("btrfs", &["-q"], 512),
 ];
 
-/// At least 100 kills on each of ext4, xfs and btrfs, on loop devices over memory, in mounts of this test's own.
+/// At least 100 kills on each of ext4, xfs and btrfs, on loop devices over memory, in mounts of
+/// this test's own.
 // Breaks if: the lead commits before every node has voted.
 pub fn killed_on_every_file_system() {
     if let Some(why) = mounting_refused() {

@@ -16,7 +16,8 @@ use std::path::Path;
 /// Checkpoints of a run that is killed: enough that the keep rule makes the last ones prune.
 const CHECKPOINTS: u64 = 3;
 
-/// The names of all steps of a life, from two recordings; with `arm_at` only those from that checkpoint on.
+/// The names of all steps of a life, from two recordings; with `arm_at` only those from that
+/// checkpoint on.
 pub fn record(
     workload: Workload,
     checkpoints: u64,
@@ -63,7 +64,8 @@ pub fn record(
     keys
 }
 
-/// One trial: `prepare` the directories, run `run` until the step `key`, then let the next run heal.
+/// One trial: `prepare` the directories, run `run` until the step `key`, then let the next run
+/// heal.
 fn kill_at(workload: &Workload, run: u64, prepare: &dyn Fn(&Path), key: &Key) -> Outcome {
     let scratch = Scratch::in_memory("kill");
     let root = scratch.path();
@@ -87,8 +89,8 @@ fn kill_at(workload: &Workload, run: u64, prepare: &dyn Fn(&Path), key: &Key) ->
     Outcome::of(ended == Ended::Signaled(9), result)
 }
 
-/// Most steps of one phase of a workload that a quick run stops at: evenly spread, from another first one with each
-/// seed. `ORCHECK_TRIALS` raises it.
+/// Most steps of one phase of a workload that a quick run stops at: evenly spread, from another
+/// first one with each seed. `ORCHECK_TRIALS` raises it.
 const QUICK: usize = 40;
 
 fn chosen(keys: Vec<Key>) -> Vec<Key> {
@@ -108,11 +110,13 @@ pub fn after_a_good_run(workload: Workload, root: &Path) {
     );
 }
 
-/// The steps of the first run of each workload (save, flush, commit, prune, close), and those of a second run that
-/// finds, restarts, saves and prunes: all of them, or a spread in a quick run (see [`QUICK`]).
-// Breaks if: `prune` removes containers before their records, or what is still being written, or leaves the `.tmp` files
-// or `route-` directories of the dead; an epoch counter is given twice; or a step that was never completely committed
-// counts as damage. (That syncs come before renames shows only when power is lost.)
+/// The steps of the first run of each workload (save, flush, commit, prune, close), and those of a
+/// second run that finds, restarts, saves and prunes: all of them, or a spread in a quick run (see
+/// [`QUICK`]).
+// Breaks if: `prune` removes containers before their records, or what is still being written, or
+// leaves the `.tmp` files or `route-` directories of the dead; an epoch counter is given twice; or
+// a step that was never completely committed counts as damage. (That syncs come before renames
+// shows only when power is lost.)
 pub fn killed_before_every_step() {
     let mut table = Table::default();
     for workload in [SOLO, HOME, NODES, STRIPED, INCREMENTAL, ENCODED, PEERS] {

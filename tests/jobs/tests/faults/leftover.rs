@@ -1,8 +1,9 @@
-//! What is left of a job with agents when their time is over, however the job ended: no process, no socket, no memory, no
-//! temporary file.
+//! What is left of a job with agents when their time is over, however the job ended: no process, no
+//! socket, no memory, no temporary file.
 //!
-//! How: the agents are processes with a short time to linger. A process with anything of the job has descriptors below its
-//! directory: the locks, the directories themselves, the files that are written. All processes of the machine are looked at.
+//! How: the agents are processes with a short time to linger. A process with anything of the job
+//! has descriptors below its directory: the locks, the directories themselves, the files that are
+//! written. All processes of the machine are looked at.
 
 use crate::agents::{AGENT_CORES, AGENT_HOSTS, AGENT_PEERS, lingering};
 use crate::processes::{each_rank, ends};
@@ -25,7 +26,8 @@ use std::time::Duration;
 
 /// How long an agent stays without a session: longer than the ranks take to come.
 const LINGER: Duration = Duration::from_secs(2);
-/// Longest time from the last rank's end to that of the agents: they finish what was left with them, and linger.
+/// Longest time from the last rank's end to that of the agents: they finish what was left with
+/// them, and linger.
 const OVER: Duration = Duration::from_secs(8);
 /// A round takes a quarter of a minute, whatever the machine does.
 const MOST_ROUNDS: usize = 40;
@@ -72,7 +74,8 @@ fn one(workload: Workload, end: End, random: &mut Random) -> Result<Verdict, Fai
         // Those that are not hit take a few and end in order.
         let many = match end {
             End::InOrder | End::OneAgentStopped => 5,
-            // The ranks live on, and each checkpoint is an error; only the first one waits for another agent.
+            // The ranks live on, and each checkpoint is an error; only the first one waits for
+            // another agent.
             End::OneAgentKilled => 30,
             _ => LONG_RUN,
         };
@@ -201,7 +204,8 @@ fn temporaries(workload: &Workload, root: &Path) -> Vec<String> {
         .collect()
 }
 
-// Breaks if: an agent waits for ranks that are gone, stays after its time, or leaves a file that it was writing.
+// Breaks if: an agent waits for ranks that are gone, stays after its time, or leaves a file that it
+// was writing.
 pub fn nothing_is_left_after_the_agents_time() {
     let mut table = Table::default();
     let seed = seed();
@@ -209,7 +213,8 @@ pub fn nothing_is_left_after_the_agents_time() {
         .into_iter()
         .flat_map(|workload| ENDS.map(|end| (workload, end)))
         .collect();
-    // They wait more than they work: many at once, and those that wait longest not one after the other.
+    // They wait more than they work: many at once, and those that wait longest not one after the
+    // other.
     for round in 0..trials(1).min(MOST_ROUNDS) {
         let outcomes = share_among(10, rows.len(), &|n| {
             let (workload, end) = rows[n];

@@ -1,8 +1,10 @@
-//! Nodes that are lost with their disks at any step of a job, every rank a process of its own; then the restart on the
-//! nodes that are left, fewer than before, with empty ones in place of the lost, or with others.
+//! Nodes that are lost with their disks at any step of a job, every rank a process of its own; then
+//! the restart on the nodes that are left, fewer than before, with empty ones in place of the lost,
+//! or with others.
 //!
-//! How: one rank of a node that is to be lost is killed at a step that the seed chooses, and with it at once all ranks of
-//! the nodes that are lost. What must come back is worked out from the commit records that are left and from nothing else.
+//! How: one rank of a node that is to be lost is killed at a step that the seed chooses, and with
+//! it at once all ranks of the nodes that are lost. What must come back is worked out from the
+//! commit records that are left and from nothing else.
 
 use crate::hooks::Named;
 use crate::processes::{each_rank, ends};
@@ -182,7 +184,8 @@ fn go_on(
         return Err((Verdict::LostWork, says(&text)));
     }
     if found.is_none() {
-        // Breaks if: a job whose checkpoints cannot be restored begins from nothing, or is not told which container is nowhere.
+        // Breaks if: a job whose checkpoints cannot be restored begins from nothing, or is not told
+        // which container is nowhere.
         if run.errors.iter().any(|text| text.contains(".orc")) {
             return Ok(Verdict::ClearFail);
         }
@@ -198,8 +201,8 @@ fn go_on(
     })
 }
 
-// Breaks if: a replica counts before it is durable; a record is believed whose containers are nowhere; or a restart looks
-// only at the nodes that it runs on.
+// Breaks if: a replica counts before it is durable; a record is believed whose containers are
+// nowhere; or a restart looks only at the nodes that it runs on.
 pub fn nodes_are_lost_at_any_step() {
     let mut table = Table::default();
     let seed = seed();

@@ -1,7 +1,8 @@
 //! Whole jobs under faults: killed, damaged, out of space, without a directory, superseded.
 //!
-//! This program is its own test harness: faults are tried in forked children, and a fork is only sound in a process
-//! with one thread. Every test runs in a child of its own; names given on the command line choose tests.
+//! This program is its own test harness: faults are tried in forked children, and a fork is only
+//! sound in a process with one thread. Every test runs in a child of its own; names given on the
+//! command line choose tests.
 // It makes and damages files by itself, and prints its own verdicts.
 #![allow(
     clippy::unwrap_used,

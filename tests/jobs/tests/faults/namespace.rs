@@ -1,9 +1,10 @@
-//! The names beneath open directories change while a job runs: a directory is moved away, replaced, copied, unmounted,
-//! mounted over, or may only be read from some step on.
+//! The names beneath open directories change while a job runs: a directory is moved away, replaced,
+//! copied, unmounted, mounted over, or may only be read from some step on.
 //!
-//! How: the change happens at a step that the seed chooses, in the process of the run. Whatever was begun later and is
-//! called safe must be found by who opens the configured paths, as a restart does; where there is another directory, the
-//! last step must be safe. What was safe before went with the directory.
+//! How: the change happens at a step that the seed chooses, in the process of the run. Whatever was
+//! begun later and is called safe must be found by who opens the configured paths, as a restart
+//! does; where there is another directory, the last step must be safe. What was safe before went
+//! with the directory.
 
 use crate::hooks::{Key, Named};
 use orcheck_format::Level;
@@ -184,7 +185,8 @@ fn judge(
     }
 }
 
-// Breaks if: what an open handle reaches counts although the path leads elsewhere (`Dir::check_path` says Ok).
+// Breaks if: what an open handle reaches counts although the path leads elsewhere
+// (`Dir::check_path` says Ok).
 pub fn names_change_beneath_open_directories() {
     let mut table = Table::default();
     for change in ALL {

@@ -1,8 +1,9 @@
-//! Faults at real system calls, from outside: the kernel asks the parent about every call of a run, and the parent lets one of
-//! them fail, or kills the run before it. What has no failpoint of its own is met here too.
+//! Faults at real system calls, from outside: the kernel asks the parent about every call of a run,
+//! and the parent lets one of them fail, or kills the run before it. What has no failpoint of its
+//! own is met here too.
 //!
-//! How: `Kernel::watch`. Calls are named by their number and by how many of that number came before, so that a name
-//! is the same call in most runs.
+//! How: `Kernel::watch`. Calls are named by their number and by how many of that number came
+//! before, so that a name is the same call in most runs.
 //!
 //! Not here: transfers that end early (`errors`, `reads`); other programs (`make torture`).
 
@@ -20,8 +21,9 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The calls that are watched, when, and what they may answer. Without `write`, by which the test itself tells what
-/// happens, and without `close`, which a filter cannot let fail as the kernel does: with the descriptor gone.
+/// The calls that are watched, when, and what they may answer. Without `write`, by which the test
+/// itself tells what happens, and without `close`, which a filter cannot let fail as the kernel
+/// does: with the descriptor gone.
 fn calls() -> Vec<(&'static str, libc::c_long, When, [i32; 2])> {
     use libc::{
         EACCES, EAGAIN, ECONNREFUSED, ECONNRESET, EDQUOT, EINVAL, EIO, EMFILE, ENOBUFS, ENOLCK,
@@ -180,9 +182,10 @@ fn verdict(
     Ok(verdict)
 }
 
-/// Any call of a first run and of a restart fails, or is the last one; in a campaign all of them, with every answer.
-// Breaks if: `give_up` does nothing (an error at one end of a connection is waited for at the other), or an error while
-// listing a directory counts as its end.
+/// Any call of a first run and of a restart fails, or is the last one; in a campaign all of them,
+/// with every answer.
+// Breaks if: `give_up` does nothing (an error at one end of a connection is waited for at the
+// other), or an error while listing a directory counts as its end.
 pub fn any_system_call_fails() {
     let mut table = Table::default();
     let base = Scratch::in_memory("base");

@@ -1,10 +1,13 @@
-//! A node is cut off: its link goes down in the middle of a replication, on hosts with networks of their own.
+//! A node is cut off: its link goes down in the middle of a replication, on hosts with networks of
+//! their own.
 //!
-//! How: the trial's process is the switch. Each node is a process with a network and a host name of its own, from which its
-//! agent and its ranks come; a pair of links leads from it to the switch. The agent of one node stops at the bytes of a
-//! replica, tells to whom they go, and continues when that node's link is down.
+//! How: the trial's process is the switch. Each node is a process with a network and a host name of
+//! its own, from which its agent and its ranks come; a pair of links leads from it to the switch.
+//! The agent of one node stops at the bytes of a replica, tells to whom they go, and continues when
+//! that node's link is down.
 //!
-//! Needs root and `ip`; without them it says so. Nothing is left: the networks are gone with their processes.
+//! Needs root and `ip`; without them it says so. Nothing is left: the networks are gone with their
+//! processes.
 
 use crate::agents::{AGENT_PEERS, agent, agents, all_ended};
 use crate::hooks::Named;
@@ -40,8 +43,8 @@ const HOSTS: Workload = Workload {
 const CHECKPOINTS: u64 = 4;
 /// The node whose agent tells when it sends.
 const OWNER: u32 = 1;
-/// Longest time from the cut to the word that the step is lost: a holder's deadline, or that of a silent connection, and
-/// some for a busy machine.
+/// Longest time from the cut to the word that the step is lost: a holder's deadline, or that of a
+/// silent connection, and some for a busy machine.
 const DEADLINE: Duration = Duration::from_secs(45);
 /// A step is wanted from now on: the file that rank 0 makes.
 const WANTED: &str = "wanted";
@@ -237,7 +240,8 @@ fn on_what_is_left(root: &Path, lost: u32) -> Result<Verdict, Failure> {
     all_ended(agents)
 }
 
-// Breaks if: an owner waits for a silent holder without a deadline, or the lead for a node that says nothing.
+// Breaks if: an owner waits for a silent holder without a deadline, or the lead for a node that
+// says nothing.
 pub fn one_node_is_cut_off_in_the_middle_of_a_replication() {
     if let Some(reason) = hosts_refused() {
         println!("  SKIPPED: a node that is cut off ({reason})");

@@ -1,4 +1,5 @@
-//! Every rank a process of its own: one of them is killed at each of its steps, the others must not wait for it.
+//! Every rank a process of its own: one of them is killed at each of its steps, the others must not
+//! wait for it.
 
 use crate::hooks::{Key, Named};
 use orcheck_client::Collective;
@@ -136,7 +137,8 @@ impl Collective for Hub {
     }
 }
 
-/// Each rank its own CP-thread, one gate for all, a pool that holds one snapshot at a time: every lock is in use.
+/// Each rank its own CP-thread, one gate for all, a pool that holds one snapshot at a time: every
+/// lock is in use.
 pub const CORES: Workload = Workload {
     name: "3 processes, a CP-thread each",
     ranks: 3,
@@ -204,7 +206,8 @@ pub fn ends(children: Vec<Child>) -> Vec<Ended> {
     ends.collect()
 }
 
-/// Runs the ranks as processes; `hook` is the victim's. How each ended, and how long that took after the victim.
+/// Runs the ranks as processes; `hook` is the victim's. How each ended, and how long that took
+/// after the victim.
 fn run(
     workload: Workload,
     root: &Path,
@@ -315,8 +318,9 @@ fn judge(
     heal(workload, root, 2).map(|_| ())
 }
 
-// Breaks if: the control thread forgets a writer that is gone (`NodeEvent::WriterGone` refuses only what was collected),
-// or a rank waits for a killed engine until its deadline (`Patience::check` does not look at the engine's lock).
+// Breaks if: the control thread forgets a writer that is gone (`NodeEvent::WriterGone` refuses only
+// what was collected), or a rank waits for a killed engine until its deadline (`Patience::check`
+// does not look at the engine's lock).
 pub fn one_rank_is_killed_at_each_of_its_steps() {
     let mut table = Table::default();
     // The runs of several nodes wait more than they work: a part of their steps in the quick check.

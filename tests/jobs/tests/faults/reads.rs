@@ -1,5 +1,6 @@
-//! The disk answers with an error at one call while a run opens, finds, restarts and closes, or while a checkpoint is
-//! verified: right bytes, an older step and a report of it, or a clear error; never a fresh start, never a clean verdict.
+//! The disk answers with an error at one call while a run opens, finds, restarts and closes, or
+//! while a checkpoint is verified: right bytes, an older step and a report of it, or a clear error;
+//! never a fresh start, never a clean verdict.
 
 use crate::errors::is_internal;
 use crate::hooks::{Key, Named};
@@ -143,8 +144,9 @@ fn judge(
 }
 
 /// One error at every call from open to close of a run that restarts.
-// Breaks if: `Catalog::scan` drops the error of a record that cannot be read, `candidates` takes records that cannot be
-// read for an empty job, or `read_some` takes a short read for the end of the file.
+// Breaks if: `Catalog::scan` drops the error of a record that cannot be read, `candidates` takes
+// records that cannot be read for an empty job, or `read_some` takes a short read for the end of
+// the file.
 pub fn one_error_at_every_call_of_a_restart() {
     let mut table = Table::default();
     for workload in [SOLO, PAIR, STRIPED] {
@@ -182,7 +184,8 @@ pub fn one_error_at_every_call_of_a_restart() {
     table.finish("one error at every call of a restart");
 }
 
-/// Verifies all checkpoints in the directory of [`SOLO`]; their number, or an error that says all that is wrong.
+/// Verifies all checkpoints in the directory of [`SOLO`]; their number, or an error that says all
+/// that is wrong.
 pub fn verified(root: &Path, failpoints: &Failpoints) -> Result<usize> {
     let dirs = [open_dir(&root.join("ost0/job"), failpoints.clone())?];
     let catalog = Catalog::scan(&JobName::new("job")?, &dirs)?;

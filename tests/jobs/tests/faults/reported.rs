@@ -1,8 +1,9 @@
-//! Every loss is told by the first call that begins after the node knows it, and nothing else is: jobs under faults of each
-//! kind, most of them in a hurry, so that later calls meet the losses.
+//! Every loss is told by the first call that begins after the node knows it, and nothing else is:
+//! jobs under faults of each kind, most of them in a hurry, so that later calls meet the losses.
 //!
-//! How: the seed chooses job, moment and fault. The oracle (`oracle.rs`) reads what each rank was told, what each node
-//! published, and what a restart finds. It looks at all other trials too; here it also says how much it looked at.
+//! How: the seed chooses job, moment and fault. The oracle (`oracle.rs`) reads what each rank was
+//! told, what each node published, and what a restart finds. It looks at all other trials too; here
+//! it also says how much it looked at.
 
 use crate::agents::{self, AGENT_HOSTS, AGENT_PEERS, AGENT_ROOM, Victim};
 use crate::hooks::{Key, Named};
@@ -149,7 +150,8 @@ impl Fault {
     }
 }
 
-/// A hook with which the fault happens from the `first` step on that it can hit; the file says that it did.
+/// A hook with which the fault happens from the `first` step on that it can hit; the file says that
+/// it did.
 fn hook(root: &Path, fault: Fault, random: &mut Random) -> Arc<Named> {
     let errno = ERRORS[random.below(5) as usize];
     let (first, lasts) = (random.below(fault.steps()), fault.lasts(random));
@@ -282,8 +284,9 @@ fn one(fault: Fault, random: &mut Random) -> Outcome {
     outcome
 }
 
-// Breaks if: a look at the board is left out of a call (`poll_outcomes`), a loss is reported to be final while a commit record
-// of it is being written (`undecided`), or a step counts as safe before its record is durable in every directory.
+// Breaks if: a look at the board is left out of a call (`poll_outcomes`), a loss is reported to be
+// final while a commit record of it is being written (`undecided`), or a step counts as safe before
+// its record is durable in every directory.
 pub fn every_loss_is_told_and_nothing_else() {
     let mut table = Table::default();
     let seed = seed();

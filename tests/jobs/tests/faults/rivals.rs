@@ -1,4 +1,5 @@
-//! Two and more runs of one job at the same moment, in processes of their own; and a wall clock that lies to them.
+//! Two and more runs of one job at the same moment, in processes of their own; and a wall clock
+//! that lies to them.
 
 use crate::kill_steps::after_a_good_run;
 use orcheck_io::clock::{Clock, SystemClock};
@@ -18,7 +19,8 @@ use std::time::Duration;
 /// The first of the runs that meet; run 1 came before them.
 const FIRST: u64 = 2;
 
-/// The runs of one trial: begin together, wait after opening until all others have opened or were refused.
+/// The runs of one trial: begin together, wait after opening until all others have opened or were
+/// refused.
 fn meet(life: &dyn Fn(u64) -> Life, count: u64) -> (Vec<Ended>, Vec<bool>) {
     let mut starts = Vec::new();
     let children: Vec<Child> = (0..count)
@@ -166,8 +168,10 @@ fn trial(workload: &Workload, seed: u64, take_over: bool) -> Result<Verdict, Fai
     Ok(Verdict::Pass)
 }
 
-/// Two to four restarts of one job at the same moment: one has it, the others hear who; with `take_over` the last has it.
-// Breaks if: a claim replaces another one (`rename` for `rename_new`), or is not locked before it appears.
+/// Two to four restarts of one job at the same moment: one has it, the others hear who; with
+/// `take_over` the last has it.
+// Breaks if: a claim replaces another one (`rename` for `rename_new`), or is not locked before it
+// appears.
 pub fn several_restarts_at_once() {
     let mut table = Table::default();
     let seed = seed();
@@ -176,7 +180,8 @@ pub fn several_restarts_at_once() {
         for workload in [SOLO, PAIR, STRIPED] {
             let workload = Workload {
                 overlapped: false,
-                // A run that is superseded loses its routed directory, in which the test itself writes.
+                // A run that is superseded loses its routed directory, in which the test itself
+                // writes.
                 routed: false,
                 ..workload
             };
@@ -195,7 +200,8 @@ pub fn several_restarts_at_once() {
     table.finish("several restarts of one job at once");
 }
 
-/// A wall clock that is never right: off by an hour in either direction, jumping at every look or once.
+/// A wall clock that is never right: off by an hour in either direction, jumping at every look or
+/// once.
 struct Liar {
     looks: AtomicU64,
     seed: u64,
@@ -262,8 +268,10 @@ fn liars(workload: &Workload, seed: u64) -> Result<Verdict, Failure> {
     heal(workload, root, runs + 1).map(|_| Verdict::Pass)
 }
 
-/// Clocks that are off by an hour, go backwards between runs and jump in the middle of them change nothing.
-// Breaks if: the newest checkpoint is chosen by the time in its record, or a deadline counts wall-clock time.
+/// Clocks that are off by an hour, go backwards between runs and jump in the middle of them change
+/// nothing.
+// Breaks if: the newest checkpoint is chosen by the time in its record, or a deadline counts
+// wall-clock time.
 pub fn clocks_that_lie() {
     let mut table = Table::default();
     let seed = seed();

@@ -1,9 +1,11 @@
-//! What users of SCR and FTI see happen to their checkpoints, as one table: four ranks on four virtual nodes take steps 1
-//! and 2, something happens, and a restart gives a step, a fresh start or an error, with the words that the user reads.
+//! What users of SCR and FTI see happen to their checkpoints, as one table: four ranks on four
+//! virtual nodes take steps 1 and 2, something happens, and a restart gives a step, a fresh start
+//! or an error, with the words that the user reads.
 //!
-//! How: every run is a process of its own, so that it can be killed; its ranks are threads. The restart writes down what
-//! each rank got and was told. Where a run lives through what happens, its ranks write down what they are told, too. What can
-//! happen is in `scene.rs`, the table in `table.rs`.
+//! How: every run is a process of its own, so that it can be killed; its ranks are threads. The
+//! restart writes down what each rank got and was told. Where a run lives through what happens, its
+//! ranks write down what they are told, too. What can happen is in `scene.rs`, the table in
+//! `table.rs`.
 
 mod scene;
 mod table;
@@ -38,7 +40,8 @@ struct Scenario {
     /// Options of the restart beside those of the job.
     options: &'static str,
     gives: Gives,
-    /// Each is in what some rank is told, while it happens or at the restart; without any, nobody is told anything.
+    /// Each is in what some rank is told, while it happens or at the restart; without any, nobody
+    /// is told anything.
     told: &'static [&'static str],
     /// Whether somebody is told something depends on the nodes that were drawn for the copies.
     either: bool,
@@ -102,8 +105,8 @@ fn play(scenario: &Scenario) -> std::result::Result<(), String> {
             return Err(format!("nobody is told '{part}', but {report}"));
         }
     }
-    // Nothing is reported four times: one rank reports what concerns the job.
-    // A run that was killed in a flush may leave containers of a step that it never committed, and that is told.
+    // Nothing is reported four times: one rank reports what concerns the job. A run that was killed
+    // in a flush may leave containers of a step that it never committed, and that is told.
     let unfinished = |line: &&str| line.contains("and no commit record: its run ended");
     let lines = report.lines().filter(|line| !unfinished(line)).count();
     if scenario.told.is_empty() && !scenario.either && lines > 4 {

@@ -1,7 +1,9 @@
-//! Level global on a staging server, which is killed at each of its steps, or whose disk answers with an error at
-//! each of its calls: nothing acknowledged is lost, nobody hangs, and the run continues when there is a server again.
+//! Level global on a staging server, which is killed at each of its steps, or whose disk answers
+//! with an error at each of its calls: nothing acknowledged is lost, nobody hangs, and the run
+//! continues when there is a server again.
 //!
-//! What is on the disks is looked at without a server: it serves the directories that the other tests use.
+//! What is on the disks is looked at without a server: it serves the directories that the other
+//! tests use.
 
 use crate::hooks::{Key, Named};
 use orcheck_format::Level;
@@ -153,8 +155,8 @@ impl Serving {
     }
 }
 
-/// Lives a run beside a server that is started again, `again` ms later, whenever it was killed; how both ended, and
-/// whether the server was killed.
+/// Lives a run beside a server that is started again, `again` ms later, whenever it was killed; how
+/// both ended, and whether the server was killed.
 fn run(
     workload: Workload,
     root: &Path,
@@ -239,7 +241,8 @@ fn judge(
         (Ended::Hung, _) | (_, Ended::Hung) => return fail(Verdict::Hang, String::new()),
         ended => return fail(Verdict::HardFail, format!("{ended:?}")),
     }
-    // An error costs the step that met it, and the one that was being staged. While there is no server, steps go by.
+    // An error costs the step that met it, and the one that was being staged. While there is no
+    // server, steps go by.
     let refused = |error: &String| error.starts_with("open ") || error.starts_with("find ");
     let opened = !story.run(1).errors.iter().any(refused);
     let lost = (1..=CHECKPOINTS)
@@ -270,7 +273,8 @@ pub fn hit(workload: Workload, root: &Path, hook: &Arc<Named>, killed: bool) -> 
     )
 }
 
-// Breaks if: a server acknowledges before it has synced, or a caller takes another connection for the one that was lost.
+// Breaks if: a server acknowledges before it has synced, or a caller takes another connection for
+// the one that was lost.
 pub fn a_server_is_killed_at_each_of_its_steps() {
     let mut table = Table::default();
     let part = if trials(0) > 0 { 1 } else { 18 };
@@ -315,7 +319,8 @@ pub fn the_disk_of_a_server_fails_at_each_call() {
     let mut table = Table::default();
     let part = if trials(0) > 0 { 1 } else { 12 };
     for workload in [SERVED_PAIR, SERVED_STRIPED] {
-        // A server that does not get its directory for itself does not begin; that is not what is tried here.
+        // A server that does not get its directory for itself does not begin; that is not what is
+        // tried here.
         let on_disk = |key: &Key| {
             (key.site.starts_with("file.") || key.site.starts_with("dir."))
                 && key.target.contains("/job")
@@ -398,8 +403,8 @@ pub fn a_server_comes_back_with_an_empty_disk() {
             last.store(begun.last().copied().unwrap_or(0), Ordering::Relaxed);
         });
         let (ended, server, struck) = ends;
-        // Half of each checkpoint of that level is gone; the nodes' own disks have all of it. Those that began later have
-        // to be there.
+        // Half of each checkpoint of that level is gone; the nodes' own disks have all of it. Those
+        // that began later have to be there.
         Ledger::give_up(root, Level::Global, last.into_inner());
         Outcome::of(struck, judge(SERVED_PAIR, root, (ended, server), true))
     });
@@ -423,11 +428,13 @@ impl FailpointHook for Slow {
     }
 }
 
-// Breaks if: who waits for a disk is not told that the server lives, or a wait is counted from its begin.
+// Breaks if: who waits for a disk is not told that the server lives, or a wait is counted from its
+// begin.
 pub fn a_server_with_a_slow_disk_loses_nothing() {
     let scratch = Scratch::in_memory("server");
     let root = scratch.path();
-    // A checkpoint here takes a few ms elsewhere; each call to this disk takes a hundred times as long.
+    // A checkpoint here takes a few ms elsewhere; each call to this disk takes a hundred times as
+    // long.
     let failpoints = Failpoints::with(Arc::new(Slow(Duration::from_millis(100))));
     let serving = Serving::with(SERVED_PAIR, root, None, Some(failpoints), None);
     let life = Life::new(serving.places(SERVED_PAIR, root), root, 1, CHECKPOINTS);

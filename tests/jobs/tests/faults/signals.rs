@@ -1,4 +1,5 @@
-//! Signals from outside: the end of a job with a grace time, and ranks that stand still for a while.
+//! Signals from outside: the end of a job with a grace time, and ranks that stand still for a
+//! while.
 
 use crate::processes::{CORES, HOSTS, each_rank, ends};
 use orcheck_format::ErrorKind;
@@ -26,7 +27,8 @@ pub fn moment(length: Duration) {
     let _ = (&mine).read(&mut [0]);
 }
 
-/// A solver's loop: computes, asks whether a checkpoint is due, and ends after the one that the signal asked for.
+/// A solver's loop: computes, asks whether a checkpoint is due, and ends after the one that the
+/// signal asked for.
 fn solve(workload: &Workload, root: &Path, run: u64, started: &UnixStream) {
     let ledger = Life::new(*workload, root, run, 0).ledger();
     let job = workload
@@ -132,7 +134,8 @@ fn told_to_end(workload: &Workload, seed: u64) -> Result<Verdict, Failure> {
     heal(workload, root, 2).map(|_| Verdict::Pass)
 }
 
-/// SIGTERM at a random moment, SIGKILL at the end of a random grace time: the last checkpoint is whole or not there.
+/// SIGTERM at a random moment, SIGKILL at the end of a random grace time: the last checkpoint is
+/// whole or not there.
 // Breaks if: `close` does not wait for the flush, or the signal makes no checkpoint due.
 pub fn told_to_end_with_a_grace_time() {
     let mut table = Table::default();

@@ -1,14 +1,16 @@
-//! Strangers and bad peers at every door of a running job: whatever they say, the job takes its checkpoints as if nobody
-//! were there.
+//! Strangers and bad peers at every door of a running job: whatever they say, the job takes its
+//! checkpoints as if nobody were there.
 //!
-//! How: a process beside the job looks in `/proc` where the job's processes listen, the lead and the nodes while the job
-//! opens, keepers and agents all the time, and strikes each of these doors in turn until the job has ended. Rank 0 takes
-//! its next checkpoint only after a round of strikes, so that there are some between any two. Connections of the job
-//! lead through a wire of our own (`tap.rs`), from which whoever repeats things has what was said.
+//! How: a process beside the job looks in `/proc` where the job's processes listen, the lead and
+//! the nodes while the job opens, keepers and agents all the time, and strikes each of these doors
+//! in turn until the job has ended. Rank 0 takes its next checkpoint only after a round of strikes,
+//! so that there are some between any two. Connections of the job lead through a wire of our own
+//! (`tap.rs`), from which whoever repeats things has what was said.
 //!
 //! Or another user holds the names under which the job's agents are reached, before they begin.
 //!
-//! Not here: peers that know the key and misbehave (`engine/tests/keeper.rs`), bits changed on the way (`net/tests/net`).
+//! Not here: peers that know the key and misbehave (`engine/tests/keeper.rs`), bits changed on the
+//! way (`net/tests/net`).
 
 use crate::agents::{AGENT_HOSTS, AGENT_PEERS, agents, all_ended};
 use crate::processes::{each_rank, ends};
@@ -162,7 +164,8 @@ impl Door {
         }
     }
 
-    /// Past the handshake of an agent, whose key is no secret, with the number of the first frame still to be said.
+    /// Past the handshake of an agent, whose key is no secret, with the number of the first frame
+    /// still to be said.
     fn inside(&self) -> Option<UnixStream> {
         if !self.is_agent() {
             return None;
@@ -363,7 +366,8 @@ fn other_user(door: &Door) -> i32 {
     i32::from(stream.read_exact(&mut [0; 64]).is_ok())
 }
 
-/// Strikes all doors of the job's processes, again and again. Each round that found doors of both kinds is told.
+/// Strikes all doors of the job's processes, again and again. Each round that found doors of both
+/// kinds is told.
 fn besiege(
     attack: Attack,
     (parent, wire): (i32, i32),
@@ -442,7 +446,8 @@ fn besieged(workload: Workload, attack: Attack, seed: u64) -> Result<Verdict, Fa
     all_ended(next)
 }
 
-// Breaks if: a door waits for one who came in, a stranger's end is an error of the job, or a proof is not looked at.
+// Breaks if: a door waits for one who came in, a stranger's end is an error of the job, or a proof
+// is not looked at.
 pub fn strangers_at_every_door() {
     let mut table = Table::default();
     let seed = seed();
@@ -535,7 +540,8 @@ const MANNERS: [Squat; 3] = [Squat::Listens, Squat::Idle, Squat::Full];
 /// Decoys for each name.
 const DECOYS: u64 = 100;
 
-/// The job begins, and is restarted, while another user holds the first name of every agent and many like them.
+/// The job begins, and is restarted, while another user holds the first name of every agent and
+/// many like them.
 fn squatted(workload: Workload, squat: Squat, seed: u64) -> Result<Verdict, Failure> {
     let scratch = Scratch::in_memory("squatted");
     let root = scratch.path();

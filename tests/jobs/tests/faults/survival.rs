@@ -1,7 +1,8 @@
-//! How often a job outlives lost nodes: killed for real, and compared with the formula, and with what the commit record
-//! says of where the copies are.
+//! How often a job outlives lost nodes: killed for real, and compared with the formula, and with
+//! what the commit record says of where the copies are.
 //!
-//! Source: peer-to-peer checkpoints, survival of f lost nodes of n with k replicas (docs/sources.md).
+//! Source: peer-to-peer checkpoints, survival of f lost nodes of n with k replicas
+//! (docs/sources.md).
 
 use crate::processes::{each_rank, ends};
 use orcheck_format::disk::{CommitRecord, FileName};
@@ -44,7 +45,8 @@ const THIRTY_TWO: Workload = Workload {
 /// Standard deviations that the share may be off: a right one is further off in one of 15,000 runs.
 const SIGMAS: f64 = 4.0;
 
-/// Whether the job came back, and whether it should have, by where the record says that the copies are.
+/// Whether the job came back, and whether it should have, by where the record says that the copies
+/// are.
 fn one(workload: Workload, lost: u32, random: &mut Random) -> Result<bool, Failure> {
     let scratch = Scratch::in_memory("survival");
     let root = scratch.path();
@@ -52,7 +54,8 @@ fn one(workload: Workload, lost: u32, random: &mut Random) -> Result<bool, Failu
     here.set_read_timeout(Some(PATIENCE)).unwrap();
     let children = each_rank(workload.ranks, |rank, mine| {
         Life::new(workload, root, 1, 1000).live_one(mine, &|number| {
-            // The first one is safe at all nodes: now they may be killed, in the middle of the second.
+            // The first one is safe at all nodes: now they may be killed, in the middle of the
+            // second.
             if (rank, number) == (0, 2) {
                 (&there).write_all(b"!").unwrap();
             }
@@ -108,7 +111,8 @@ fn one(workload: Workload, lost: u32, random: &mut Random) -> Result<bool, Failu
     Ok(expected)
 }
 
-/// The newest recorded step whose containers all have a copy on a node that is left, where the record says it is.
+/// The newest recorded step whose containers all have a copy on a node that is left, where the
+/// record says it is.
 pub fn restorable(nodes: u32, root: &Path, gone: &BTreeSet<u32>) -> Option<u64> {
     let there = |node: u32, file: &str| {
         !gone.contains(&node) && root.join(format!("local/job/n{node}/{file}")).exists()
@@ -144,7 +148,8 @@ pub fn restorable(nodes: u32, root: &Path, gone: &BTreeSet<u32>) -> Option<u64> 
         .max()
 }
 
-// Breaks if: holders are not drawn uniformly (such as always the next nodes), or a restart does not look at all nodes.
+// Breaks if: holders are not drawn uniformly (such as always the next nodes), or a restart does not
+// look at all nodes.
 pub fn as_often_as_the_formula_says() {
     let mut table = Table::default();
     let seed = seed();
@@ -186,7 +191,8 @@ pub fn as_often_as_the_formula_says() {
             (share - expected).abs() <= SIGMAS * deviation,
             "{row}: {share} instead of {expected}"
         );
-        // Half of the interval in which 19 of 20 shares lie. Breaks if: a campaign has too few trials to tell anything.
+        // Half of the interval in which 19 of 20 shares lie. Breaks if: a campaign has too few
+        // trials to tell anything.
         let half = 1.96 * deviation;
         println!("  {row}: half-width {half:.3}");
         assert!(count < 400 || half <= 0.05, "{row}: {half}");

@@ -1,8 +1,8 @@
-//! A wire between the nodes of a job that is ours: every TCP connection goes through a process that records what callers
-//! say, and may say a part of it twice.
+//! A wire between the nodes of a job that is ours: every TCP connection goes through a process that
+//! records what callers say, and may say a part of it twice.
 //!
-//! How: addresses travel through the program's collective as text. [`Tapped`] is a collective in which each of them is
-//! replaced by one of the wire's own, of the same length.
+//! How: addresses travel through the program's collective as text. [`Tapped`] is a collective in
+//! which each of them is replaced by one of the wire's own, of the same length.
 
 use orcheck_client::Collective;
 use orcheck_format::{Rank, Result};
@@ -32,7 +32,8 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Begins; recordings go to `folder`. With `twice`, the frame of this number, from 0, is sent twice on each connection.
+    /// Begins; recordings go to `folder`. With `twice`, the frame of this number, from 0, is sent
+    /// twice on each connection.
     pub fn lay(folder: &Path, twice: Option<u64>) -> Self {
         std::fs::create_dir_all(folder).unwrap();
         let random = u64::from_le_bytes(orcheck_io::rng::random_bytes());
@@ -193,7 +194,8 @@ fn say_on(mut caller: TcpStream, mut listener: TcpStream, path: &PathBuf, mut tw
     let _ = listener.shutdown(Shutdown::Both);
 }
 
-/// The frame of this number, if it ends what was said so far: a repetition must begin between two frames.
+/// The frame of this number, if it ends what was said so far: a repetition must begin between two
+/// frames.
 fn frame_of(said: &[u8], nth: u64) -> Option<&[u8]> {
     let mut at = HANDSHAKE_BYTES;
     for number in 0.. {

@@ -1,4 +1,5 @@
-//! A run that was thought dead continues: stopped at each of its steps, superseded by a new run, and let go again.
+//! A run that was thought dead continues: stopped at each of its steps, superseded by a new run,
+//! and let go again.
 
 use crate::hooks::{Key, Named};
 use crate::kill_steps::record;
@@ -20,9 +21,11 @@ const EIO: i32 = 5;
 /// When the old run is let go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Release {
-    /// The new run has claimed its epoch and looked at nothing yet; it waits until the old one has ended.
+    /// The new run has claimed its epoch and looked at nothing yet; it waits until the old one has
+    /// ended.
     Claimed,
-    /// The new run has restarted; it waits until the old one has ended, and takes no checkpoint of its own.
+    /// The new run has restarted; it waits until the old one has ended, and takes no checkpoint of
+    /// its own.
     Restarted,
     /// The new run has recorded from where it resumed, but its own checkpoint is lost.
     Recorded,
@@ -86,7 +89,8 @@ impl Door {
 /// Whether the old run is stopped at a step.
 pub type At = Box<dyn Fn(&Key) -> bool + Send + Sync>;
 
-/// Both runs in one process, which a trial kills when it hangs. Exit code 3: the old run never came to the door.
+/// Both runs in one process, which a trial kills when it hangs. Exit code 3: the old run never came
+/// to the door.
 fn both_runs(workload: Workload, root: &Path, at: At, release: Release) -> i32 {
     let door = std::sync::Arc::new(Door::default());
     let at_door = std::sync::Arc::clone(&door);
@@ -206,8 +210,8 @@ fn judge(workload: &Workload, root: &Path, release: Release, ended: Ended) -> Re
     heal(workload, root, 3).map(|_| ())
 }
 
-// Breaks if: `make_visible` does not look at the claims after its renames (an acknowledged step is lost), or
-// `fenced_by` ignores `resumed` records (the zombie's step comes back).
+// Breaks if: `make_visible` does not look at the claims after its renames (an acknowledged step is
+// lost), or `fenced_by` ignores `resumed` records (the zombie's step comes back).
 pub fn superseded_at_every_step() {
     let mut table = Table::default();
     let striped = Workload {

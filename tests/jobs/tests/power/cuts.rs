@@ -1,11 +1,13 @@
 //! The power goes out before each step, and the disks hold whatever they may hold then.
 //!
-//! How: each workload is lived once over a journal of its effects. For every moment between two effects the images
-//! that a power cut may leave are made (`orcheck_testing::power::outage` says which), and a restart looks at each. What
-//! must be found is what had been acknowledged at that moment. Some images are written to a real file system, where
-//! the next run has to come up, continue and leave nothing behind.
+//! How: each workload is lived once over a journal of its effects. For every moment between two
+//! effects the images that a power cut may leave are made (`orcheck_testing::power::outage` says
+//! which), and a restart looks at each. What must be found is what had been acknowledged at that
+//! moment. Some images are written to a real file system, where the next run has to come up,
+//! continue and leave nothing behind.
 //!
-//! `ORCHECK_SEED` chooses among the states; in a campaign 50 times `ORCHECK_TRIALS` are tried over all workloads.
+//! `ORCHECK_SEED` chooses among the states; in a campaign 50 times `ORCHECK_TRIALS` are tried over
+//! all workloads.
 
 use crate::look::{Found, restart};
 use orcheck_format::Level;
@@ -126,8 +128,9 @@ const PLAN: &[(Workload, Past)] = &[
     (named("the same on one node after lost power", Workload { ranks: 1, nodes: 1, dirs: 1, ..SEALED }), Past::Cut(600)),
 ];
 
-/// Checkpoints of the recorded run: enough that the keep rule makes the last ones prune, and that checkpoints which
-/// refer to older ones reach the bound of their chain, twice if nothing was before.
+/// Checkpoints of the recorded run: enough that the keep rule makes the last ones prune, and that
+/// checkpoints which refer to older ones reach the bound of their chain, twice if nothing was
+/// before.
 fn checkpoints(workload: &Workload, past: Past) -> u64 {
     match past {
         Past::Empty if workload.options.contains("incremental") => 9,
@@ -207,8 +210,8 @@ fn record(workload: &Workload, past: Past, seed: u64) -> Recorded {
     Recorded { log, ledger, run }
 }
 
-/// What a restart finds on one image, by level and over all, which records promise too much, and how what they promise
-/// is stored.
+/// What a restart finds on one image, by level and over all, which records promise too much, and
+/// how what they promise is stored.
 type Looked = Result<(Vec<(Level, Found)>, Found, Vec<String>, Kinds), Failure>;
 
 fn look(workload: &Workload, image: &Image, past: Past) -> Looked {
@@ -400,7 +403,8 @@ impl Trial<'_> {
     }
 }
 
-/// Which of `all` subsets: all of them, or nothing, everything, and a spread over the kinds of subsets.
+/// Which of `all` subsets: all of them, or nothing, everything, and a spread over the kinds of
+/// subsets.
 fn chosen(all: u64, parts: u64, share: u64, random: &mut Random) -> BTreeSet<u64> {
     if all <= share {
         return (0..all).collect();
@@ -427,10 +431,11 @@ fn chosen(all: u64, parts: u64, share: u64, random: &mut Random) -> BTreeSet<u64
 /// States at the size of every day.
 const QUICK: u64 = 30_000;
 
-// Breaks if: a container, record or claim is not synced, or the directory of a container or record; a record is written
-// in place; prune removes a container before its records are durably gone, also those that a prune before removed; or
-// a directory is made without syncing the one above. (A claim's directory is synced again with the resumed record.)
-// Or if what checkpoints refer to is not pinned, see `records`.
+// Breaks if: a container, record or claim is not synced, or the directory of a container or record;
+// a record is written in place; prune removes a container before its records are durably gone, also
+// those that a prune before removed; or a directory is made without syncing the one above. (A
+// claim's directory is synced again with the resumed record.) Or if what checkpoints refer to is
+// not pinned, see `records`.
 pub fn power_lost_at_every_step() {
     let seed = seed();
     // States cost little: a trial of a campaign stands for many.

@@ -1,10 +1,10 @@
 //! Every bit and every byte of what is not data, and tens of thousands of damages to what is.
 //!
-//! How: a small job leaves two checkpoints; its directories become an image. One trial changes some bytes of one file
-//! and restarts. Each bit of each small structure is flipped, each file cut at each byte of them; data suffers flips,
-//! bursts, zeroed, swapped and stale blocks at seeded places. What must come back follows from what is redundant:
-//! the newest step, or the one before and a report that names the file and the place; never other bytes, and never a
-//! fresh start.
+//! How: a small job leaves two checkpoints; its directories become an image. One trial changes some
+//! bytes of one file and restarts. Each bit of each small structure is flipped, each file cut at
+//! each byte of them; data suffers flips, bursts, zeroed, swapped and stale blocks at seeded
+//! places. What must come back follows from what is redundant: the newest step, or the one before
+//! and a report that names the file and the place; never other bytes, and never a fresh start.
 //!
 //! `ORCHECK_TRIALS` raises the number of damages to data, `ORCHECK_SEED` chooses them.
 
@@ -291,8 +291,8 @@ fn metadata_cases(spots: &[Spot], image: &Image, random: &mut Random, thorough: 
         if spot.row == "data" {
             continue;
         }
-        // Containers are alike: the one that is read first is taken to pieces from day to day, the others in a
-        // campaign.
+        // Containers are alike: the one that is read first is taken to pieces from day to day, the
+        // others in a campaign.
         let first = !rows.contains(&spot.row);
         rows.push(spot.row);
         if !first && !thorough {
@@ -300,7 +300,8 @@ fn metadata_cases(spots: &[Spot], image: &Image, random: &mut Random, thorough: 
         }
         let bytes = &image.file(path).unwrap().bytes()[range.clone()];
         for at in 0..bytes.len() {
-            // That a structure does not decode, its first copy shows; all of them need a glance only.
+            // That a structure does not decode, its first copy shows; all of them need a glance
+            // only.
             if !thorough && spot.files.len() > 1 {
                 add(Harm::Flip(at * 8 + random.below(8) as usize));
                 add(Harm::Cut(at));
@@ -353,15 +354,17 @@ fn expected(workload: &Workload, spot: &Spot, harm: Harm) -> (Expect, Vec<String
 /// Damages to data from day to day, of each kind of job.
 const DATA: usize = 3500;
 
-/// The jobs whose checkpoints are damaged: each with state of next to nothing, and of several blocks.
+/// The jobs whose checkpoints are damaged: each with state of next to nothing, and of several
+/// blocks.
 const JOBS: [(&str, Workload); 3] = [
     ("one copy", SPREAD),
     ("both levels", PAIR),
     ("striped", Workload { keep: 2, ..STRIPED }),
 ];
 
-// Breaks if: `Source::compare`, `check_digest` or `check_crc` in reader and format accept whatever they find, a damaged
-// copy ends the search for another, or a record that cannot be read looks like none.
+// Breaks if: `Source::compare`, `check_digest` or `check_crc` in reader and format accept whatever
+// they find, a damaged copy ends the search for another, or a record that cannot be read looks like
+// none.
 pub fn every_bit_of_metadata() {
     let seed = seed();
     let thorough = trials(0) > 0;
@@ -382,7 +385,8 @@ pub fn every_bit_of_metadata() {
     table.finish("every bit and every length of what is not data");
 }
 
-// Breaks if: `Source::compare` accepts whatever it finds, or the report does not name file, rank and bytes.
+// Breaks if: `Source::compare` accepts whatever it finds, or the report does not name file, rank
+// and bytes.
 pub fn seeded_damage_to_data() {
     let seed = seed();
     println!("  seed {seed} (ORCHECK_SEED)");
@@ -422,7 +426,8 @@ fn random_of(seed: u64, number: usize) -> Random {
 }
 
 /// Two to nine damages at once, to anything of both checkpoints.
-// Breaks if: what cannot be read looks like what was never there; the job would then begin from nothing.
+// Breaks if: what cannot be read looks like what was never there; the job would then begin from
+// nothing.
 fn several(workload: &Workload, image: &Image, spots: &[Spot], mut random: Random) -> Outcome {
     let mut changed = image.clone();
     let mut files = Vec::new();

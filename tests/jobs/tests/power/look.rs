@@ -1,8 +1,9 @@
-//! What a restart would find on an image: the engine's own search and reading, with every rank in turn.
+//! What a restart would find on an image: the engine's own search and reading, with every rank in
+//! turn.
 //!
-//! The order of events is that of `Session::find` and `restart`: rank 0 lists the candidates, every rank opens its
-//! part of one, then all read; the lowest rank that fails decides. A sample of the images goes through real sessions
-//! too (see `cuts`), so that this short cut cannot lie for long.
+//! The order of events is that of `Session::find` and `restart`: rank 0 lists the candidates, every
+//! rank opens its part of one, then all read; the lowest rank that fails decides. A sample of the
+//! images goes through real sessions too (see `cuts`), so that this short cut cannot lie for long.
 
 use orcheck_engine::directory::Places;
 use orcheck_engine::restart::{NodeView, candidates, node_view};
@@ -24,7 +25,8 @@ pub struct Found {
     pub notes: Vec<String>,
 }
 
-/// The directories of one node on an image. One that is not there is empty, as after a run has made it.
+/// The directories of one node on an image. One that is not there is empty, as after a run has made
+/// it.
 pub fn places(workload: &Workload, image: &Image, node: u32, view: View) -> Places {
     let wanted = |level| view == View::All || view == View::Only(level);
     let dir = |path: String| {

@@ -1,5 +1,5 @@
-//! Lost power and damaged disks, tried on images in memory: whole jobs are recorded once, and what their disks may
-//! hold afterwards is looked at tens of thousands of times.
+//! Lost power and damaged disks, tried on images in memory: whole jobs are recorded once, and what
+//! their disks may hold afterwards is looked at tens of thousands of times.
 //!
 //! A harness of its own, as `faults`, with which it shares the jobs and the verdicts.
 // It makes and damages files by itself, and prints its own verdicts.

@@ -112,9 +112,10 @@ fn comments_name_what_exists() {
 }
 
 type Rule = fn(&File) -> Vec<String>;
-const RULES: [Rule; 9] = [
+const RULES: [Rule; 10] = [
     long_file,
     long_function,
+    wide_comment,
     banned_name,
     banned_mark,
     sleeping_test,
@@ -151,6 +152,10 @@ fn every_rule_finds_a_planted_violation() {
                     "x\n".repeat(70)
                 ),
             ),
+        ),
+        (
+            wide_comment,
+            File::new("a.rs", format!("    // {}", "x ".repeat(50))),
         ),
         (banned_name, File::new("crates/io/src/utils.rs", "")),
         (banned_name, File::new("crates/io/src/file/mod.rs", "")),
@@ -286,6 +291,10 @@ fn what_only_looks_like_a_violation_passes() {
                     "    x\n".repeat(68)
                 ),
             ),
+        ),
+        (
+            wide_comment,
+            File::new("a.rs", format!("//! | a | {} |", "x ".repeat(50))),
         ),
         (banned_name, File::new("crates/io/src/model.rs", "")),
         (

@@ -1,8 +1,8 @@
 //! Rooms: the folders of a crate, and which of them import from which.
 //!
-//! A room is a file directly below `src` together with the folder of its name. Imports between rooms must not lead in a
-//! circle, and go through the face of a room: `crate::room::Item`, or `crate::room::module::item` where the room shows a
-//! module.
+//! A room is a file directly below `src` together with the folder of its name. Imports between
+//! rooms must not lead in a circle, and go through the face of a room: `crate::room::Item`, or
+//! `crate::room::module::item` where the room shows a module.
 //!
 //! Not here: imports that only unit tests have.
 
@@ -12,7 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// From a room to another one, and a place that does it.
 type Arrows = BTreeMap<(String, String), String>;
 
-/// The paths that a file of a crate imports or writes out, from the crate's root on; with their lines.
+/// The paths that a file of a crate imports or writes out, from the crate's root on; with their
+/// lines.
 fn paths(code: &str) -> Vec<(usize, Vec<String>)> {
     let mut found = vec![];
     let mut rest = code;

@@ -1,4 +1,5 @@
-//! Rules about one file: its length, its names, marks, sleeps, `unsafe`, who writes commit records; links in documents.
+//! Rules about one file: its length, its names, marks, sleeps, `unsafe`, who writes commit records;
+//! links in documents.
 
 use crate::tree::{File, TEXT_EXTENSIONS, code_of, has_word};
 use std::path::Path;
@@ -8,6 +9,8 @@ pub const LINES_MAX: usize = 800;
 pub const LINES_HARD_MAX: usize = 1500;
 /// Lines that a function has at most, or it says why it has more, see [`long_function`].
 pub const FUNCTION_LINES_MAX: usize = 70;
+/// Columns of a comment; rustfmt keeps code within the same.
+pub const COLUMNS_MAX: usize = 100;
 /// Written by a program, read by compilers: their length is not ours to choose.
 pub const GENERATED: [&str; 1] = ["crates/capi/include/orcheck.h"];
 
@@ -80,6 +83,26 @@ pub fn long_function(file: &File) -> Vec<String> {
                     "a function of {len} lines, expected at most {FUNCTION_LINES_MAX}. Give its \
                      parts names; if that would hurt, say \"{reason} ...\" right above it"
                 ),
+            ));
+        }
+    }
+    found
+}
+
+/// Comments are as wide as code: at most 100 columns. Rows of tables cannot be wrapped.
+pub fn wide_comment(file: &File) -> Vec<String> {
+    if file.extension() != "rs" {
+        return vec![];
+    }
+    let mut found = vec![];
+    for (at, line) in file.text.lines().enumerate() {
+        let comment = line.trim_start();
+        let is_table = comment.contains(" | ");
+        let width = line.chars().count();
+        if comment.starts_with("//") && width > COLUMNS_MAX && !is_table {
+            found.push(file.at(
+                at,
+                format!("a comment of {width} columns, expected at most {COLUMNS_MAX}. Wrap it"),
             ));
         }
     }

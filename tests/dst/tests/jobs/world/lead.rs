@@ -1,4 +1,5 @@
-//! The way between the nodes and the lead, the nodes in between, and what must hold of what was decided.
+//! The way between the nodes and the lead, the nodes in between, and what must hold of what was
+//! decided.
 
 use super::World;
 use orcheck_engine::commit::{LeadAction, LeadEvent, NodeEvent, RelayAction, RelayEvent};
@@ -100,7 +101,8 @@ impl World<'_> {
         }
     }
 
-    /// Every node that is left has its copy of the record, its container and the replicas that it holds.
+    /// Every node that is left has its copy of the record, its container and the replicas that it
+    /// holds.
     fn check_committed(&self, step: u64) {
         let level = Level::Peers(self.material.replicas as u8);
         let name = FileName::commit(Step(step), self.material.epoch, level).to_string();

@@ -1,4 +1,5 @@
-//! What happens to a job and its directories between the run that takes steps 1 and 2 and the restart.
+//! What happens to a job and its directories between the run that takes steps 1 and 2 and the
+//! restart.
 
 use super::NODES;
 use crate::agents::agent_at;
@@ -129,7 +130,8 @@ impl Scene<'_> {
         }
     }
 
-    /// All files of a directory are in the one above it, which is what a careless copy makes of them.
+    /// All files of a directory are in the one above it, which is what a careless copy makes of
+    /// them.
     pub(super) fn flatten(&self, dir: &str) {
         let dir = self.root.join(dir);
         for entry in std::fs::read_dir(&dir).unwrap() {
@@ -190,7 +192,8 @@ impl Scene<'_> {
         }
     }
 
-    /// A run that resumes and takes step 3 is killed before the nth effect of a site on such a target.
+    /// A run that resumes and takes step 3 is killed before the nth effect of a site on such a
+    /// target.
     pub(super) fn killed(&self, site: &str, target: &str, nth: u64) {
         let plan = FaultPlan::new()
             .at_site(site, nth, Do::Kill)
@@ -207,7 +210,8 @@ impl Scene<'_> {
         assert_eq!(ended, Ended::Signaled(9), "{site} of {target}, {nth}");
     }
 
-    /// A run with agents resumes and takes step 3; the agent of a node is killed while it writes that.
+    /// A run with agents resumes and takes step 3; the agent of a node is killed while it writes
+    /// that.
     pub(super) fn agent_is_killed(&self, node: &str, then: Then) {
         let job = self.job();
         let place = if self.levels.dirs > 0 {
@@ -243,8 +247,8 @@ impl Scene<'_> {
         }
     }
 
-    /// A run with a staging server before the directories resumes and takes step 3; the server is killed while it writes
-    /// that, and started again before step 4.
+    /// A run with a staging server before the directories resumes and takes step 3; the server is
+    /// killed while it writes that, and started again before step 4.
     pub(super) fn server_is_killed(&self) {
         let Levels { dirs, node, .. } = self.levels;
         let workload = Workload {
@@ -269,7 +273,8 @@ impl Scene<'_> {
                     .to_string(),
             );
             (&again).read_exact(&mut [0]).unwrap();
-            // What the killed server was told of names and had not made durable may be gone, which can cost another step.
+            // What the killed server was told of names and had not made durable may be gone, which
+            // can cost another step.
             stages(&mut session, rank, 4);
             if let Err(error) = session.wait(4, Level::Global, LONG) {
                 heard(error.to_string());

@@ -167,7 +167,8 @@ pub(super) const SCENARIOS: &[Scenario] = &[
             scene.erase("c");
         },
         home: ["b", "b", "d", "d"],
-        // Two replicas need three nodes: the run that is left with two asks for what they cannot give.
+        // Two replicas need three nodes: the run that is left with two asks for what they cannot
+        // give.
         gives: Gives::Refused(ErrorKind::Invalid),
         told: &["2 replicas", "2 nodes"],
         ..CALM
@@ -218,7 +219,8 @@ pub(super) const SCENARIOS: &[Scenario] = &[
             for node in ["a", "b", "c"] {
                 scene.erase(node);
             }
-            // Node d may happen to have been drawn for all of them: its copies of node a's part go too.
+            // Node d may happen to have been drawn for all of them: its copies of node a's part go
+            // too.
             for entry in std::fs::read_dir(scene.node_dir("d")).unwrap() {
                 let path = entry.unwrap().path();
                 if path.display().to_string().contains("-n0000-") {
