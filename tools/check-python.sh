@@ -7,7 +7,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 PATH=$PWD/build/python-tools/bin:$PATH
 for tool in ruff mypy; do
-    if ! command -v "$tool" >/dev/null; then
+    if ! "$tool" --version >/dev/null 2>&1; then
         echo "SKIPPED: the Python files: $tool is missing. Next: tools/install-deps.sh check"
         echo "0 passed, 0 failed"
         exit 0
@@ -16,6 +16,11 @@ done
 
 mapfile -t files < <(git ls-files --cached --others --exclude-standard '*.py' |
     while read -r file; do [[ ! -e $file ]] || echo "$file"; done)
+if ((${#files[@]} == 0)); then
+    echo "SKIPPED: the Python files: this is not a git checkout"
+    echo "0 passed, 0 failed"
+    exit 0
+fi
 passed=0 failed=0
 run() {
     echo "\$ $1 $2 (${#files[@]} files)"

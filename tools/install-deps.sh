@@ -95,7 +95,7 @@ linters() {
     cmp -s tools/check-python.txt "$there/installed" && return 0
     echo "installing into $there: $(grep -v '^#' tools/check-python.txt | xargs)"
     rm -rf "$there"
-    if python3 -m venv "$there" >/dev/null && "$there/bin/pip" install -q --disable-pip-version-check -r tools/check-python.txt; then
+    if python3 -m venv "$there" >/dev/null && "$there/bin/pip" install -q --retries 1 --timeout 15 --disable-pip-version-check -r tools/check-python.txt; then
         cp tools/check-python.txt "$there/installed"
     else
         rm -rf "$there"

@@ -1,4 +1,4 @@
-"""What contention costs a burst of checkpoints, and what orchestration takes of it away.
+"""How long does a burst of 256 ranks on four servers take, on disks that seek?
 
 32 nodes with 8 ranks each, and 4 targets, on one machine (testbed/cluster): each server has a model
 disk of its own (testbed/cluster/disks.py: one head, command queueing) with ext4, links have 1

@@ -1,4 +1,4 @@
-"""How fast checkpoints reach the disk, beside what fio reaches there.
+"""How fast do checkpoints reach the disk, and what do compression and encryption cost?
 
 One rank and eight ranks checkpoint the same number of bytes to one directory; the clock runs from
 the call until the checkpoint is committed. Between two checkpoints the disk belongs to fio: psync

@@ -1,4 +1,4 @@
-"""What checkpoints cost a solver: synchronous, asynchronous by copy, by lending, and incremental.
+"""What does a solver lose to synchronous, asynchronous and incremental checkpoints?
 
 The solver is examples/lbm, one rank with two threads, which keep both cores busy. It computes short
 windows of equally many steps, in turn without and with a checkpoint at the beginning; overhead is

@@ -1,4 +1,4 @@
-"""What ordinary traffic keeps of its rate while a burst of checkpoints goes to the same servers.
+"""How much of its rate does ordinary traffic keep during bursts?
 
 Four servers, each before a model disk of its own (testbed/cluster/disks.py), 8 nodes with 4 ranks
 each. On each server fio reads and writes files of its own on the same ext4 (past the page cache, or

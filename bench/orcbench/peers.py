@@ -1,4 +1,4 @@
-"""The same program with Orcheck, with plain files, and with SCR, VELOC and FTI where they are.
+"""How do SCR, VELOC and FTI do with the same program, where they are installed?
 
 A library is found by pkg-config (scr, veloc, fti), or under the prefix that SCR_DIR, VELOC_DIR or
 FTI_DIR names. One that is not found is a row marked missing. Each is set up as its users would for

@@ -1,4 +1,4 @@
-"""Checkpoints of 8 to 64 ranks on 8 nodes into a real parallel file system, in three ways.
+"""How long does a checkpoint take on a real parallel file system, in three ways?
 
 MooseFS on a cluster of namespaces (testbed/cluster): a master, four chunkservers, links with a
 rate, a mount on each node. Program, engine and bytes are the same; what differs is where files are

@@ -1,4 +1,4 @@
-"""What replicas on other nodes cost, beside one central server and a set of shared ones.
+"""What do replicas on other nodes cost, beside a central server or shared ones?
 
 On a cluster of namespaces (testbed/cluster) whose links have a rate. Three questions:
 

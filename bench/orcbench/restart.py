@@ -1,4 +1,4 @@
-"""How long a job takes to be back, and how fast its bytes are read, beside raw reads of them.
+"""How long until a job is back from each level?
 
 One rank, from each level: `node` and `global` from this machine's disk, beside the best of fio's
 sequential direct reads of the same file; `peers` from another node over a link of a cluster of

@@ -1,4 +1,4 @@
-"""What a staging server makes of its disk, beside what fio makes of it.
+"""How much of its disk's rate does a staging server reach, for writes and restarts?
 
 A server on this machine serves a directory. One rank and eight ranks checkpoint the same number of
 bytes through it (TCP on the loopback, every frame authenticated); one rank does so without it;

@@ -1,4 +1,4 @@
-"""How long a checkpoint keeps the program, beside memcpy, POSIX, and MPI-IO.
+"""How long does a checkpoint block the program, and does that grow with their number?
 
 Blocked time of orc_checkpoint (copied with checksums, and lent), previous flush drained and still
 running, against a warm memcpy of the same bytes by the same ranks, interleaved in one run; and

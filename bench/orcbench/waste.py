@@ -1,4 +1,4 @@
-"""What a job loses to failures and checkpoints, beside what `orcheck plan interval` said before.
+"""Does a job that fails take as long as `orcheck plan interval` predicted?
 
 The solver of examples/lbm (src/waste.c) takes checkpoints and waits for each, on a device whose
 rate is limited. First, without failures or with a few that are placed, it is measured what a step,

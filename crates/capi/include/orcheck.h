@@ -39,18 +39,18 @@
  * - The status of a [collective] function is the same on all ranks. The exception is a call that its own
  *   rank refuses before it asks the others: for a NULL pointer, a closed session, a wrong timeout, too
  *   little stack, or in a forked child.
- * - A NULL pointer, a closed session, a call in the wrong order are ::ORC_INVALID, not a crash.
+ * - A NULL pointer, a closed session or a call in the wrong order gives ::ORC_INVALID, not a crash.
  * - One session may be used from several threads; calls on it wait for each other. The functions of
  *   an ::orc_collective are called on the calling thread only, inside [collective] functions, so
  *   MPI_THREAD_FUNNELED suffices when the main thread makes those calls.
  * - Callbacks must return: no C++ exception and no longjmp may leave them, and they may not call
  *   orc_ functions (::ORC_INVALID; orc_request() and orc_message() are allowed).
- * - The same holds in a signal handler that interrupts a call of its thread, and in what it calls, such as
- *   functions of atexit().
+ * - The same restrictions apply in a signal handler that interrupts a call of its thread, and in
+ *   everything it calls, such as functions registered with atexit().
  * - A session belongs to the process that opened it. In a forked child every call on it is
  *   ::ORC_INVALID, the child may exit or execute another program, and the parent does not notice.
  *   A child that outlives the parent keeps no lock and no connection of it: the job can be restarted.
- *   Memory from orc_alloc() is not there in a child: reading it ends the child with SIGSEGV.
+ *   Memory from orc_alloc() is not mapped in a child: reading it ends the child with SIGSEGV.
  * - pthread_cancel() does not end a thread inside a call, nor inside a callback: it takes effect at
  *   the program's next cancellation point after the call.
  * - A call needs 96 KiB of stack, plus what its callbacks use. On a thread with less left it returns
@@ -58,7 +58,7 @@
  *   stacks) are not known to the library and are not checked.
  * - A session can run without checkpoints (option enabled): arguments are checked as usual, orc_find() returns
  *   ::ORC_NOT_FOUND, nothing is ever due, and orc_checkpoint(), orc_wait() and orc_close() succeed and store
- *   nothing. docs/options.md lists every call; the program finds out by the field disabled of ::orc_stats.
+ *   nothing. docs/options.md lists every call; the program can tell from the field disabled of ::orc_stats.
  * - Structures, except ::orc_region, begin with struct_size: set it to sizeof, the rest to zero, then fill
  *   in. That is how a program built against an older header keeps working with a newer library.
  * - Text is UTF-8 and ends in a zero byte. Times are in seconds, sizes in bytes, shapes in elements.
@@ -427,11 +427,11 @@ typedef struct {
    */
   double blocked_s;
   /**
-   * Of these: copying.
+   * Of that time: copying.
    */
   double stage_s;
   /**
-   * Of these: waiting for room in the pool or for the previous checkpoint.
+   * Of that time: waiting for room in the pool or for the previous checkpoint.
    */
   double wait_s;
   /**

@@ -266,9 +266,9 @@ pub struct orc_stats {
     pub step: u64,
     /// How long that call blocked the program, in total.
     pub blocked_s: f64,
-    /// Of these: copying.
+    /// Of that time: copying.
     pub stage_s: f64,
-    /// Of these: waiting for room in the pool or for the previous checkpoint.
+    /// Of that time: waiting for room in the pool or for the previous checkpoint.
     pub wait_s: f64,
     /// Bytes of this rank's snapshot.
     pub staged_bytes: u64,

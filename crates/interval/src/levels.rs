@@ -124,7 +124,7 @@ impl Levels {
         let cost_s = self.0[0].checkpoint_s;
         if mtbf_s <= cost_s {
             return Err(Error::invalid(format!(
-                "mean time between failures {mtbf_s} s, of all levels together: expected more than the {cost_s} s of a checkpoint, or the job never gets on"
+                "mean time between failures {mtbf_s} s, of all levels together: expected more than the {cost_s} s of a checkpoint, or the job never makes progress"
             )));
         }
         Ok(())
@@ -353,7 +353,7 @@ impl Levels {
 }
 
 fn never_gets_on() -> Error {
-    Error::invalid("failures come so often that the job never gets on")
+    Error::invalid("failures come so often that the job never makes progress")
         .next("take checkpoints that cost less or are reached sooner, or those of the higher levels more often")
 }
 

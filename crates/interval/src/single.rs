@@ -53,7 +53,7 @@ impl Single {
         )?;
         if self.mtbf_s <= self.checkpoint_s {
             return Err(Error::invalid(format!(
-                "mean time between failures {} s: expected more than the {} s of a checkpoint, or the job never gets on",
+                "mean time between failures {} s: expected more than the {} s of a checkpoint, or the job never makes progress",
                 self.mtbf_s, self.checkpoint_s
             ))
             .next("take checkpoints that cost less, or run on fewer nodes"));

@@ -147,7 +147,7 @@ fn nonsense_is_refused() {
         vec![fine, level(2.0, 0.0, 1e4, 100.0)],
         vec![1, 1],
         1e6,
-        "never gets on",
+        "never makes progress",
     );
     assert_eq!(
         Levels(vec![level(1.0, 0.0, 1.0, f64::INFINITY)])
@@ -182,7 +182,7 @@ fn a_level_that_is_reached_late_is_taken_rarely() {
             .recommend()
             .unwrap_err()
             .message()
-            .contains("never gets on")
+            .contains("never makes progress")
     );
 }
 

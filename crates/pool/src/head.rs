@@ -22,9 +22,9 @@ pub struct PoolShape {
     pub chunk_count: u32,
     /// Number of shared 64-bit words; at most 1,048,576.
     pub words: u32,
-    /// Number of entries of each ring; 1 to 1,048,576 if there are rings.
+    /// Number of rings; at most 65,536.
     pub rings: u32,
-    /// Entries of each ring; 1 to 1,048,576 when there are rings.
+    /// Number of entries of each ring; 1 to 1,048,576 if there are rings.
     pub ring_entries: u32,
 }
 

@@ -51,7 +51,7 @@ impl AdviceArgs {
             return Ok(());
         }
         Err(orcheck_format::Error::invalid(format!(
-            "flags of `orcheck plan` stand before '{command}': expected them behind it, if it has them"
+            "flags of `orcheck plan` come before '{command}': put them after it, if it accepts them"
         )))
     }
 }

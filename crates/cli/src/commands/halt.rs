@@ -60,7 +60,7 @@ pub fn run(args: &HaltArgs, talk: bool) -> Result<Outcome, Failure> {
     })?;
     if !asked.lives && !args.force {
         return Err(Error::not_found(format!(
-            "job {name} has no run: the newest, epoch {}, {}, has ended",
+            "job {name} is not running: its newest run, epoch {}, {}, has ended",
             asked.claim.epoch,
             asked.describe()
         ))

@@ -82,11 +82,11 @@ impl Checked<'_> {
         homes.dedup();
         match (self.is_out_of_sight(), homes.is_empty()) {
             (true, false) => format!(
-                "step {step} is not all here. Next: give {} too, or bring it back",
+                "step {step} is not complete here. Next: give {} too, or bring it back",
                 homes.join(", ")
             ),
             (true, true) => format!(
-                "step {step} is not all here. Next: bring back what cannot be read, then verify \
+                "step {step} is not complete here. Next: bring back what cannot be read, then verify \
                  again"
             ),
             (false, _) => format!(

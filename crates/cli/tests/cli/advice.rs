@@ -186,7 +186,7 @@ fn what_would_take_longer_than_anything_never_gets_on() {
     often[11] = "5h";
     let shown = plan(&often).stdout;
     assert!(
-        shown.contains("itself, it never gets on: failures come before it has written one."),
+        shown.contains("itself, it never makes progress: failures come before it has written one."),
         "{shown}"
     );
     let own = shown
@@ -233,7 +233,7 @@ fn nonsense_is_refused_by_flag_value_and_range() {
     refused(&zero, &["--nodes", "expected a whole number"]);
     let mut soon = GIVEN;
     soon[11] = "10s";
-    refused(&soon, &["never gets on"]);
+    refused(&soon, &["never makes progress"]);
 }
 
 #[test]

@@ -58,7 +58,7 @@ fn a_running_job_takes_a_checkpoint_ends_and_goes_on_later() {
     let again = answer(&["halt", "--dir", &root]);
     assert_eq!(again.code, 10, "{}", again.stderr);
     assert!(
-        again.stderr.contains("job cavity has no run"),
+        again.stderr.contains("job cavity is not running"),
         "{}",
         again.stderr
     );

@@ -287,8 +287,8 @@ fn runs_are_simulated_and_agree_with_the_formula() {
     );
 }
 
-// Breaks if: a trace is read past what is wrong in it, or a run that never gets on passes for one
-// that does.
+// Breaks if: a trace is read past what is wrong in it, or a run that never makes progress passes
+// for one that does.
 #[test]
 fn failures_come_from_a_trace_too() {
     let scratch = Scratch::new();
@@ -461,7 +461,7 @@ fn nonsense_is_refused_with_the_flag_and_the_range() {
             "--restart",
             "1y",
         ],
-        &["--mtbf, --checkpoint, --restart", "never gets on"],
+        &["--mtbf, --checkpoint, --restart", "never makes progress"],
     );
     refused(
         &[

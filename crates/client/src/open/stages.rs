@@ -541,7 +541,7 @@ fn missing_reserve(pool: &Pool, options: &Options) -> Option<String> {
     let page_bytes = pool.page_bytes();
     (options.huge_pages == HugePages::Reserved && page_bytes < 1 << 20).then(|| {
         format!(
-            "huge_pages = 'reserved': the pool of {} bytes got pages of {page_bytes} bytes, because the machine's reserve of 2 MiB pages does not hold it, or chunk is no multiple of 2 MiB; see HugePages_Free in /proc/meminfo",
+            "huge_pages = 'reserved': the pool of {} bytes got pages of {page_bytes} bytes, because the machine's reserve of 2 MiB pages does not hold it, or chunk is not a multiple of 2 MiB; see HugePages_Free in /proc/meminfo",
             pool.shape().len_bytes()
         )
     })

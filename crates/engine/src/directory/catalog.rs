@@ -80,9 +80,9 @@ pub fn job_named_by(dir: &dyn Dir, name: &str, trust: &Trust) -> Result<Option<J
 pub struct Commit {
     /// The record itself.
     pub record: CommitRecord,
-    /// Whether its seal was verified; all copies agree in that.
+    /// Indices of the places that hold a valid copy, ascending.
     pub copies: Vec<usize>,
-    /// What is known of its seal; all copies are alike in that.
+    /// Whether its seal was verified; all copies agree in that.
     pub proof: Proof,
 }
 

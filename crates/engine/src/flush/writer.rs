@@ -59,19 +59,19 @@ const SLICE: Duration = Duration::from_millis(200);
 
 /// What a writer needs to know.
 pub struct FlushContext {
-    /// Job to which the containers belong.
+    /// The node's pool.
     pub pool: Arc<Pool>,
     /// Shape of the index in it.
     pub shape: IndexShape,
-    /// Job and epoch that the containers belong to.
+    /// Job to which the containers belong.
     pub job: JobName,
-    /// Node number and name.
+    /// Epoch of this run.
     pub epoch: Epoch,
-    /// Number of the writer on its node.
+    /// Number of ranks in the job.
     pub world_size: u32,
-    /// Node index and name.
+    /// Node number and name.
     pub node: (NodeId, String),
-    /// Writer index on the node.
+    /// Number of the writer on its node.
     pub writer: WriterId,
     /// The writer's ranks: (position on the node, rank).
     pub ranks: Vec<(u32, Rank)>,

@@ -400,7 +400,7 @@ impl Order<'_> {
             (some, all) => format!("{some} of its {all} containers are"),
         };
         Error::not_found(format!(
-            "step {} at level {} is not here whole: {which} incomplete or missing: {}",
+            "step {} at level {} is not complete here: {which} incomplete or missing: {}",
             record.step,
             record.level,
             listed.join("; ")

@@ -22,7 +22,7 @@ use super::disk::Request;
 use crate::contention::parameters::Server;
 
 /// Maximum number of runs in flight to the disk at the same time. (At the model disks of
-/// `bench/contention`, 44 to 53 requests waited on average with 64 files or more.)
+/// `bench/orcbench/contention.py`, 44 to 53 requests waited on average with 64 files or more.)
 pub(super) const RUNS_AT_ONCE: usize = 64;
 /// Number of bytes that a throttled writer may write before it is throttled again: 32 pages.
 pub(super) const LEAST_BYTES: u64 = 128 << 10;

@@ -155,7 +155,7 @@ impl Served {
     /// What belongs to the tenant with this number.
     pub(crate) fn own(&self, which: usize) -> Result<Owned> {
         let own = guard(&self.state).0.get(which).cloned();
-        own.ok_or_else(|| Error::internal(format!("nobody has the number {which}")))
+        own.ok_or_else(|| Error::internal(format!("no tenant has the number {which}")))
     }
 
     pub(crate) fn count(&self) -> usize {

@@ -45,6 +45,26 @@ impl<'t> Addresses<'t> {
                     .chars()
                     .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_' || c == '-')
         };
+        let folders = [
+            "bench/",
+            "crates/",
+            "docs/",
+            "examples/",
+            "fuzz/",
+            "testbed/",
+            "tests/",
+            "tools/",
+        ];
+        let is_pattern = name.contains(['*', '{', '<', ' ', '…']);
+        if folders.iter().any(|folder| name.starts_with(folder)) && !is_pattern {
+            // From the root, or from the crate that the comment is in.
+            let name = format!("/{}", name.trim_end_matches('/'));
+            let (below, source) = (format!("{name}/"), format!("{name}.rs"));
+            return self.paths.iter().any(|path| {
+                let path = format!("/{path}");
+                path.ends_with(&name) || path.ends_with(&source) || path.contains(&below)
+            });
+        }
         if name.ends_with(".rs") && name.split('/').all(|part| is_word(&part.replace('.', "_"))) {
             let below = format!("/{name}");
             return self
@@ -109,6 +129,8 @@ mod tests {
             assert!(addresses.leads_somewhere(name), "{name}");
         }
         for name in [
+            "bench/lbm",
+            "crates/io/src/dir.rs",
             "dir.rs",
             "io/file.rs",
             "io::file",

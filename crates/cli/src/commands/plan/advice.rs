@@ -144,7 +144,7 @@ fn hopeless(choices: &[Choice]) -> Error {
         "keep less (--node-gb), write faster, or take fewer nodes (--nodes)"
     };
     Error::invalid(format!(
-        "the job never gets on, whichever way checkpoints are kept: something fails every {}, while a checkpoint costs {} at least, and a restart takes {}",
+        "the job never makes progress, whichever way checkpoints are kept: something fails every {}, while a checkpoint costs {} at least, and a restart takes {}",
         span(mtbf_s),
         span(cost_s),
         span(restart_s)
@@ -211,7 +211,7 @@ fn words(choices: &[Choice], at: usize, work_s: f64) -> String {
             );
         }
         _ => {
-            text += "Where the program writes checkpoints itself, it never gets on: failures come before it has written one.\n";
+            text += "Where the program writes checkpoints itself, it never makes progress: failures come before it has written one.\n";
         }
     }
     text

@@ -11,7 +11,7 @@
 //! 2. Nothing is left in the directories, even if SIGINT or SIGTERM asks to end.
 //!
 //! Not here: the use of the figures (`advice.rs`), the loss of a solver by a checkpoint
-//! (`bench/lbm`).
+//! (`bench/orcbench/lbm.py`).
 
 use std::path::Path;
 use std::time::Duration;
@@ -281,7 +281,7 @@ impl Program {
         let chunks = (state.len() as u64).div_ceil(CHUNK_BYTES) + 4;
         let path = dir
             .to_str()
-            .ok_or_else(|| Error::invalid(format!("{} is no text", dir.display())))?;
+            .ok_or_else(|| Error::invalid(format!("{} is not valid UTF-8", dir.display())))?;
         let path = Value::from(path);
         let options = format!(
             "global = [{path}]\nchunk = {CHUNK_BYTES}\npool = {}\nkeep = 1\ncopy_threads = {}",

@@ -75,7 +75,7 @@ fn single(args: &IntervalArgs, checkpoint_s: f64) -> Result<(String, Value, Name
     let best_s = single.best_s();
     if !single.expected_s(args.job.work, best_s).is_finite() {
         let error = Error::invalid(
-            "restarts take so long beside the time between failures that the job never gets on",
+            "restarts take so long beside the time between failures that the job never makes progress",
         );
         return Err(error.at(format!("{given}, --restart")));
     }

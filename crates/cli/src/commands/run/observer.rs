@@ -62,22 +62,21 @@ pub struct RunReport {
     pub notes: Vec<String>,
     /// The library's warnings, each once.
     pub warnings: Vec<String>,
+    /// Why checkpoints were lost, in order.
+    pub lost: Vec<String>,
     /// Each job that could not be restarted and was not opened again: why, and whether the next run
     /// will lack the same thing.
-    pub lost: Vec<String>,
-    /// Whether a job was closed because its program was told to stop, and not opened again.
     pub failed: BTreeMap<String, (String, bool)>,
-    /// Maximum number of warnings of a run that are shown.
+    /// Whether a job was closed because its program was told to stop, and not opened again.
     pub stopped: bool,
 }
 
-/// The library's messages, for a person: each warning, and for losses their number and the last
-/// one.
+/// Maximum number of warnings of a run that are shown.
 const SHOWN_MOST: usize = 8;
 
 impl RunReport {
-    /// What the library said, for a person: each warning, and of the losses their number and the
-    /// last one.
+    /// The library's messages, for a person: each warning, and for losses their number and the last
+    /// one.
     pub fn said(&self) -> Vec<String> {
         let new = self
             .warnings
