@@ -104,14 +104,14 @@ static TABLE: [Slot; SLOTS] = [const { Slot::new() }; SLOTS];
 static GENERATION: AtomicU64 = AtomicU64::new(0);
 
 /// A slot reserved for a session that is being opened; free again when this is dropped.
-pub(crate) struct Place {
+pub(crate) struct Reservation {
     index: usize,
     filled: bool,
 }
 
 /// Reserves a slot before any other rank is asked: all ranks must learn of a full table on one
 /// rank.
-pub(crate) fn reserve() -> Result<Place> {
+pub(crate) fn reserve() -> Result<Reservation> {
     for (index, slot) in TABLE.iter().enumerate() {
         // Does not wait: in a forked child, nobody releases it.
         let mut live = match slot.live.try_lock() {
@@ -127,7 +127,7 @@ pub(crate) fn reserve() -> Result<Place> {
             release: None,
         })));
         let filled = false;
-        return Ok(Place { index, filled });
+        return Ok(Reservation { index, filled });
     }
     Err(Error::unavailable(format!(
         "{SLOTS} sessions are open in this process already, the most there can be"
@@ -135,7 +135,7 @@ pub(crate) fn reserve() -> Result<Place> {
     .next("close one first"))
 }
 
-impl Place {
+impl Reservation {
     /// Puts the session into its slot.
     pub(crate) fn fill(
         mut self,
@@ -160,7 +160,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Reservation {
     fn drop(&mut self) {
         if !self.filled {
             lock(&TABLE[self.index].live).take();

@@ -34,7 +34,7 @@ use orcheck_staging::open_dir;
 use crate::args::{Unlock, Where, Which};
 use crate::exit;
 use crate::output::Failure;
-use search::Found;
+use search::JobDir;
 
 /// The kind of a placed directory.
 pub(crate) const PLACED: &str = "global";
@@ -113,12 +113,12 @@ impl Job {
     /// Opens these directories of a job and scans them.
     pub(crate) fn of(
         name: JobName,
-        found: Vec<Found>,
+        found: Vec<JobDir>,
         hidden: Vec<Hidden>,
         trust: &Trust,
     ) -> std::result::Result<Job, Failure> {
         let (mut places, mut place_kinds) = (Vec::new(), Vec::new());
-        for Found { dir, kind, .. } in found {
+        for JobDir { dir, kind, .. } in found {
             places.push(dir);
             place_kinds.push(kind);
         }

@@ -21,7 +21,7 @@ mod store;
 pub use keeper::{CREDIT_BYTES, KeeperContext, KeeperThread};
 pub use owner::{Replicas, ReplicasContext};
 pub use protect::{
-    Keeper, KeeperAction, KeeperEvent, Owner, OwnerAction, OwnerEvent, PIECE_BYTES, Place,
+    ConnSlot, Keeper, KeeperAction, KeeperEvent, Owner, OwnerAction, OwnerEvent, PIECE_BYTES,
 };
 pub(crate) use remote::OTHER_NODES;
 pub use remote::{Files, Holdings, NodeAt, Others, OthersContext, files_of};

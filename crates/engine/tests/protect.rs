@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use orcheck_engine::replicas::{
-    Keeper, KeeperAction, KeeperEvent, Owner, OwnerAction, OwnerEvent, PIECE_BYTES, Place,
+    ConnSlot, Keeper, KeeperAction, KeeperEvent, Owner, OwnerAction, OwnerEvent, PIECE_BYTES,
 };
 use orcheck_format::disk::FileName;
 use orcheck_format::wire::Message;
@@ -59,13 +59,13 @@ enum OnTheWay {
 
 /// Something that a disk has yet to do.
 enum Work {
-    Write(Place, u64, Vec<u8>),
-    Sync(Place),
+    Write(ConnSlot, u64, Vec<u8>),
+    Sync(ConnSlot),
 }
 
 #[derive(Default)]
 struct Disk {
-    files: BTreeMap<Place, (String, Vec<u8>, bool)>,
+    files: BTreeMap<ConnSlot, (String, Vec<u8>, bool)>,
     work: VecDeque<Work>,
 }
 

@@ -42,7 +42,7 @@ use orcheck_io::clock::Deadline;
 use orcheck_io::disk::{Create, Dir, Entry, File, check_name};
 use orcheck_io::failpoints::Failpoints;
 use orcheck_net::{Address, Conn, Received};
-use place::Place;
+use place::ServedPlace;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -66,7 +66,7 @@ const IDLE_TIME: Duration = Duration::from_secs(5);
 
 /// Opens everything that belongs to a key on a server.
 pub(crate) fn open(path: &Path, failpoints: &Failpoints) -> Result<Arc<dyn Dir>> {
-    let place = Place::parse(path)?;
+    let place = ServedPlace::parse(path)?;
     let server = Arc::new(Server {
         place,
         failpoints: failpoints.clone(),
@@ -107,7 +107,7 @@ pub(crate) fn open(path: &Path, failpoints: &Failpoints) -> Result<Arc<dyn Dir>>
 
 /// A server, as this process knows it.
 struct Server {
-    place: Place,
+    place: ServedPlace,
     failpoints: Failpoints,
     idle: Mutex<Vec<Line>>,
     /// Directories in which a thread has changed names and not synced them, with the instance that

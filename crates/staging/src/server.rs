@@ -47,7 +47,7 @@ use orcheck_io::machine::thread;
 use orcheck_io::rng::random_bytes;
 use orcheck_net::{Address, Conn, Listener};
 use pull::{Begins, Grant, Limits, Pull};
-use session::{Port, Session, Whose};
+use session::{Port, Session, Tenancy};
 use sharing::Sharing;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -250,12 +250,12 @@ pub struct Counts {
     /// Callers that proved neither a key of this server nor to be one of its users.
     pub refused_callers: u64,
     /// Those that have a quota.
-    pub quotas: Vec<Taken>,
+    pub quotas: Vec<QuotaUse>,
 }
 
 /// How much of its quota a tenant has used.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Taken {
+pub struct QuotaUse {
     /// The name of the tenant.
     pub name: String,
     /// The quota, in bytes.
@@ -264,8 +264,8 @@ pub struct Taken {
     pub used_bytes: u64,
 }
 
-fn taken_by(owned: &Owned) -> Option<Taken> {
-    owned.account.most().map(|quota_bytes| Taken {
+fn taken_by(owned: &Owned) -> Option<QuotaUse> {
+    owned.account.most().map(|quota_bytes| QuotaUse {
         name: owned.name.clone(),
         quota_bytes,
         used_bytes: owned.account.used(),
@@ -550,7 +550,7 @@ impl Server {
             Ok(own) => own,
             Err(error) => return refuse(conn, error.message()),
         };
-        let whose = Whose {
+        let whose = Tenancy {
             root: own.root,
             account: own.account,
             disk: own.disk,

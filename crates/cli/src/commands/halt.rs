@@ -13,7 +13,7 @@
 
 use std::time::Duration;
 
-use orcheck_engine::directory::halt::{Run, When, later_requests, requests, withdraw};
+use orcheck_engine::directory::halt::{NewestRun, When, later_requests, requests, withdraw};
 use orcheck_engine::encoding::Trust;
 use orcheck_format::{Epoch, Error, Level, Step};
 use orcheck_io::clock::{Clock, LocalTime, SystemClock, moment};
@@ -45,7 +45,7 @@ pub fn run(args: &HaltArgs, talk: bool) -> Result<Outcome, Failure> {
     if args.remove {
         return Ok(remove(&job)?);
     }
-    let newest = Run::newest(dirs, &trust)?;
+    let newest = NewestRun::newest(dirs, &trust)?;
     if args.list {
         return Ok(list(&job, newest.as_ref())?);
     }
@@ -129,7 +129,7 @@ fn remove(job: &Job) -> Result<Outcome, Error> {
     Ok(outcome(job, exit::OK, text, document, job.notes()))
 }
 
-fn ask_later(job: &Job, asked: &Run, when: When, text: &str) -> Result<Outcome, Error> {
+fn ask_later(job: &Job, asked: &NewestRun, when: When, text: &str) -> Result<Outcome, Error> {
     let earlier = later_requests(job.catalog.places())?;
     let warnings = asked.ask_later(when, text)?;
     let now = SystemClock::new().unix_ms();
@@ -164,12 +164,12 @@ impl Wait {
         &self,
         job: &Job,
         trust: &Trust,
-        mut asked: Run,
+        mut asked: NewestRun,
         mut warnings: Vec<String>,
-    ) -> Result<(Run, Vec<String>), Failure> {
+    ) -> Result<(NewestRun, Vec<String>), Failure> {
         let clock = SystemClock::new();
         let until = clock.now() + self.timeout;
-        let newest = || Run::newest(job.catalog.places(), trust);
+        let newest = || NewestRun::newest(job.catalog.places(), trust);
         while let Some(now) = newest()?.filter(|now| now.lives) {
             if now.claim.epoch != asked.claim.epoch {
                 warnings.extend(now.ask(&self.text)?);
@@ -200,7 +200,7 @@ type Newest = Option<(Step, Epoch, Level)>;
 
 fn halted(
     job: &Job,
-    asked: &Run,
+    asked: &NewestRun,
     (before, after): (Newest, Newest),
     warnings: Vec<String>,
 ) -> Outcome {
@@ -236,7 +236,7 @@ fn newest_commit(job: &Job) -> Newest {
 }
 
 /// The requests to the job, and whether it runs.
-fn list(job: &Job, newest: Option<&Run>) -> Result<Outcome, Error> {
+fn list(job: &Job, newest: Option<&NewestRun>) -> Result<Outcome, Error> {
     let name = job.name.as_str();
     let found = requests(job.catalog.places())?;
     let mut text = match newest {

@@ -16,7 +16,7 @@ mod jobs;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use orcheck_engine::directory::halt::Run;
+use orcheck_engine::directory::halt::NewestRun;
 use orcheck_engine::directory::{Commit, Unread};
 use orcheck_engine::encoding::{Proof, Trust};
 use orcheck_format::disk::FileName;
@@ -103,7 +103,7 @@ pub fn run(args: &LsArgs) -> Result<Outcome, Failure> {
 /// one.
 fn without_any(job: &Job, trust: &Trust, now: u64) -> Result<String, Failure> {
     let name = job.name.as_str();
-    let Some(run) = Run::newest(job.catalog.places(), trust)? else {
+    let Some(run) = NewestRun::newest(job.catalog.places(), trust)? else {
         return Ok(format!("job {name}: no checkpoints, and no run\n"));
     };
     let since = moment(run.claim.since_unix_ms, now);

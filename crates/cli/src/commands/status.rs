@@ -10,9 +10,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use orcheck_engine::directory::halt::Run;
+use orcheck_engine::directory::halt::NewestRun;
 use orcheck_engine::encoding::Trust;
-use orcheck_engine::host::agent::{Told, list, status};
+use orcheck_engine::host::agent::{AgentStatus, list, status};
 use orcheck_format::disk::Claim;
 use orcheck_format::{Error, ErrorKind, JobName, Level, Step};
 use orcheck_io::clock::{Clock, SystemClock};
@@ -96,7 +96,7 @@ enum OutOfReach {
 
 impl Running {
     fn of(job: &Job, trust: &Trust) -> Result<Self, Failure> {
-        let (run, unread) = match Run::newest(job.catalog.places(), trust) {
+        let (run, unread) = match NewestRun::newest(job.catalog.places(), trust) {
             Ok(run) => (run, None),
             // Breaks if: the job is left out; a job whose files cannot be locked has checkpoints
             // all the same.
@@ -363,7 +363,7 @@ fn wanted(args: &StatusArgs, jobs: &[Running], job: &str) -> bool {
 }
 
 /// An agent's report, if it is about a job that is asked for.
-fn of_job(at: &Address, told: Told, wanted: &dyn Fn(&str) -> bool) -> Option<Value> {
+fn of_job(at: &Address, told: AgentStatus, wanted: &dyn Fn(&str) -> bool) -> Option<Value> {
     let mut told = told.into_iter();
     let own = told.next()?;
     if !wanted(own.get("job").map_or("", String::as_str)) {

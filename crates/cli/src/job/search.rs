@@ -44,7 +44,7 @@ const LISTED_MOST: usize = 10_000;
 const DEPTH: usize = 2;
 
 /// A directory of a job.
-pub struct Found {
+pub struct JobDir {
     /// The job.
     pub job: JobName,
     /// The directory.
@@ -177,13 +177,13 @@ pub fn cannot_open(path: &Path, error: Error) -> Failure {
 
 /// The result of a search.
 pub struct Search {
-    found: Vec<Found>,
+    found: Vec<JobDir>,
     hidden: Vec<Hidden>,
     /// The paths that were searched.
     paths: Vec<String>,
     /// Whether to keep directories that may hold the job by name although they contain nothing of
     /// Orcheck's.
-    empty: Vec<Found>,
+    empty: Vec<JobDir>,
 }
 
 impl Search {
@@ -256,7 +256,7 @@ impl Search {
     fn attribute(&mut self, only: Option<&str>) {
         let mut roots: BTreeSet<&Path> = BTreeSet::new();
         let mut jobs: BTreeMap<&Path, &JobName> = BTreeMap::new();
-        for Found { job, dir, kind } in &self.found {
+        for JobDir { job, dir, kind } in &self.found {
             let mut of_job = dir.path();
             if kind != PLACED {
                 let Some(parent) = of_job.parent() else {
@@ -387,7 +387,7 @@ impl Search {
             true => &mut self.found,
             false => &mut self.empty,
         };
-        list.push(Found { job, dir, kind });
+        list.push(JobDir { job, dir, kind });
     }
 
     /// Searches a directory of any kind, and those below it. `link`: its path is a link, so it must
@@ -454,7 +454,7 @@ impl Search {
     /// Takes out one job.
     pub fn take(&mut self, name: &JobName, trust: &Trust) -> Result<Job, Failure> {
         let found = std::mem::take(&mut self.found);
-        let (mut own, others): (Vec<Found>, Vec<Found>) =
+        let (mut own, others): (Vec<JobDir>, Vec<JobDir>) =
             found.into_iter().partition(|found| found.job == *name);
         self.found = others;
         own.extend(self.empty.extract_if(.., |found| found.job == *name));
@@ -469,7 +469,7 @@ impl Search {
             Some(name) => JobName::new(name)?,
             None => self.only()?,
         };
-        let is = |found: &Found| found.job == name;
+        let is = |found: &JobDir| found.job == name;
         if !self.found.iter().any(is) && !self.empty.iter().any(is) {
             return Err(self.none(
                 &format!("job {} has no directory", name.as_str()),
@@ -530,7 +530,7 @@ impl Search {
 
 /// The directory of a node, opened again by way of its job's directory, which must not be a link
 /// either.
-fn beneath_unlinked(found: Found) -> orcheck_format::Result<Found> {
+fn beneath_unlinked(found: JobDir) -> orcheck_format::Result<JobDir> {
     let given = found.dir.path();
     if is_served(given) || off(Switch::LinkedJob) {
         return Ok(found);
@@ -541,7 +541,7 @@ fn beneath_unlinked(found: Found) -> orcheck_format::Result<Found> {
     };
     let job = open_unlinked(job, Failpoints::none())?;
     let dir = job.child(&node.to_string_lossy(), false)?;
-    Ok(Found { dir, ..found })
+    Ok(JobDir { dir, ..found })
 }
 
 /// The job whose own directory at level `global` this is: a job with this as its root would begin
@@ -568,7 +568,7 @@ pub fn holds_files(entries: &[Entry]) -> bool {
 
 /// The job and level of a directory with Orcheck's files; `None` if neither a record nor its name
 /// belongs to a job.
-fn recognise(dir: Arc<dyn Dir>, entries: &[Entry], trust: &Trust) -> Option<Found> {
+fn recognise(dir: Arc<dyn Dir>, entries: &[Entry], trust: &Trust) -> Option<JobDir> {
     // Only the absolute path of `.` contains the name.
     let path = std::path::absolute(dir.path()).unwrap_or_else(|_| dir.path().to_path_buf());
     let own_name = path.file_name()?.to_string_lossy().into_owned();
@@ -600,7 +600,7 @@ fn recognise(dir: Arc<dyn Dir>, entries: &[Entry], trust: &Trust) -> Option<Foun
         })
         .ok()
     };
-    Some(Found {
+    Some(JobDir {
         job: job.or_else(named)?,
         dir,
         kind: if is_node {

@@ -37,7 +37,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 const ACCEPT_SLICE: Duration = Duration::from_millis(200);
 
 /// A node's place in the tree to the lead.
-pub(crate) struct Way {
+pub(crate) struct LeadRoute {
     pub(crate) tree: Tree,
     /// Where the nodes directly below connect; on a node's lowest rank.
     pub(crate) doors: Vec<Listener>,
@@ -47,7 +47,7 @@ pub(crate) struct Way {
     pub(crate) patience: Duration,
 }
 
-impl Way {
+impl LeadRoute {
     /// Opens the listeners of the relays; `lead` are those of the lead. Collective.
     pub(crate) fn find(
         collective: &mut dyn Collective,
@@ -104,7 +104,7 @@ pub(crate) fn connect(
     rank: Rank,
     layout: &Layout,
     side: Option<&mut NodeSide>,
-    way: Way,
+    way: LeadRoute,
     start: &Start,
     environment: &Environment,
 ) -> Result<(Arc<Pool>, Conn, Option<Links>)> {

@@ -22,7 +22,7 @@
 use crate::collective::{Collective, agree, agree_min, bcast_bytes};
 use crate::open::agent::{Agent, dies_with_ranks};
 use crate::open::agreements::{agree_on_counter, agree_on_recipe, leave_out_global};
-use crate::open::connect::{NodeSide, Way, connect, node_address};
+use crate::open::connect::{LeadRoute, NodeSide, connect, node_address};
 use crate::open::environment::Environment;
 use crate::open::facts::exchange_facts;
 use crate::open::link::Link;
@@ -325,7 +325,7 @@ impl Joined {
             _ => Ok(()),
         };
         let listeners = std::mem::take(&mut led.listeners);
-        let mut way = Way::find(collective, layout, options, &led.start, listeners)?;
+        let mut way = LeadRoute::find(collective, layout, options, &led.start, listeners)?;
         if found.kept_pool.is_some() {
             // All of these nodes existed before: one that does not come now is cut off.
             way.patience = REOPEN_TIMEOUT;

@@ -93,7 +93,7 @@ pub struct Copied {
 
 /// A contiguous part of the region that lies in one piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Run {
+pub struct PageRange {
     /// Where.
     pub place: Home,
     /// Its length.
@@ -106,7 +106,7 @@ pub struct Run {
 #[derive(Debug)]
 pub struct Entered {
     /// Its parts, in order.
-    pub runs: Vec<Run>,
+    pub runs: Vec<PageRange>,
     /// Bytes that changed.
     pub changed_bytes: u64,
 }
@@ -312,13 +312,13 @@ impl Pages {
         }
     }
 
-    fn runs(&mut self, step: Step, copied: &[Copied], cut_bytes: u64) -> Vec<Run> {
+    fn runs(&mut self, step: Step, copied: &[Copied], cut_bytes: u64) -> Vec<PageRange> {
         self.sum_up(copied);
         let mut stored = copied
             .iter()
             .filter_map(|copy| Some((copy.page, copy.stream_at_bytes?)))
             .peekable();
-        let mut runs: Vec<Run> = Vec::new();
+        let mut runs: Vec<PageRange> = Vec::new();
         let (mut homes, mut last) = (BTreeSet::new(), None);
         let group_bytes = (GROUP_PAGES * self.size) as u64;
         let mut number = 0;
@@ -357,7 +357,7 @@ impl Pages {
                     run.crc = self.append(run.crc, crc, len_bytes);
                     run.len_bytes += len_bytes;
                 }
-                _ => runs.push(Run {
+                _ => runs.push(PageRange {
                     place,
                     len_bytes,
                     crc,

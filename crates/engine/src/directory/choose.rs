@@ -18,7 +18,7 @@
 //! Not here: which step is meant (callers), agreement among ranks (crate `client`).
 
 use crate::directory::catalog::{Catalog, Commit, RECORD_LIMIT_BYTES, Unread};
-use crate::directory::halt::Run;
+use crate::directory::halt::NewestRun;
 use crate::encoding::Trust;
 use orcheck_format::disk::{Choice, CommitRecord, FileName, MAX_WHY_BYTES};
 use orcheck_format::sabotage::{Switch, off};
@@ -268,7 +268,7 @@ fn check_unneeded(
             .next("take the mark back with `orcheck keep --undo`, then remove it"));
     }
     check_unreferred(catalog, step, epoch, gone)?;
-    let newest = Run::newest(catalog.places(), &Trust::default())?;
+    let newest = NewestRun::newest(catalog.places(), &Trust::default())?;
     if newest.is_some_and(|run| run.lives && run.claim.epoch.counter == epoch.counter) {
         return Err(Error::invalid(format!(
             "the run that wrote step {step} is alive, and its next checkpoint may refer to it"

@@ -233,7 +233,7 @@ fn carry_over(dir: &dyn Dir, epoch: u64, began_unix_ms: u64) -> Carried {
 }
 
 /// The newest run of a job, according to its directories.
-pub struct Run {
+pub struct NewestRun {
     /// Its claim.
     pub claim: Claim,
     /// Whether the claim is believed.
@@ -244,7 +244,7 @@ pub struct Run {
     dirs: Vec<Arc<dyn Dir>>,
 }
 
-impl Run {
+impl NewestRun {
     /// Finds the run that claimed the highest epoch in `dirs`; `None` if nobody ever claimed one.
     ///
     /// # Errors

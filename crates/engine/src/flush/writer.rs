@@ -127,7 +127,7 @@ struct Snapshot {
     local: u32,
     rank: Rank,
     announced: Announced,
-    segments: Vec<Part>,
+    segments: Vec<SegmentSpan>,
     refers_to: Vec<Step>,
     record: Option<Vec<u8>>,
     /// The rank itself returns the chunks to the pool.
@@ -150,7 +150,7 @@ impl Snapshot {
 }
 
 /// A segment of a snapshot, or several that are adjacent in the pool.
-struct Part {
+struct SegmentSpan {
     pool_at_bytes: u64,
     len_bytes: u64,
     /// The first chunk and their number; `None` for the program's own memory in the pool.
@@ -437,7 +437,7 @@ impl Flusher {
                     len_bytes,
                     chunk,
                 }) => {
-                    let part = Part {
+                    let part = SegmentSpan {
                         pool_at_bytes,
                         len_bytes,
                         chunks: chunk.map(|chunk| (chunk, 1)),
@@ -479,8 +479,8 @@ impl Flusher {
         step: Step,
         which: usize,
         sinks: &mut [Sink],
-        mut part: Part,
-    ) -> Result<Part> {
+        mut part: SegmentSpan,
+    ) -> Result<SegmentSpan> {
         self.extend_run(which, &mut part)?;
         self.write_part(step, sinks, &part)?;
         Ok(part)

@@ -37,7 +37,7 @@
 mod names;
 mod session;
 
-pub use names::{Seen, is_of, list, look};
+pub use names::{NameHolders, is_of, list, look};
 
 use orcheck_format::disk::MAX_FILE_NAME_BYTES;
 use orcheck_format::sabotage::{Switch, off};
@@ -474,13 +474,13 @@ pub(crate) fn fields(pairs: &[(&str, &str)]) -> String {
 }
 
 /// The status of an agent, followed by that of each session: names and values.
-pub type Told = Vec<BTreeMap<String, String>>;
+pub type AgentStatus = Vec<BTreeMap<String, String>>;
 
 /// Asks the agent at this address for its status.
 ///
 /// # Errors
 /// Unavailable if it is gone or does not answer.
-pub fn status(at: &Address, timeout: Duration) -> Result<Told> {
+pub fn status(at: &Address, timeout: Duration) -> Result<AgentStatus> {
     let mut conn = Conn::connect(at, &KEY, &Failpoints::none(), timeout)?;
     let mut told = Vec::new();
     ask(&mut conn, AgentMessage::Status, None, timeout, |text| {
@@ -500,7 +500,7 @@ fn read_fields(text: &str) -> BTreeMap<String, String> {
 ///
 /// # Errors
 /// Unavailable if it is gone or does not answer.
-pub fn drain(at: &Address, patience: Duration, timeout: Duration) -> Result<(Told, bool)> {
+pub fn drain(at: &Address, patience: Duration, timeout: Duration) -> Result<(AgentStatus, bool)> {
     let mut conn = Conn::connect(at, &KEY, &Failpoints::none(), timeout)?;
     let patience_ms = patience.as_millis().try_into().unwrap_or(u64::MAX);
     let (mut told, mut answered) = (Vec::new(), false);

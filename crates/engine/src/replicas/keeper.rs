@@ -18,7 +18,7 @@
 //! (`owner.rs`), readers (`remote.rs`).
 
 use crate::directory::prune::coming_name;
-use crate::replicas::protect::{Keeper, KeeperAction, KeeperEvent, Place};
+use crate::replicas::protect::{ConnSlot, Keeper, KeeperAction, KeeperEvent};
 use crate::replicas::remote::files_of;
 use crate::replicas::store::KeptReplicas;
 use orcheck_format::disk::FileName;
@@ -81,7 +81,7 @@ pub struct KeeperThread {
     /// By a number of our own, by which the protocol knows connections.
     peers: BTreeMap<u32, Peer>,
     next_peer: u32,
-    files: BTreeMap<Place, Incoming>,
+    files: BTreeMap<ConnSlot, Incoming>,
     readers: Vec<(JoinHandle<()>, Waker)>,
     /// Peers that wait to be served, with their requests.
     waiting: VecDeque<(Conn, Message)>,
@@ -328,7 +328,7 @@ impl KeeperThread {
     }
 
     /// Makes a replica durable; returns its checksum.
-    fn make_durable(&mut self, place: Place, len: u64) -> Result<u64> {
+    fn make_durable(&mut self, place: ConnSlot, len: u64) -> Result<u64> {
         let Some(Incoming { file, names, crc }) = self.files.remove(&place) else {
             return Err(Error::internal("the end of a replica without a file"));
         };

@@ -329,7 +329,7 @@ impl Holder {
 }
 
 /// Identifies a container: the connection that it came by, and the slot that the owner chose.
-pub type Place = (u32, u32);
+pub type ConnSlot = (u32, u32);
 
 /// An event for a keeper. Owners are known by the numbers of their connections.
 #[derive(Debug, Clone)]
@@ -341,11 +341,11 @@ pub enum KeeperEvent {
     /// Bytes of an owner's container arrived: slot, offset, length.
     Data(u32, u32, u64, u64),
     /// Bytes are written.
-    Written(Place, u64),
+    Written(ConnSlot, u64),
     /// The container is durable; the checksum of what was received.
-    Synced(Place, u64),
+    Synced(ConnSlot, u64),
     /// Its directory failed.
-    Failed(Place, Error),
+    Failed(ConnSlot, Error),
     /// The connection of an owner is gone.
     Gone(u32),
     /// Complete replicas here take this many bytes.
@@ -358,13 +358,13 @@ pub enum KeeperAction {
     /// Send to an owner.
     To(u32, Message),
     /// Create a file with space for this many bytes.
-    Create(Place, String, u64),
+    Create(ConnSlot, String, u64),
     /// Write the bytes that arrived: offset, length.
-    Write(Place, u64, u64),
+    Write(ConnSlot, u64, u64),
     /// Cut the file to its length and make it durable.
-    Sync(Place, u64),
+    Sync(ConnSlot, u64),
     /// Close and remove an incomplete file.
-    Remove(Place, String),
+    Remove(ConnSlot, String),
     /// This owner does not follow the protocol: end the connection.
     HangUp(u32, Error),
 }
@@ -386,7 +386,7 @@ pub struct Keeper {
     nodes: BTreeMap<u32, NodeId>,
     budget_bytes: u64,
     credit_bytes: u64,
-    incoming: BTreeMap<Place, Incoming>,
+    incoming: BTreeMap<ConnSlot, Incoming>,
     /// Bytes of complete replicas here.
     held_bytes: u64,
 }
@@ -475,7 +475,7 @@ impl Keeper {
             KeeperEvent::Failed(place, error) => self.drop_one(place, Some(error)),
             KeeperEvent::Gone(owner) => {
                 self.nodes.remove(&owner);
-                let theirs: BTreeSet<Place> = self
+                let theirs: BTreeSet<ConnSlot> = self
                     .incoming
                     .range((owner, 0)..=(owner, u32::MAX))
                     .map(|(&p, _)| p)
@@ -527,7 +527,7 @@ impl Keeper {
         }
     }
 
-    fn reserve(&mut self, place: Place, file: String, len_bytes: u64) -> Vec<KeeperAction> {
+    fn reserve(&mut self, place: ConnSlot, file: String, len_bytes: u64) -> Vec<KeeperAction> {
         let (owner, slot) = place;
         let own = match FileName::parse(&file) {
             Some(FileName::Container {
@@ -586,7 +586,7 @@ impl Keeper {
         ]
     }
 
-    fn data(&mut self, place: Place, at: u64, len: u64) -> Vec<KeeperAction> {
+    fn data(&mut self, place: ConnSlot, at: u64, len: u64) -> Vec<KeeperAction> {
         let credit_bytes = self.credit_bytes;
         let Some(one) = self.incoming.get_mut(&place) else {
             // In flight when it was lost here.
@@ -610,7 +610,7 @@ impl Keeper {
         vec![KeeperAction::Write(place, at, len)]
     }
 
-    fn sync_if_whole(&self, place: Place) -> Vec<KeeperAction> {
+    fn sync_if_whole(&self, place: ConnSlot) -> Vec<KeeperAction> {
         match self.incoming.get(&place) {
             Some(Incoming {
                 finish: Some((len, _)),
@@ -623,7 +623,7 @@ impl Keeper {
         }
     }
 
-    fn synced(&mut self, place: Place, crc: u64) -> Vec<KeeperAction> {
+    fn synced(&mut self, place: ConnSlot, crc: u64) -> Vec<KeeperAction> {
         let Some(one) = self.incoming.get(&place) else {
             return Vec::new();
         };
@@ -643,7 +643,7 @@ impl Keeper {
         vec![KeeperAction::To(owner, Message::Held { slot })]
     }
 
-    fn drop_one(&mut self, place: Place, error: Option<Error>) -> Vec<KeeperAction> {
+    fn drop_one(&mut self, place: ConnSlot, error: Option<Error>) -> Vec<KeeperAction> {
         let Some(one) = self.incoming.remove(&place) else {
             return Vec::new();
         };

@@ -244,11 +244,11 @@ pub struct RankView {
 struct Copy {
     level: Level,
     own: Reader,
-    found: Found,
+    found: FoundRecord,
 }
 
 /// A commit record, as found.
-pub struct Found {
+pub struct FoundRecord {
     /// Its contents.
     pub record: CommitRecord,
     /// Its bytes.
@@ -340,7 +340,7 @@ impl RankView {
 
     /// The commit record at the level of the node's own directory, if the rank's part is there.
     #[must_use]
-    pub fn node_record(&self) -> Option<&Found> {
+    pub fn node_record(&self) -> Option<&FoundRecord> {
         let of_node = |copy: &&Copy| copy.level != Level::Global;
         Some(&self.copies.iter().find(of_node)?.found)
     }
@@ -529,10 +529,10 @@ fn read_record(
     dirs: &[Arc<dyn Dir>],
     (candidate, level): (Candidate, Level),
     notes: &mut Vec<String>,
-) -> Result<Option<Found>> {
+) -> Result<Option<FoundRecord>> {
     let name = FileName::commit(candidate.step, candidate.epoch, level).to_string();
     let mut damage = Vec::new();
-    let mut accepted: Option<Found> = None;
+    let mut accepted: Option<FoundRecord> = None;
     for dir in dirs {
         let bytes = read_small(dir.as_ref(), &name, RECORD_LIMIT_BYTES);
         match bytes.and_then(|bytes| believe(places, bytes, (candidate, level))) {
@@ -560,7 +560,7 @@ fn read_record(
     Ok(accepted)
 }
 
-fn believe(places: &Places, bytes: Vec<u8>, of: (Candidate, Level)) -> Result<Found> {
+fn believe(places: &Places, bytes: Vec<u8>, of: (Candidate, Level)) -> Result<FoundRecord> {
     let proof = places.trust.check(&bytes)?;
     let record = CommitRecord::decode(&bytes)?;
     let (step, epoch) = (record.step, record.epoch);
@@ -574,7 +574,7 @@ fn believe(places: &Places, bytes: Vec<u8>, of: (Candidate, Level)) -> Result<Fo
             record.level
         )));
     }
-    Ok(Found {
+    Ok(FoundRecord {
         record,
         bytes,
         proof,

@@ -7,7 +7,7 @@
 #![allow(clippy::unwrap_used)]
 
 use orcheck_engine::directory::epoch::{check_not_fenced, read_members};
-use orcheck_engine::directory::halt::Run;
+use orcheck_engine::directory::halt::NewestRun;
 use orcheck_engine::directory::{Catalog, Places};
 use orcheck_engine::encoding::{Accept, Proof, Trust};
 use orcheck_engine::restart::{RankView, candidates};
@@ -487,7 +487,7 @@ fn an_invented_claim_ends_no_run_and_names_nobody() {
     let look = |world: &World, trust: &Arc<Trust>| {
         let dirs = places(&world.image(), NodeId(0), trust).servers;
         let dirs: Vec<_> = dirs.into_iter().flatten().collect();
-        let run = Run::newest(&dirs, trust).unwrap().unwrap();
+        let run = NewestRun::newest(&dirs, trust).unwrap().unwrap();
         let ended = check_not_fenced(&dirs, epoch(2), trust).map_err(|error| error.kind());
         (ended, run.describe())
     };
@@ -522,6 +522,6 @@ fn a_request_to_halt_is_for_the_run_whose_number_the_file_of_its_claim_has() {
     world.note(&name, claim.encode());
     let dirs = places(&world.image(), NodeId(0), &trust).servers;
     let dirs: Vec<_> = dirs.into_iter().flatten().collect();
-    let run = Run::newest(&dirs, &trust).unwrap().unwrap();
+    let run = NewestRun::newest(&dirs, &trust).unwrap().unwrap();
     assert_eq!(run.claim.epoch.counter, 2);
 }

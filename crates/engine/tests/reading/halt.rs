@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use orcheck_engine::directory::halt::{
-    EVERY, Run, Watch, When, later_requests, requests, withdraw,
+    EVERY, NewestRun, Watch, When, later_requests, requests, withdraw,
 };
 use orcheck_engine::encoding::Trust;
 use orcheck_engine::node::HaltRequest;
@@ -34,7 +34,9 @@ fn places(scratch: &Scratch) -> Vec<Arc<dyn Dir>> {
 fn a_request_to_halt_is_for_one_run() {
     let scratch = Scratch::new();
     let dirs = places(&scratch);
-    let run = Run::newest(&dirs, &Trust::default()).unwrap().unwrap();
+    let run = NewestRun::newest(&dirs, &Trust::default())
+        .unwrap()
+        .unwrap();
     assert_eq!((run.claim.epoch, run.lives), (epoch(2), false));
     assert_eq!(run.ask("asked by a test\n").unwrap(), Vec::<String>::new());
     assert_eq!(
@@ -63,7 +65,9 @@ fn a_request_that_finds_no_space_says_what_else_ends_the_run() {
         .only_where(".halt")
         .failpoints();
     let dirs = [open_dir(&scratch.path().join("b"), failpoints).unwrap()];
-    let run = Run::newest(&dirs, &Trust::default()).unwrap().unwrap();
+    let run = NewestRun::newest(&dirs, &Trust::default())
+        .unwrap()
+        .unwrap();
     let error = run.ask("").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
     let next = error.next_step().unwrap();
@@ -76,7 +80,9 @@ fn a_request_that_finds_no_space_says_what_else_ends_the_run() {
 fn it_is_looked_for_now_and_then() {
     let scratch = Scratch::new();
     let dirs = places(&scratch);
-    let run = Run::newest(&dirs, &Trust::default()).unwrap().unwrap();
+    let run = NewestRun::newest(&dirs, &Trust::default())
+        .unwrap()
+        .unwrap();
     let mut watch = Watch::new(dirs, 2, START, 0);
     assert_eq!(watch.look(START, 0), None);
     run.ask("").unwrap();
@@ -94,7 +100,7 @@ fn any_directory_of_the_run_asks() {
     let second = &dirs[1..];
     let mut watch = Watch::new(dirs.clone(), 2, START, 0);
     assert_eq!(watch.look(START, 0), None);
-    Run::newest(second, &Trust::default())
+    NewestRun::newest(second, &Trust::default())
         .unwrap()
         .unwrap()
         .ask("")
@@ -115,11 +121,15 @@ fn any_directory_of_the_run_asks() {
 fn a_run_whose_claim_is_not_here_is_not_asked() {
     let scratch = Scratch::new();
     let empty = open_places(&[scratch.dir("empty")]);
-    assert!(Run::newest(&empty, &Trust::default()).unwrap().is_none());
+    assert!(
+        NewestRun::newest(&empty, &Trust::default())
+            .unwrap()
+            .is_none()
+    );
     let dirs = places(&scratch);
     let mut all = dirs.clone();
     all.extend(empty.iter().cloned());
-    Run::newest(&all, &Trust::default())
+    NewestRun::newest(&all, &Trust::default())
         .unwrap()
         .unwrap()
         .ask("")
@@ -134,7 +144,9 @@ fn a_run_whose_claim_is_not_here_is_not_asked() {
 fn a_request_for_later_waits_for_its_time_or_count() {
     let scratch = Scratch::new();
     let dirs = places(&scratch);
-    let run = Run::newest(&dirs, &Trust::default()).unwrap().unwrap();
+    let run = NewestRun::newest(&dirs, &Trust::default())
+        .unwrap()
+        .unwrap();
     let mut turn = 0;
     let mut watch = Watch::new(dirs.clone(), 2, START, 0);
     // As many looks as there are directories see all of them.
@@ -183,7 +195,9 @@ fn looks(watch: &mut Watch, turn: u32, unix_ms: u64) -> Vec<HaltRequest> {
 fn a_time_to_halt_at_applies_to_runs_that_begin_before_it() {
     let scratch = Scratch::new();
     let dirs = places(&scratch);
-    let run = Run::newest(&dirs, &Trust::default()).unwrap().unwrap();
+    let run = NewestRun::newest(&dirs, &Trust::default())
+        .unwrap()
+        .unwrap();
     run.ask_later(When::At(5000), "asked by a test\n").unwrap();
     let mut next = Watch::new(dirs.clone(), 3, START, 4000);
     // Also when the first look comes after it.
@@ -207,7 +221,9 @@ fn a_time_to_halt_at_applies_to_runs_that_begin_before_it() {
 fn a_time_to_halt_at_that_cannot_be_written_again_applies_until_it_is_withdrawn() {
     let scratch = Scratch::new();
     let dirs = places(&scratch);
-    let run = Run::newest(&dirs, &Trust::default()).unwrap().unwrap();
+    let run = NewestRun::newest(&dirs, &Trust::default())
+        .unwrap()
+        .unwrap();
     run.ask_later(When::At(5000), "").unwrap();
     // Directories of that name are in the way, for root too.
     let in_the_way = ["a", "b"].map(|dir| scratch.dir(dir).join("epoch-000003.halt-at.tmp"));
@@ -229,7 +245,9 @@ fn a_time_to_halt_at_applies_while_its_directory_cannot_be_listed() {
     let (plan, failpoints) = FaultPlan::new().failpoints();
     let dirs = vec![open_dir(&scratch.dir("a"), failpoints).unwrap()];
     claim(&scratch.dir("a"), epoch(2), None);
-    let run = Run::newest(&dirs, &Trust::default()).unwrap().unwrap();
+    let run = NewestRun::newest(&dirs, &Trust::default())
+        .unwrap()
+        .unwrap();
     run.ask_later(When::At(5000), "").unwrap();
     std::fs::create_dir(scratch.dir("a").join("epoch-000003.halt-at.tmp")).unwrap();
     let mut next = Watch::new(dirs, 3, START, 4000);

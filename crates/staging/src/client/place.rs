@@ -53,7 +53,7 @@ pub fn with_key(path: &Path) -> PathBuf {
 }
 
 /// A server and the key that opens it.
-pub(super) struct Place {
+pub(super) struct ServedPlace {
     /// `orcheck://host:port`.
     pub shown: String,
     /// Where it listens, best first.
@@ -69,7 +69,7 @@ pub(super) enum Proof {
     User(AsUser),
 }
 
-impl Place {
+impl ServedPlace {
     pub fn connect(
         &self,
         at: &Address,
@@ -82,7 +82,7 @@ impl Place {
         }
     }
 
-    pub fn parse(path: &Path) -> Result<Place> {
+    pub fn parse(path: &Path) -> Result<ServedPlace> {
         let path = with_key(path);
         let text = path.to_str().unwrap_or_default();
         let refused = |why: &str| {
@@ -145,7 +145,7 @@ impl Place {
         if addresses.is_empty() {
             return Err(refused("its host has no address"));
         }
-        Ok(Place {
+        Ok(ServedPlace {
             shown: format!("{SCHEME}{at}"),
             addresses,
             proof,
@@ -168,7 +168,7 @@ mod tests {
         std::fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600))
             .unwrap();
         let key = format!("key=file:{}", key.display());
-        let parse = |text: String| Place::parse(Path::new(&text));
+        let parse = |text: String| ServedPlace::parse(Path::new(&text));
         let place = parse(format!("orcheck://127.0.0.1:7420?{key}&encrypt")).unwrap();
         assert_eq!(place.shown, "orcheck://127.0.0.1:7420");
         assert_eq!(place.addresses, ["127.0.0.1:7420".parse().unwrap()]);

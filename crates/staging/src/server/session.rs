@@ -81,7 +81,7 @@ enum Opened {
 }
 
 /// What belongs to a caller.
-pub(crate) struct Whose {
+pub(crate) struct Tenancy {
     pub(crate) root: Arc<dyn Dir>,
     pub(crate) account: Arc<Account>,
     /// The number of the tenant.
@@ -94,7 +94,7 @@ pub(crate) struct Session {
     id: u64,
     conn: Conn,
     shared: Arc<Shared>,
-    whose: Whose,
+    whose: Tenancy,
     /// The files of one job share turns.
     job: u64,
     opened: Opened,
@@ -113,7 +113,7 @@ impl Session {
         id: u64,
         conn: Conn,
         shared: &Arc<Shared>,
-        whose: Whose,
+        whose: Tenancy,
     ) -> Result<(Self, Arc<Port>)> {
         let poller = Poller::new()?;
         let port = Arc::new(Port {

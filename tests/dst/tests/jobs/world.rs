@@ -20,7 +20,7 @@ use orcheck_engine::commit::{
 };
 use orcheck_engine::node::Outcome;
 use orcheck_engine::replicas::{
-    Keeper, KeeperAction, KeeperEvent, Owner, OwnerAction, OwnerEvent, PIECE_BYTES, Place,
+    ConnSlot, Keeper, KeeperAction, KeeperEvent, Owner, OwnerAction, OwnerEvent, PIECE_BYTES,
 };
 use orcheck_format::disk::{ContainerRef, FileName};
 use orcheck_format::wire::Message;
@@ -40,8 +40,8 @@ enum Peer {
 }
 
 enum Work {
-    Write(Place, u64, Vec<u8>),
-    Sync(Place),
+    Write(ConnSlot, u64, Vec<u8>),
+    Sync(ConnSlot),
     Record(u64, Level, Vec<u8>),
 }
 
@@ -60,7 +60,7 @@ struct Node {
     relay: Relay,
     keeper: Keeper,
     /// Incomplete files of others.
-    incoming: BTreeMap<Place, (String, Vec<u8>)>,
+    incoming: BTreeMap<ConnSlot, (String, Vec<u8>)>,
     disk: Disk,
     work: VecDeque<Work>,
     disk_fails: bool,

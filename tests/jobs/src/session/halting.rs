@@ -4,7 +4,7 @@ use crate::session::mistakes::LONG;
 use crate::support::{Job, State};
 use crate::{Test, session_tests};
 use orcheck_client::Session;
-use orcheck_engine::directory::halt::{Run, When, requests, withdraw};
+use orcheck_engine::directory::halt::{NewestRun, When, requests, withdraw};
 use orcheck_engine::encoding::Trust;
 use orcheck_format::{Level, Result};
 use orcheck_io::clock::{Clock, SystemClock};
@@ -63,12 +63,12 @@ fn once_there(
     root: &Path,
     names: &[&str],
     over: &AtomicBool,
-    ask: &dyn Fn(&Run) -> Result<Vec<String>>,
+    ask: &dyn Fn(&NewestRun) -> Result<Vec<String>>,
 ) -> Vec<Arc<dyn Dir>> {
     let dirs = dirs(root, names);
     let until = SystemClock.now() + LONG;
     loop {
-        if let Some(run) = Run::newest(&dirs, &Trust::default())
+        if let Some(run) = NewestRun::newest(&dirs, &Trust::default())
             .unwrap()
             .filter(|run| run.lives)
         {
@@ -99,7 +99,7 @@ fn a_run_that_is_asked_to_halt_takes_one_checkpoint_and_ends() {
             let dirs = asking.join().unwrap();
             assert_eq!(requests(&dirs).unwrap(), [(1, "a test".to_owned())]);
             assert!(
-                !Run::newest(&dirs, &Trust::default())
+                !NewestRun::newest(&dirs, &Trust::default())
                     .unwrap()
                     .unwrap()
                     .lives
@@ -148,7 +148,7 @@ fn a_run_that_is_asked_to_halt_after_some_checkpoints_ends_with_the_last_of_them
     let over = AtomicBool::new(false);
     let results = std::thread::scope(|scope| {
         scope.spawn(|| {
-            let later = |run: &Run| run.ask_later(When::After(3), "a test\n");
+            let later = |run: &NewestRun| run.ask_later(When::After(3), "a test\n");
             once_there(scratch.path(), &["ost0/job"], &over, &later);
         });
         let results = job.run(|session, rank| computes(session, rank, Level::Global));

@@ -20,7 +20,7 @@ use std::process::Command;
 
 use orcheck_client::JOB_VARIABLE;
 use orcheck_client::report::{self, Note};
-use orcheck_engine::directory::halt::{Run, When, later_requests};
+use orcheck_engine::directory::halt::{NewestRun, When, later_requests};
 use orcheck_engine::encoding::Trust;
 use orcheck_format::disk::FileName;
 use orcheck_format::{Epoch, Error, Level, Result, Step};
@@ -288,7 +288,7 @@ impl Observer {
         if !requests.contains(&(of.epoch, Some(When::At(of.unix_ms)))) {
             return true;
         }
-        let run = Run::newest(dirs, &Trust::default()).ok().flatten();
+        let run = NewestRun::newest(dirs, &Trust::default()).ok().flatten();
         let run = run.filter(|run| run.lives && run.claim.epoch.counter > of.epoch);
         run.is_some_and(|run| {
             run.ask("asked by orcheck run, for the run before\n")

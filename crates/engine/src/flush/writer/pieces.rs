@@ -9,7 +9,7 @@
 //! Not here: the order of snapshots, and returning chunks (`writer.rs`).
 
 use super::sinks::Sink;
-use super::{Damaged, Flusher, Part};
+use super::{Damaged, Flusher, SegmentSpan};
 use crate::encoding::{Body, EncodePiece, Encoder};
 use crate::node::Descriptor;
 use orcheck_format::disk::{MAX_ENCODED_BYTES, decode_rank_record};
@@ -46,7 +46,7 @@ impl Flusher {
 
     /// Adds adjacent segments that are already in the ring, up to the end of a run of chunks: one
     /// long write takes less processor time than several.
-    pub(super) fn extend_run(&mut self, which: usize, part: &mut Part) -> Result<()> {
+    pub(super) fn extend_run(&mut self, which: usize, part: &mut SegmentSpan) -> Result<()> {
         let rank = self.context.ranks[which].1;
         let mut pieces: Vec<EncodePiece> = Vec::new();
         let run = self.context.pool.run_chunks();
@@ -95,8 +95,13 @@ impl Flusher {
     }
 
     /// Writes one segment to all sinks.
-    pub(super) fn write_part(&mut self, step: Step, sinks: &mut [Sink], part: &Part) -> Result<()> {
-        let Part {
+    pub(super) fn write_part(
+        &mut self,
+        step: Step,
+        sinks: &mut [Sink],
+        part: &SegmentSpan,
+    ) -> Result<()> {
+        let SegmentSpan {
             pool_at_bytes,
             len_bytes,
             ..
@@ -127,7 +132,7 @@ impl Flusher {
         &mut self,
         step: Step,
         sinks: &mut [Sink],
-        part: &Part,
+        part: &SegmentSpan,
         encoder: &mut Encoder,
     ) -> Result<()> {
         let pool = Arc::clone(&self.context.pool);
@@ -166,7 +171,7 @@ impl Flusher {
 
     /// The first piece that is not what was staged, if pieces are checked and any container would
     /// receive it.
-    fn find_changed(&self, part: &Part, sinks: &[Sink]) -> Result<Option<EncodePiece>> {
+    fn find_changed(&self, part: &SegmentSpan, sinks: &[Sink]) -> Result<Option<EncodePiece>> {
         if sinks.iter().all(|sink| sink.container.is_none()) {
             return Ok(None);
         }

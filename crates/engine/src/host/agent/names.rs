@@ -38,7 +38,7 @@ const ATTEMPTS: u32 = 8;
 
 /// The holders of the requested names.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub struct NameHolders {
     /// Agents of this user.
     pub own: Vec<Address>,
     /// Number of names held by other users, or by processes that did not answer.
@@ -47,7 +47,7 @@ pub struct Seen {
     pub who: Option<String>,
 }
 
-impl Seen {
+impl NameHolders {
     fn add_stranger(&mut self, at: &Address, who: &str) {
         self.strange += 1;
         self.who
@@ -85,8 +85,8 @@ fn ask(
     names: Vec<Address>,
     (failpoints, clock): (&Failpoints, &dyn Clock),
     busy: Duration,
-) -> Result<Seen> {
-    let mut seen = Seen::default();
+) -> Result<NameHolders> {
+    let mut seen = NameHolders::default();
     let until = clock.now() + busy;
     let mut open = names;
     loop {
@@ -114,7 +114,7 @@ fn ask(
 ///
 /// # Errors
 /// If the kernel does not report which names are taken; lack of descriptors.
-pub fn look(first: &Address, failpoints: &Failpoints, clock: &dyn Clock) -> Result<Seen> {
+pub fn look(first: &Address, failpoints: &Failpoints, clock: &dyn Clock) -> Result<NameHolders> {
     let (names, unlisted) = names(first);
     let seen = ask(names, (failpoints, clock), BUSY_LIMIT)?;
     match unlisted {
@@ -128,7 +128,7 @@ pub fn look(first: &Address, failpoints: &Failpoints, clock: &dyn Clock) -> Resu
 ///
 /// # Errors
 /// As [`look`].
-pub fn list(clock: &dyn Clock) -> Result<Seen> {
+pub fn list(clock: &dyn Clock) -> Result<NameHolders> {
     let names = taken_names(&format!("{PREFIX}{}-", effective_uid()))?;
     ask(names, (&Failpoints::none(), clock), BUSY_LIMIT)
 }

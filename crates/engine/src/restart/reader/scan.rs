@@ -28,7 +28,7 @@ use super::{as_usize, check_manifest, read_block};
 const SEEN_BYTES: u64 = 1 << 20;
 
 /// One rank's part of a container, as found by walking through the file.
-pub(crate) struct Part {
+pub(crate) struct ScannedRank {
     /// Where the rank header block begins.
     pub header_at: u64,
     /// Where the stream begins.
@@ -106,7 +106,7 @@ pub(crate) fn is_striped(header: &ContainerHeader) -> bool {
 
 /// The manifest that consists of these parts.
 pub(crate) fn manifest_of(
-    parts: Vec<Part>,
+    parts: Vec<ScannedRank>,
     header: &ContainerHeader,
     commit: &CommitRecord,
     container: &ContainerRef,
@@ -149,7 +149,11 @@ fn absolute(mut record: RankRecord, stream_at: u64) -> RankRecord {
 }
 
 /// Walks from rank header to rank record up to the end of the parts, and reports why it stopped.
-pub(crate) fn walk(file: &dyn File, header: &ContainerHeader, end: u64) -> (Vec<Part>, Error) {
+pub(crate) fn walk(
+    file: &dyn File,
+    header: &ContainerHeader,
+    end: u64,
+) -> (Vec<ScannedRank>, Error) {
     let alignment = u64::from(header.alignment_bytes);
     let mut parts = Vec::new();
     let mut at = alignment;
@@ -171,7 +175,7 @@ pub(crate) fn part_at(
     alignment: u64,
     at: u64,
     end: u64,
-) -> Result<Part> {
+) -> Result<ScannedRank> {
     let place = |at: u64| format!("{}: rank header at byte {at}", file.name());
     if at
         .checked_add(BLOCK_BYTES as u64)
@@ -219,7 +223,7 @@ pub(crate) fn part_at(
         .at(place(at)));
     }
     let part_end = padded(record_begin + record_len_bytes, alignment).ok_or_else(too_long)?;
-    Ok(Part {
+    Ok(ScannedRank {
         header_at: at,
         stream_at,
         record_at: record_begin,
