@@ -91,15 +91,18 @@ packages() {
 
 # Again only where tools/check-python.txt has changed since.
 linters() {
-    local there=build/python-tools
+    local there=build/python-tools log=build/python-tools.log
     cmp -s tools/check-python.txt "$there/installed" && return 0
-    echo "installing into $there: $(grep -v '^#' tools/check-python.txt | xargs)"
+    echo "installing ruff and mypy into $there"
     rm -rf "$there"
-    if python3 -m venv "$there" >/dev/null && "$there/bin/pip" install -q --retries 1 --timeout 15 --disable-pip-version-check -r tools/check-python.txt; then
+    mkdir -p build
+    if { python3 -m venv "$there" && "$there/bin/pip" install -q --retries 1 --timeout 15 \
+        --disable-pip-version-check -r tools/check-python.txt; } >"$log" 2>&1; then
         cp tools/check-python.txt "$there/installed"
+        rm -f "$log"
     else
         rm -rf "$there"
-        echo "the linters of the Python files could not be installed; their check is skipped" >&2
+        echo "ruff and mypy could not be installed ($log says why): the check of the Python files is skipped" >&2
     fi
 }
 
