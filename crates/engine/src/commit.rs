@@ -3,7 +3,7 @@
 //! | file | what |
 //! | --- | --- |
 //! | `protocol.rs` | what a node votes (`node.rs`) and what the lead decides (`lead.rs`); pure |
-//! | `relay.rs` | the tree between the nodes and the lead; pure |
+//! | `relay.rs` | the tree between the nodes and the lead, in jobs of more than `fan_out` nodes; pure |
 //! | `control.rs` | the thread that drives both |
 //! | `record.rs` | the only place that writes a commit record |
 //!

@@ -8,7 +8,7 @@
 //! | `choose.rs` | rejects, keeps or removes a checkpoint on a person's decision |
 //! | `halt.rs` | requests to take a checkpoint and end |
 //! | `prune.rs` | removes older checkpoints; `prune/leftovers.rs`: what killed runs left |
-//! | `routed.rs` | directories of files that the program writes itself |
+//! | `routed.rs` | directories of files that the program writes itself; removes what killed runs left |
 //!
 //! Not here: making a checkpoint visible (`commit`).
 

@@ -149,7 +149,9 @@ impl Levels {
     /// The same for a pattern that is known to be valid.
     fn efficiency_of(&self, pattern: &Pattern) -> Result<f64> {
         let total_s = Chain::new(self, pattern).solve()?;
-        Ok(f64::from(pattern.period()) * pattern.interval_s / total_s)
+        let efficiency = f64::from(pattern.period()) * pattern.interval_s / total_s;
+        debug_assert!((0.0..=1.0 + 1e-9).contains(&efficiency), "{efficiency}");
+        Ok(efficiency)
     }
 
     /// # Errors

@@ -87,6 +87,11 @@ impl Draw<'_> {
             }
             holders.push(left.swap_remove(random.below(left.len() as u64) as usize));
         }
+        debug_assert!(
+            (holders.iter().enumerate())
+                .all(|(at, node)| !held.contains(node) && !holders[..at].contains(node)),
+            "{holders:?} beside {held:?}"
+        );
         Some(holders)
     }
 

@@ -7,6 +7,21 @@
 //! the server (`intake.rs`). A container lies on the disk as its writer made it: its manifest,
 //! which can be rebuilt by reading the container, says where the bytes of each rank are.
 //!
+//! | file | what |
+//! | --- | --- |
+//! | `session.rs` | one connection; `session/reading.rs`: its reads |
+//! | `pull.rs` | who may send when, and how many pieces each connection may have in flight; pure |
+//! | `intake.rs` | the server's memory for pieces as a whole, and the threads that write them |
+//! | `ahead.rs` | reads ahead for one caller |
+//! | `sharing.rs`, `pauses.rs` | leave ordinary traffic its share of the disk |
+//! | `tenants.rs` | the users of one server: keys, directories, quotas |
+//! | `quota.rs`, `recount.rs` | what each tenant stores, and counting it again |
+//! | `names.rs` | which names are durable, so that one sync serves many callers |
+//! | `identity.rs` | which disk this is |
+//! | `log.rs` | what the operator reads |
+//! | `locked.rs` | a lock that a panicking thread cannot keep |
+//! | here | listening, limits (`Limits`), starting and ending |
+//!
 //! Invariants:
 //! 1. Acknowledged data is durable: the answer to `sync` follows the sync of the file or directory.
 //! 2. A server keeps no state outside its directory: it can be killed at any time and restarted.

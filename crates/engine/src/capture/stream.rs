@@ -133,7 +133,43 @@ impl Plan {
             }
         }
         packer.close();
+        if cfg!(debug_assertions) {
+            packer
+                .plan
+                .check_invariants(entries, chunk_bytes, cut_bytes);
+        }
         packer.plan
+    }
+
+    /// Panics if the plan does not hold what the module promises.
+    fn check_invariants(&self, entries: &[Entry], chunk_bytes: u64, cut_bytes: u64) {
+        let mut covered = vec![0; entries.len()];
+        let mut end = 0;
+        for segment in &self.segments {
+            assert_eq!(segment.stream_at_bytes, end, "{segment:?}");
+            // 3.
+            assert!(segment.len_bytes.is_multiple_of(BLOCK_BYTES as u64));
+            end += segment.len_bytes;
+            let packed = segment.borrowed_at_bytes.is_none();
+            assert!(!packed || segment.len_bytes <= chunk_bytes, "{segment:?}");
+            for piece in &segment.pieces {
+                // 1.
+                let done: &mut u64 = &mut covered[piece.region];
+                assert_eq!(piece.region_at_bytes, *done, "{piece:?}");
+                *done += piece.len_bytes;
+                // 2.
+                let from = segment.stream_at_bytes + piece.segment_at_bytes;
+                assert!(piece.len_bytes > 0, "{piece:?}");
+                assert_eq!(from / cut_bytes, (from + piece.len_bytes - 1) / cut_bytes);
+            }
+        }
+        assert_eq!(end, self.stream_len_bytes);
+        let lens = entries.iter().map(|entry| match *entry {
+            Entry::Copied { len_bytes }
+            | Entry::Streamed { len_bytes }
+            | Entry::Borrowed { len_bytes, .. } => len_bytes,
+        });
+        assert!(lens.eq(covered), "a region is not covered");
     }
 
     /// Number of pool chunks that the packed segments take.

@@ -2,7 +2,7 @@
 //! relay forwards.
 //!
 //! ```text
-//! node 0, the lead ◀─ nodes 1 … F ◀─ nodes F+1 … F+F² ◀─ …      F: the fan-out
+//! node 0, the lead ◀─ nodes 1 … F ◀─ nodes F+1 … F+F² ◀─ …      F: option fan_out
 //! ```
 //!
 //! How: a relay collects what the nodes below it report about a checkpoint until all have reported,

@@ -121,7 +121,25 @@ impl Layout {
                 _ => node.ranks.iter().map(|&rank| vec![rank]).collect(),
             };
         }
-        Ok(Self { nodes, node_of })
+        let layout = Self { nodes, node_of };
+        if cfg!(debug_assertions) {
+            layout.check_invariants();
+        }
+        Ok(layout)
+    }
+
+    /// Panics if the layout does not hold what the module promises.
+    fn check_invariants(&self) {
+        let mut seen = vec![0; self.node_of.len()];
+        for (at, node) in self.nodes.iter().enumerate() {
+            assert!(node.ranks.is_sorted(), "{node:?}");
+            // 2.
+            for &rank in node.writers.iter().flatten() {
+                assert_eq!(self.node_of[rank.index()].index(), at, "rank {rank}");
+                seen[rank.index()] += 1;
+            }
+        }
+        assert!(seen.iter().all(|&writers| writers == 1), "{seen:?}");
     }
 
     /// Makes the layout of nodes that hold all ranks, each once.
@@ -133,7 +151,11 @@ impl Layout {
                 node_of[rank.index()] = NodeId(at as u32);
             }
         }
-        Self { nodes, node_of }
+        let layout = Self { nodes, node_of };
+        if cfg!(debug_assertions) {
+            layout.check_invariants();
+        }
+        layout
     }
 
     /// Ranks in the job.
