@@ -44,6 +44,6 @@ pub(crate) use holdings::exchange_holdings;
 pub(crate) use link::Link;
 pub(crate) use members::{find_absent, forget, may_know_more};
 pub(crate) use mender::Mender;
-pub(crate) use peers::tell_sources;
+pub(crate) use peers::describe_sources;
 pub(crate) use reopen::Reopen;
 pub(crate) use stages::{Opened, open};

@@ -69,7 +69,7 @@ impl Session {
         self.memory.stager = None;
         self.memory.handed_over = None;
         agree(self.collective.as_mut(), can_go_on)?;
-        let mender = self.let_go_of_link();
+        let mender = self.release_link();
         let mut again = self.reopening();
         self.agents.being_replaced = true;
         let before = self.link.epoch;
@@ -126,7 +126,7 @@ impl Session {
     }
 
     /// Releases this rank's part of the link; returns the lost copies that were still to be made.
-    fn let_go_of_link(&mut self) -> Option<Mender> {
+    fn release_link(&mut self) -> Option<Mender> {
         let threads = self.link.threads.take();
         let mender = threads.and_then(|mut threads| {
             threads.flush_stop.store(true, Ordering::Release);

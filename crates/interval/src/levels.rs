@@ -228,7 +228,7 @@ impl Levels {
         if best.efficiency > 0.0 {
             return Ok(best);
         }
-        Err(never_gets_on())
+        Err(makes_no_progress())
     }
 
     /// Climbs from these ratios of levels to others as long as they are better; returns the last
@@ -354,7 +354,7 @@ impl Levels {
     }
 }
 
-fn never_gets_on() -> Error {
+fn makes_no_progress() -> Error {
     Error::invalid("failures come so often that the job never makes progress")
         .next("take checkpoints that cost less or are reached sooner, or those of the higher levels more often")
 }
@@ -512,7 +512,7 @@ impl<'a> Chain<'a> {
                 return Ok(before.total_s());
             }
         }
-        Err(never_gets_on())
+        Err(makes_no_progress())
     }
 
     /// Expected times until a segment is complete, by the state in which it begins: each depends

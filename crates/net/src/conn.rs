@@ -141,7 +141,7 @@ impl Conn {
             timeout
         };
         // Encoded in place, so that bulk data is not copied once more.
-        let frame = message.encode_behind(vec![0; HEADER_BYTES], MAC_BYTES);
+        let frame = message.encode_after(vec![0; HEADER_BYTES], MAC_BYTES);
         self.send_frame(message.kind(), frame, None, Deadline::after(longest))
     }
 

@@ -136,7 +136,7 @@ pub(crate) struct Shared {
     pub(crate) ahead: Memory,
     /// Limits the number of files that are read ahead at the same time.
     pub(crate) slots: Arc<Slots>,
-    /// Bytes that no caller requested; see [`Stopper::read_beside`].
+    /// Bytes that no caller requested; see [`Stopper::set_background_reads`].
     beside_bytes: Arc<AtomicU64>,
     sharing: OnceLock<Arc<Sharing>>,
     /// Which names are durable.
@@ -303,7 +303,7 @@ const BUSY: Duration = Duration::from_secs(1);
 impl Stopper {
     /// Reports the total number of bytes that were read from the disk without a request: they are
     /// not ordinary traffic.
-    pub fn read_beside(&self, bytes: u64) {
+    pub fn set_background_reads(&self, bytes: u64) {
         self.shared.beside_bytes.store(bytes, Ordering::Release);
     }
 
@@ -499,7 +499,7 @@ impl Server {
 
     /// Sends each line for the operator to `say`, once. Threads of the server call it and wait for
     /// it.
-    pub fn tell_to(&self, say: impl Fn(&str) + Send + Sync + 'static) {
+    pub fn report_to(&self, say: impl Fn(&str) + Send + Sync + 'static) {
         self.shared.log.send_to(Box::new(say));
     }
 

@@ -49,7 +49,7 @@ pub fn run(args: &ServerArgs) -> std::result::Result<Outcome, Failure> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let users = (wanted.users.as_slice(), args.encrypt);
     let server = Server::bind_with_users(&config, users, Arc::clone(&clock), Failpoints::none())?;
-    server.tell_to(say);
+    server.report_to(say);
     let identity = server.identity();
     if remembered == Some(None) {
         remember(identity_file(args), identity)?;

@@ -91,7 +91,7 @@ impl Session {
             None => EventKind::Safe,
             Some(_) => EventKind::Lost,
         };
-        let error = error.map(|error| told_loss(step, level, error));
+        let error = error.map(|error| reportable_loss(step, level, error));
         if let Some(error) = &error {
             self.progress.outcomes.lost.count(level, error.kind());
             self.progress
@@ -144,7 +144,7 @@ impl Session {
         self.progress.outcomes.note_returned(losses);
         if let Err(error) = &agreed {
             // Breaks if: it stays; the next successful call would report the same loss again.
-            self.warnings.drop_said(error);
+            self.warnings.drop_reported(error);
         }
         agreed
     }
@@ -179,7 +179,7 @@ impl Session {
 }
 
 /// The loss in the words that a program reads: step, level, cause, one next step.
-fn told_loss(step: Step, level: Level, error: Error) -> Error {
+fn reportable_loss(step: Step, level: Level, error: Error) -> Error {
     let lost = match error.is(Detail::Undecided) {
         true => "not known to be safe",
         false => "lost",

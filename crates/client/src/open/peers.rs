@@ -137,7 +137,7 @@ impl Peers {
 
 /// The ranks, at most the lowest few, that read their part from other nodes, on rank 0; `None` if
 /// all had it on their own node. Collective; one small reduction if all had it.
-pub(crate) fn tell_sources(
+pub(crate) fn describe_sources(
     collective: &mut dyn Collective,
     layout: &Layout,
     mine: Option<&str>,

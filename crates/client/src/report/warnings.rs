@@ -46,7 +46,7 @@ impl Warnings {
     }
 
     /// Drops the warnings that this error contains; the same call returns it.
-    pub(crate) fn drop_said(&mut self, error: &Error) {
+    pub(crate) fn drop_reported(&mut self, error: &Error) {
         let mut at = self.waiting.len();
         let told = at.saturating_sub(self.new);
         // From the newest on, so that the positions of older ones stay valid.
@@ -100,7 +100,7 @@ mod tests {
         warnings.push("later".to_owned());
         assert!(warnings.news().eq(["later"]));
         warnings.extend(["lost. Next: a", "kept", "lost. Next: b"].map(str::to_owned));
-        warnings.drop_said(&Error::no_space("one of 2: lost. Next: c"));
+        warnings.drop_reported(&Error::no_space("one of 2: lost. Next: c"));
         assert!(warnings.news().eq(["kept"]));
         assert_eq!(warnings.take().as_deref(), Some("later"));
         assert_eq!(warnings.take().as_deref(), Some("kept"));

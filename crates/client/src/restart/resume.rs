@@ -16,7 +16,7 @@
 //! region alone (`choose.rs`); reading and verifying (`engine::restart`).
 
 use crate::collective::{agree, agree_min, bcast_bytes};
-use crate::open::{exchange_holdings, find_absent, may_know_more, tell_sources};
+use crate::open::{describe_sources, exchange_holdings, find_absent, may_know_more};
 use crate::regions::{OPTIONAL, Region, Stored, Target, restore_files};
 use crate::restart::beside::of_word;
 use crate::session::Session;
@@ -56,7 +56,7 @@ impl Session {
     /// one was requested.
     pub fn find_step(&mut self, which: Which) -> Result<u64> {
         let found = self.look_for(which);
-        self.tell_of_restart(found).map(u64::from)
+        self.report_restart(found).map(u64::from)
     }
 
     fn look_for(&mut self, which: Which) -> Result<Step> {
@@ -149,7 +149,7 @@ impl Session {
         let own = agree(self.collective.as_mut(), own)?;
         self.leave_out_rejected(&mut list, &own, offer.rejected.len())?;
         let listed = list.first().map(|candidate| candidate.step);
-        if let Some(text) = self.known_elsewhere(&own, listed)?
+        if let Some(text) = self.newest_known_elsewhere(&own, listed)?
             && !off(Switch::KnownElsewhere)
         {
             // Breaks if: an empty list is believed; what other nodes hold would be superseded.
@@ -249,7 +249,11 @@ impl Session {
 
     /// Whether some node holds a checkpoint newer than `listed`, because another node of that run
     /// was replaced. A checkpoint that was merely not committed everywhere does not count.
-    fn known_elsewhere(&mut self, own: &NodeView, listed: Option<Step>) -> Result<Option<String>> {
+    fn newest_known_elsewhere(
+        &mut self,
+        own: &NodeView,
+        listed: Option<Step>,
+    ) -> Result<Option<String>> {
         // Steps and epochs begin at 0; adding one keeps 0 free for "none".
         let rank_of =
             |number: Option<u64>| number.map_or(0, |number| (number as i64).saturating_add(1));
@@ -420,7 +424,7 @@ impl Session {
             Ok(None) => self.finish_restart().map(Restarted::Step),
             Err(error) => Err(error),
         };
-        self.tell_of_restart(restarted)
+        self.report_restart(restarted)
     }
 
     /// Reads regions (`None`: all) from the found checkpoint, or from an older one if that is
@@ -494,7 +498,7 @@ impl Session {
             }
         }
         if self.link.peers.is_some() {
-            let told = tell_sources(
+            let told = describe_sources(
                 self.collective.as_mut(),
                 &self.link.layout,
                 view.other_node(),

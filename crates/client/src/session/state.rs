@@ -282,7 +282,7 @@ impl Session {
             "no trigger is configured: {when}no checkpoint is due unless somebody requests one; add the line `every_s = 600` to the options, or set ORCHECK_EVERY_S=600"
         );
         self.warnings.push(text);
-        self.tell_warnings();
+        self.pass_on_warnings();
     }
 
     /// Processor time of all CP-threads of this node since the session opened.
@@ -461,7 +461,7 @@ impl Session {
 
     /// Reports to `orcheck run`, on rank 0, the warnings that were not reported yet: a program may
     /// never read them.
-    pub(crate) fn tell_warnings(&mut self) {
+    pub(crate) fn pass_on_warnings(&mut self) {
         for text in self.warnings.news().filter(|_| self.rank == Rank(0)) {
             report::warned(&self.job, text);
         }
@@ -492,7 +492,7 @@ impl Session {
         if let Some(baseline) = &self.memory.baseline {
             self.warnings.extend(baseline.take_notes());
         }
-        self.tell_warnings();
+        self.pass_on_warnings();
         self.warnings.take()
     }
 }

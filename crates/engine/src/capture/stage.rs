@@ -164,7 +164,7 @@ impl Staging {
     /// Unavailable if the CP-thread accepts nothing.
     pub fn begin(&mut self) -> Result<()> {
         let begun = self.announce();
-        begun.inspect_err(|error| self.tell_why(error))
+        begun.inspect_err(|error| self.record_reason(error))
     }
 
     fn announce(&mut self) -> Result<()> {
@@ -189,12 +189,12 @@ impl Staging {
     /// # Errors
     /// As [`Self::begin`].
     pub fn give_up(mut self, why: &Error) -> Result<()> {
-        self.tell_why(why);
+        self.record_reason(why);
         if self.open { Ok(()) } else { self.begin() }
     }
 
     /// Publishes the cause before the `Fail` that follows, so that the other ranks report it.
-    fn tell_why(&self, error: &Error) {
+    fn record_reason(&self, error: &Error) {
         let StageContext { local, .. } = self.context;
         self.context.index().set_reason(local, self.step, error);
     }
@@ -205,7 +205,7 @@ impl Staging {
     /// The error of a source or of the pool; the snapshot is then given up (`Fail`).
     pub fn foreground(&mut self, threads: usize) -> Result<()> {
         let staged = self.stage_foreground(threads);
-        staged.inspect_err(|error| self.tell_why(error))
+        staged.inspect_err(|error| self.record_reason(error))
     }
 
     fn stage_foreground(&mut self, threads: usize) -> Result<()> {
@@ -286,7 +286,7 @@ impl Staging {
     /// As [`Self::foreground`].
     pub fn finish(mut self) -> Result<Option<Error>> {
         let staged = self.stage_rest();
-        staged.inspect_err(|error| self.tell_why(error))?;
+        staged.inspect_err(|error| self.record_reason(error))?;
         Ok(self.wait_for_turn().err())
     }
 

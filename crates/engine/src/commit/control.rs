@@ -241,7 +241,7 @@ impl Control {
             drop(fds);
             self.receive();
             self.say_goodbye();
-            self.look_for_halt();
+            self.poll_halt_request();
             while let Some(work) = self.work.pop_front() {
                 match work {
                     Work::Node(event) => {
@@ -270,7 +270,7 @@ impl Control {
         Ok(())
     }
 
-    fn look_for_halt(&mut self) {
+    fn poll_halt_request(&mut self) {
         let Some(asked) = self
             .halt
             .look(self.context.clock.now(), self.context.clock.unix_ms())

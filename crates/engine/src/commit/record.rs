@@ -84,7 +84,7 @@ fn make_visible_under(
     let name = FileName::commit(record.step, record.epoch, record.level).to_string();
     // A superseded run usually stops here, before it leaves a record behind.
     if !off(Switch::EpochBefore) {
-        look_for_newer_runs(dirs, held, trust)?;
+        require_no_newer_run(dirs, held, trust)?;
     }
     let mut numbered = (0u32..).zip(dirs);
     numbered.try_for_each(|(number, dir)| {
@@ -110,10 +110,10 @@ fn make_visible_under(
             .map_err(|error| TargetFailure::of(TargetId(number), error.at(&what)))
     });
     let written = match written {
-        Ok(()) if !off(Switch::EpochAfter) => look_for_newer_runs(dirs, held, trust),
+        Ok(()) if !off(Switch::EpochAfter) => require_no_newer_run(dirs, held, trust),
         written => written,
     };
-    written.map_err(|failure| match is_nowhere(&dirs[..begun], &name) {
+    written.map_err(|failure| match is_in_no_directory(&dirs[..begun], &name) {
         true => failure,
         false => TargetFailure {
             error: undecided(failure.error),
@@ -123,7 +123,7 @@ fn make_visible_under(
 }
 
 /// Whether every directory reports that it does not have the file.
-fn is_nowhere(dirs: &[Arc<dyn Dir>], name: &str) -> bool {
+fn is_in_no_directory(dirs: &[Arc<dyn Dir>], name: &str) -> bool {
     let is_absent = |dir: &Arc<dyn Dir>| {
         let found = dir.open(name).err();
         found.is_some_and(|error| error.kind() == ErrorKind::NotFound)
@@ -133,7 +133,7 @@ fn is_nowhere(dirs: &[Arc<dyn Dir>], name: &str) -> bool {
 
 /// Looks at one directory after the other, so that an unreadable one is known by its number and
 /// gets no more containers.
-fn look_for_newer_runs(
+fn require_no_newer_run(
     dirs: &[Arc<dyn Dir>],
     epoch: Epoch,
     trust: &Trust,

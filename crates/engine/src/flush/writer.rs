@@ -235,7 +235,7 @@ impl Flusher {
             let is_gone = |which: &usize| self.is_gone(*which);
             let gone: Vec<usize> = waiting.iter().copied().filter(is_gone).collect();
             for &which in waiting {
-                self.look_for_begin(which)?;
+                self.find_begin(which)?;
             }
             let begun = |which: &usize| self.begun[*which].as_ref().map(|begin| begin.step);
             let ready = waiting
@@ -396,14 +396,14 @@ impl Flusher {
             })?;
         }
         let Some(record) = self.take_stream(step, which, sinks, release, &mut held)? else {
-            self.tell_damaged(step, rank, None)?;
+            self.report_damaged(step, rank, None)?;
             for sink in sinks.iter_mut() {
                 self.lose(step, sink, self.given_up(local, rank, step))?;
             }
             drop(gates);
             return Ok(held);
         };
-        self.tell_damaged(step, rank, Some(&record))?;
+        self.report_damaged(step, rank, Some(&record))?;
         for sink in sinks.iter_mut() {
             let framed = record.clone();
             self.on_sink(step, sink, |container, _, ledger| {
@@ -508,7 +508,7 @@ impl Flusher {
                 self.give(part.chunks)?;
             }
         }
-        self.tell_damaged(step, rank, snapshot.record.as_deref())?;
+        self.report_damaged(step, rank, snapshot.record.as_deref())?;
         for sink in sinks.iter_mut() {
             match snapshot.record.clone() {
                 Some(framed) => self.on_sink(step, sink, |container, _, ledger| {

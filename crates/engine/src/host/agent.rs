@@ -384,7 +384,7 @@ impl Agent {
             return Break((!caller.conn.is_closed()).then_some(caller));
         }
         caller.drains = None;
-        let answer = self.tell_ends(&mut caller.conn).and_then(|()| match busy {
+        let answer = self.send_ends(&mut caller.conn).and_then(|()| match busy {
             true => Err(Error::unavailable("a session is still there")),
             false => Ok(()),
         });
@@ -419,7 +419,7 @@ impl Agent {
                 }
                 None => Err(Error::invalid("nothing was handed over")),
             },
-            AgentMessage::Status => self.tell_status(&mut caller.conn),
+            AgentMessage::Status => self.send_status(&mut caller.conn),
             message => match (&message, &caller.adopting) {
                 (AgentMessage::Adopt { .. }, _) | (_, Some(_)) => {
                     caller.awaits = Some(message);
@@ -445,7 +445,7 @@ impl Agent {
 }
 
 impl Agent {
-    fn tell_status(&self, conn: &mut Conn) -> Result<()> {
+    fn send_status(&self, conn: &mut Conn) -> Result<()> {
         let notes = std::iter::once(self.whose.clone());
         for text in notes.chain(self.sessions.iter().map(Session::summary)) {
             conn.send(&Message::Agent(AgentMessage::Note { text }), WORD)?;
@@ -454,7 +454,7 @@ impl Agent {
     }
 
     /// Sends how sessions ended, and what the current ones are doing.
-    fn tell_ends(&self, conn: &mut Conn) -> Result<()> {
+    fn send_ends(&self, conn: &mut Conn) -> Result<()> {
         let there = self.sessions.iter().map(Session::summary);
         for text in self.ended.iter().cloned().chain(there) {
             conn.send(&Message::Agent(AgentMessage::Note { text }), WORD)?;

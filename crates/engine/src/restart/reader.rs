@@ -167,7 +167,7 @@ impl Reader {
                     return Ok(reader);
                 }
                 Err(error) if off(Switch::OtherPlace) => return Err(error),
-                Err(error) if tells_more(&error, worst.as_ref()) => worst = Some(error),
+                Err(error) if is_more_specific(&error, worst.as_ref()) => worst = Some(error),
                 Err(_) => {}
             }
         }
@@ -544,7 +544,7 @@ impl Reader {
 
 /// Whether an error says more about why no copy can be used than the known one. A key that the user
 /// can give ranks before damage, and damage before an unreadable place.
-fn tells_more(error: &Error, known: Option<&Error>) -> bool {
+fn is_more_specific(error: &Error, known: Option<&Error>) -> bool {
     let weight = |error: &Error| match error.kind() {
         ErrorKind::Invalid => 2,
         ErrorKind::Corrupt => 1,

@@ -44,7 +44,7 @@ use crate::directory::{Catalog, Commit};
 use crate::encoding::Trust;
 use crate::restart::reader::{Reader, homes};
 use crate::upkeep::verify::verify_commit_with;
-use again::{Again, write_again};
+use again::{Again, rewrite_container};
 use orcheck_format::disk::{
     BLOCK_BYTES, CommitRecord, Compression, ContainerRef, Encoding, FileName,
 };
@@ -503,7 +503,7 @@ impl Order<'_> {
                 tick(done)
             };
             let target = (&dirs[one.destination], server);
-            containers.push(write_again(
+            containers.push(rewrite_container(
                 &mut again,
                 &reader,
                 target,

@@ -329,12 +329,12 @@ impl Message {
 
     /// The payload.
     pub fn encode(&self) -> Vec<u8> {
-        self.encode_behind(Vec::new(), 0)
+        self.encode_after(Vec::new(), 0)
     }
 
     /// Appends the payload to `bytes` and reserves room for `more` bytes after it, so long content
     /// is copied once.
-    pub fn encode_behind(&self, mut bytes: Vec<u8>, more: usize) -> Vec<u8> {
+    pub fn encode_after(&self, mut bytes: Vec<u8>, more: usize) -> Vec<u8> {
         let long = match self {
             Message::Data { bytes, .. } | Message::Record { bytes, .. } => bytes.len(),
             _ => 0,
@@ -418,7 +418,7 @@ impl Message {
                 }
             }
             11..=19 => read_about_replica(kind, r)?,
-            SAID => read_said(r)?,
+            SAID => read_relayed(r)?,
             40 => {
                 r.map(|_, _| Ok(false))?;
                 Message::List
@@ -689,7 +689,7 @@ fn read_about_checkpoint(message: u8, r: &mut Reader<'_>) -> Result<Message> {
 }
 
 /// Reads a combined message. Only messages of nodes to the lead can be combined, and only once.
-fn read_said(r: &mut Reader<'_>) -> Result<Message> {
+fn read_relayed(r: &mut Reader<'_>) -> Result<Message> {
     let (mut by, mut kind, mut bytes) = (None, None, None);
     r.map(|r, key| {
         match key {

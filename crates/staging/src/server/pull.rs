@@ -385,7 +385,7 @@ impl Pull {
     }
 
     /// Whether another job waits for a turn, or has one and no memory.
-    fn others_want(&self, job: u64) -> bool {
+    fn others_are_waiting(&self, job: u64) -> bool {
         let starves = |id: &u64| {
             let stream = self.streams.get(id);
             stream.is_some_and(|one| {
@@ -442,7 +442,7 @@ impl Pull {
                 let may = stream.offered > 0
                     && on_the_way < self.limits.window
                     && !self.has_its_share(stream)
-                    && !(of_job >= half && self.others_want(stream.job));
+                    && !(of_job >= half && self.others_are_waiting(stream.job));
                 // Within a job, the stream whose turn began first: its bytes are contiguous on the
                 // disk, so it must not run dry.
                 may.then_some((of_job, stream.since, *id))

@@ -52,7 +52,7 @@ struct Known {
     reserved: u64,
     names: u64,
     opened: u32,
-    /// When the look that found `stored` began, as counted by [`Account::look_begins`].
+    /// When the look that found `stored` began, as counted by [`Account::begin_look`].
     looked: u64,
 }
 
@@ -225,7 +225,7 @@ impl Account {
     }
 
     /// Call this before a look whose result goes to [`State::stores`].
-    fn look_begins(&self) -> u64 {
+    fn begin_look(&self) -> u64 {
         self.looks.fetch_add(1, Ordering::AcqRel) + 1
     }
 
@@ -278,7 +278,7 @@ impl Account {
             true => Ok(None),
             false => dir.taken(name),
         };
-        let began = self.look_begins();
+        let began = self.begin_look();
         let after: Vec<Result<Option<DiskUsage>>> = names.iter().map(look).collect();
         for was in before.iter().flatten() {
             let known = |now: &Result<Option<DiskUsage>>| match now {
@@ -376,7 +376,7 @@ impl Account {
     // ---- open files ----------------------------------------------------------------------------
 
     fn hold(self: &Arc<Self>, file: Box<dyn File>, written: bool) -> Result<Held> {
-        let began = self.look_begins();
+        let began = self.begin_look();
         let taken = match file.taken() {
             // The disk does not report it: without a limit, nobody needs to know.
             Err(error) if error.kind() == ErrorKind::Unsupported && !self.counts() => {
@@ -430,7 +430,7 @@ impl Account {
             state.counting = true;
             state.changed = Some(Changed::default());
         }
-        let began = self.look_begins();
+        let began = self.begin_look();
         let found = walk(root, rest);
         // No change of a name is in progress now.
         let _alone = self.names.write().unwrap_or_else(PoisonError::into_inner);
@@ -539,7 +539,7 @@ impl Held {
         let Some(hold) = self.hold.as_ref().filter(|hold| hold.account.counts()) else {
             return;
         };
-        let began = hold.account.look_begins();
+        let began = hold.account.begin_look();
         if let Some(taken) = hold.account.seen(self.file.taken()) {
             guard(&hold.account.state).stores(&taken, began);
         }
@@ -607,7 +607,7 @@ mod tests {
             names: 1,
             is_dir: false,
         };
-        let (before, after) = (account.look_begins(), account.look_begins());
+        let (before, after) = (account.begin_look(), account.begin_look());
         let mut state = guard(&account.state);
         state.put((1, 2), |known| known.opened = 1);
         state.stores(&look(3 * BLOCK_BYTES), after);
@@ -615,7 +615,7 @@ mod tests {
         assert_eq!(state.used, 3 * BLOCK_BYTES);
         drop(state);
         // A smaller value counts if it was seen later.
-        let began = account.look_begins();
+        let began = account.begin_look();
         guard(&account.state).stores(&look(BLOCK_BYTES), began);
         assert_eq!(account.used(), BLOCK_BYTES);
     }
@@ -633,7 +633,7 @@ mod tests {
             file.write_at(&bytes, 0).unwrap();
         };
         write(1);
-        let began = account.look_begins();
+        let began = account.begin_look();
         let before = dir.taken("file").unwrap().unwrap();
         write(3);
         account.count(&dir, &mut || true).unwrap();

@@ -182,7 +182,7 @@ impl Session {
         }
         // This also ends turns that are over while the listener is busy with others.
         self.shared.pull(Pull::tick);
-        self.let_go_idle();
+        self.release_idle();
         if self.shared.look(|pull| pull.waits(self.id)) {
             return self.reply(Reply::Busy);
         }

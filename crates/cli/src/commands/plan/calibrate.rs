@@ -213,7 +213,7 @@ fn measure(
             copies,
         ));
         safe_s.sort_by(f64::total_cmp);
-        all.extend(moved_beside(
+        all.extend(moved_by_others(
             args,
             &mut program,
             safe_s[safe_s.len() / 2],
@@ -225,7 +225,7 @@ fn measure(
 }
 
 /// B_M and m, for checkpoints that take this long until they are safe.
-fn moved_beside(
+fn moved_by_others(
     args: &CalibrateArgs,
     program: &mut Program,
     safe_s: f64,

@@ -240,13 +240,13 @@ impl<'a> Series<'a> {
         if status.success() {
             return Some(exit::OK);
         }
-        let reason = self.why_not_again(run)?;
+        let reason = self.why_not_restarted(run)?;
         self.say("end", &format!("{ended}; not restarting: {reason}"));
         Some(code_of(status))
     }
 
     /// Why a failed run is not followed by another one.
-    fn why_not_again(&self, run: &Run) -> Option<String> {
+    fn why_not_restarted(&self, run: &Run) -> Option<String> {
         let args = self.supervisor.args;
         let (status, report) = (run.status, &run.report);
         let no_command = NO_COMMAND

@@ -62,7 +62,7 @@ pub fn start(
     let dirs = watched.iter().map(open).collect::<Result<Vec<_>>>()?;
     let (server, asked) = (server.clone(), server.clone());
     let busy = move |read_bytes| {
-        server.read_beside(read_bytes);
+        server.set_background_reads(read_bytes);
         server.is_busy()
     };
     let pace = Pace::new(u64::from(rate_mib_s) << 20, Arc::clone(clock), busy);

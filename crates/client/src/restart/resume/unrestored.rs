@@ -101,8 +101,8 @@ impl Session {
 
     /// Reports the outcome of a search or restart to `orcheck run`, unless it is a fresh start: not
     /// every program reports it.
-    pub(super) fn tell_of_restart<T>(&mut self, came_to: Result<T>) -> Result<T> {
-        self.tell_warnings();
+    pub(super) fn report_restart<T>(&mut self, came_to: Result<T>) -> Result<T> {
+        self.pass_on_warnings();
         let from_nothing = matches!(self.resume.state, Past::Decided | Past::Settled);
         if let Err(error) = &came_to
             && self.rank == Rank(0)

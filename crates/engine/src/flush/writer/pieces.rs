@@ -214,7 +214,7 @@ impl Flusher {
 
     /// Reports the levels that damage in the pool cost this snapshot, naming the region from the
     /// rank's record.
-    pub(super) fn tell_damaged(
+    pub(super) fn report_damaged(
         &mut self,
         step: Step,
         rank: Rank,

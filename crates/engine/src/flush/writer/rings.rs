@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 
 impl Flusher {
     /// Takes the `Begin` of a rank's next snapshot off its ring, if it is there.
-    pub(super) fn look_for_begin(&mut self, which: usize) -> Result<()> {
+    pub(super) fn find_begin(&mut self, which: usize) -> Result<()> {
         let (_, rank) = self.context.ranks[which];
         if self.begun[which].is_some() {
             return Ok(());

@@ -305,7 +305,7 @@ fn serve(
     // Breaks if: the last messages are not read once more; a job that ended in order would leave
     // its agent behind.
     let _ = talk(&host, &mut conn, state);
-    let _ = tell_notes(&host, &mut conn);
+    let _ = send_notes(&host, &mut conn);
     if let Some(shelf) = shelf {
         // Breaks if: it ends with the session; nodes without a rank in the next run would hold
         // replicas in vain.
@@ -531,7 +531,7 @@ fn talk(host: &Host, conn: &mut Conn, state: &State) -> Result<()> {
                 reply(conn, Ok(()))?;
             }
             Message::Agent(AgentMessage::Ask) => {
-                tell_notes(host, conn)?;
+                send_notes(host, conn)?;
                 reply(conn, Ok(()))?;
             }
             Message::Agent(AgentMessage::Leave) => state.in_order.store(true, Ordering::Release),
@@ -544,7 +544,7 @@ fn talk(host: &Host, conn: &mut Conn, state: &State) -> Result<()> {
     Ok(())
 }
 
-fn tell_notes(host: &Host, conn: &mut Conn) -> Result<()> {
+fn send_notes(host: &Host, conn: &mut Conn) -> Result<()> {
     let mut notes = host
         .shared
         .notes

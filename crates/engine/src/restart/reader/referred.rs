@@ -13,7 +13,7 @@ use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, ErrorKind, Rank, Result};
 use orcheck_io::disk::File;
 
-use super::{Reader, holder_of, listed, read_header, tells_more};
+use super::{Reader, holder_of, is_more_specific, listed, read_header};
 use crate::encoding::ContainerKey;
 
 /// An older container, with its key if it has one that is known.
@@ -100,7 +100,7 @@ impl Reader {
                     return Ok(found);
                 }
                 Err(error) if off(Switch::OtherPlace) => return Err(error),
-                Err(error) if tells_more(&error, failed.as_ref()) => failed = Some(error),
+                Err(error) if is_more_specific(&error, failed.as_ref()) => failed = Some(error),
                 Err(_) => {}
             }
         }

@@ -70,7 +70,7 @@ type Tick<'a> = dyn FnMut(u64) -> Result<()> + 'a;
 
 /// Writes the contents of `reader` to a directory; `notes` receives reports of damage where another
 /// copy is good.
-pub(super) fn write_again(
+pub(super) fn rewrite_container(
     again: &mut Again<'_>,
     reader: &Reader,
     (dir, server): (&Arc<dyn Dir>, TargetId),

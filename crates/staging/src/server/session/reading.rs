@@ -191,7 +191,7 @@ impl Session {
 
     /// Drops what was read ahead for a caller that requests nothing any more: others may need the
     /// memory.
-    pub(super) fn let_go_idle(&mut self) {
+    pub(super) fn release_idle(&mut self) {
         let idle = self.shared.clock.now().saturating_sub(self.asked) > KEPT;
         if !idle || !matches!(&self.opened, Opened::Read(reading) if reading.ahead.is_some()) {
             return;
