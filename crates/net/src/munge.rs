@@ -98,7 +98,7 @@ fn library() -> Result<&'static Library> {
 fn load() -> std::result::Result<Library, String> {
     // SAFETY: a name that ends in NUL; the library runs no code of ours, and stays loaded for ever.
     let loaded = unsafe { Loaded::open(Some("libmunge.so.2"), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-    let loaded = loaded.map_err(|_| "libmunge.so.2 is not installed here".to_owned())?;
+    let loaded = loaded.map_err(|error| format!("libmunge.so.2 cannot be loaded: {error}"))?;
     let loaded = ManuallyDrop::new(loaded);
     // SAFETY: the handle is that of a loaded library, the name ends in NUL.
     // SAFETY: these are the functions of these names in version 2 of the library's interface, with

@@ -163,7 +163,7 @@ impl Placement {
         check_input(nodes, servers, Some(1))?;
         let file: MappingFile = toml::from_str(text).map_err(|e| {
             Error::invalid(format!("mapping file: {}", e.to_string().trim_end()))
-                .next("see docs of Placement::from_toml for a file that works")
+                .next("correct the file; docs/options.md shows one that works")
         })?;
         let index_of = |name: &str, said_by: &str| {
             servers
