@@ -546,10 +546,7 @@ fn a_mapping_file_decides_where_containers_land() {
             "[nodes]\n",
             ["map.toml", "node \"n0\" has no entry", "add a line such as"],
         ),
-        (
-            "nodes: n0",
-            ["map.toml", "mapping file", "a file that works"],
-        ),
+        ("nodes: n0", ["map.toml", "mapping file", "docs/options.md"]),
     ] {
         disk::write(&file, text.as_bytes());
         job.run(|session, _| says(&refused(session), ErrorKind::Invalid, &parts));
