@@ -40,7 +40,7 @@ check: ## every check there is; ends with 'N passed, 0 failed'
 	@tools/install-deps.sh check
 	@tools/check.sh
 
-check-fast: ## formatting, lints, unit tests and the rules of the tree; minutes, not a coffee
+check-fast: ## formatting, lints, unit tests and the rules of the tree; a few minutes
 	@tools/install-deps.sh check
 	@tools/check.sh fast
 

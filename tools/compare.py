@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares two revisions: the size of the house, and what users rely on and must not change.
+"""Compares two revisions: the size of the code base, and what users rely on and must not change.
 
 usage: tools/compare.py OLD [NEW]
 

@@ -3,7 +3,7 @@
 The solver is examples/lbm, one rank with two threads, which keep both cores busy. It computes short
 windows of equally many steps, in turn without and with a checkpoint at the beginning; overhead is
 what a window takes longer than its two neighbours without one (src/solver.c). In addition, whole
-runs with 1 to 4 checkpoints. Once on the device as it is, once limited to 500 MB/s (takes root and
+runs with 1 to 4 checkpoints. Once on the device as it is, once limited to 500 MB/s (needs root and
 the blkio controller of cgroup v1; without them the key that needs it is null). Then the schemes of
 CP-threads (one a node, a socket, a core), weak scaling over ranks, and the bandwidth of the solver
 over time, from the time of every step and, where the machine has counters of its memory

@@ -2,7 +2,7 @@
 
 One rank, from each level: `node` and `global` from this machine's disk, beside the best of fio's
 sequential direct reads of the same file; `peers` from another node over a link of a cluster of
-namespaces (takes root), the own disk empty, beside plain TCP over that link; `process` after all
+namespaces (needs root), the own disk empty, beside plain TCP over that link; `process` after all
 ranks were killed when their checkpoint was staged and not yet on a disk, with the node's agent
 alive: there the time holds the rest of the agent's flush. Nothing is in the page cache before.
 

@@ -33,7 +33,7 @@ class Limit:
     def __enter__(self) -> float:
         device = whole_disk(os.stat(self.path).st_dev)
         if os.geteuid() != 0:
-            raise OSError("limiting a device takes root")
+            raise OSError("limiting a device needs root")
         if device is None or not os.path.exists(self.CONTROL):
             raise OSError(f"{self.path} is not on a disk of its own that {self.CONTROL} can limit")
         if any(line.split()[:1] == [device] for line in read(self.CONTROL).splitlines()):

@@ -100,7 +100,7 @@ exec nsenter --target "$pid" --net --uts --mount --pid --wdns="$work" \\
 def missing() -> str | None:
     """Why there can be no cluster on this machine; None if there can."""
     if os.geteuid() != 0:
-        return "a cluster of namespaces takes root"
+        return "a cluster of namespaces needs root"
     for program in ("ip", "tc", "unshare", "nsenter"):
         if not shutil.which(program):
             return f"{program} is missing (packages iproute2 and util-linux)"

@@ -82,7 +82,7 @@ def missing() -> str | None:
 def cannot_limit() -> str | None:
     """Why limit_dirty() cannot be had on this machine; None if it can."""
     if os.geteuid() != 0:
-        return "limiting dirty memory takes root"
+        return "limiting dirty memory needs root"
     if not all(glob.glob(f"/sys/class/bdi/*/{name}") for name in ("max_bytes", "strict_limit")):
         return (
             f"Linux {os.uname().release} cannot limit one device's dirty memory "

@@ -264,8 +264,11 @@ fn check_unneeded(
     gone: &BTreeSet<(Step, Epoch)>,
 ) -> Result<()> {
     if catalog.is_kept(step, epoch) {
-        return Err(Error::invalid(format!("step {step} is marked to be kept"))
-            .next("take the mark back with `orcheck keep --undo`, then remove it"));
+        return Err(
+            Error::invalid(format!("step {step} is marked to be kept")).next(format!(
+                "take the mark back with `orcheck keep {step} --undo`, then remove it"
+            )),
+        );
     }
     check_unreferred(catalog, step, epoch, gone)?;
     let newest = NewestRun::newest(catalog.places(), &Trust::default())?;
