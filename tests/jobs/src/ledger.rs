@@ -229,9 +229,12 @@ pub struct Story {
 }
 
 impl Story {
-    /// Reads the ledger of a trial.
+    /// Reads the ledger of a trial, which ranks may be writing: its last line counts once it is
+    /// whole.
     pub fn read(root: &Path) -> Self {
-        Self::parse(std::fs::read_to_string(root.join("ledger")).unwrap_or_default())
+        let mut all = std::fs::read_to_string(root.join("ledger")).unwrap_or_default();
+        all.truncate(all.rfind('\n').map_or(0, |end| end + 1));
+        Self::parse(all)
     }
 
     /// Reads what a ledger says.
