@@ -3,7 +3,7 @@
 use crate::{Deployment, deployment};
 use orcheck_client::{Collective, Environment, Options, Session};
 use orcheck_engine::host::agent::{Agent, Stop};
-use orcheck_format::{Dtype, Error, JobName, Rank, Result};
+use orcheck_format::{Dtype, Error, JobName, Level, Rank, Result, Step};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::failpoints::Failpoints;
 use orcheck_io::memory::Span;
@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Whether the engine of each node runs in an agent.
 fn agents() -> bool {
@@ -366,6 +366,17 @@ impl Job {
                 .map(|handle| handle.join().unwrap())
                 .collect()
         })
+    }
+}
+
+/// Waits until a checkpoint is safe at each of the levels `node` and `global`: a wait for one of
+/// them is over once a level that survives more has it.
+pub fn wait_for_both_levels(session: &mut Session, step: u64) {
+    session.wait(step, Level::Global, MEETING).unwrap();
+    let until = Instant::now() + MEETING;
+    while session.stats().committed_node_step < Step(step) {
+        assert!(Instant::now() < until, "{step} is not safe at level node");
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Compressed and encrypted checkpoints: the same bytes come back by every way, or a clear error.
 
-use crate::support::{Job, Threads, make_dir, served};
+use crate::support::{Job, Threads, make_dir, served, wait_for_both_levels};
 use crate::{Test, session_tests};
 use orcheck_client::{Codec, Collective, Environment, Options, Session};
 use orcheck_engine::directory::{Catalog, Places};
@@ -386,8 +386,7 @@ fn unchanged_encoded_pieces_are_referred_to() {
                     .protect("changing", Span::from_mut(&mut changing), Dtype::F64, 0)
                     .unwrap();
                 session.checkpoint(step).unwrap();
-                session.wait(step, Level::Node, LONG).unwrap();
-                session.wait(step, Level::Global, LONG).unwrap();
+                wait_for_both_levels(&mut session, step);
             }
             let referred = session.stats().captured.referred_bytes;
             session.close(LONG).unwrap();

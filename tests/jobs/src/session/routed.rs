@@ -3,7 +3,7 @@
 use crate::session::disk;
 use crate::session::hooks::Meeting;
 use crate::session::mistakes::{LONG, refused, says};
-use crate::support::{Job, make_dir, needs_own_disks};
+use crate::support::{Job, make_dir, needs_own_disks, wait_for_both_levels};
 use crate::{Test, session_tests};
 use orcheck_client::{OPTIONAL, SAME, Session, Which};
 use orcheck_format::{ErrorKind, Level, Step};
@@ -498,8 +498,7 @@ fn routed_files_of_a_run_that_was_killed_are_collected_by_the_next() {
             };
             disk::write(&path, b"mine");
             session.checkpoint(step).unwrap();
-            session.wait(step, Level::Node, LONG).unwrap();
-            session.wait(step, Level::Global, LONG).unwrap();
+            wait_for_both_levels(&mut session, step);
             assert!(path.exists(), "its own are there until it closes");
             session.close(LONG).unwrap();
         });
