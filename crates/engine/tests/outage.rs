@@ -97,6 +97,7 @@ fn writer(dir: &Arc<dyn Dir>, stripes: Vec<(TargetId, Arc<dyn Dir>)>) -> Contain
         direct: false,
         ranks: 1,
         coming: None,
+        settled: Arc::new(|| {}),
     };
     ContainerWriter::create(header, "n0", &target, None)
         .ok()

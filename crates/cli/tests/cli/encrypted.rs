@@ -58,6 +58,7 @@ pub fn write(site: &Site) -> std::path::PathBuf {
         direct: false,
         ranks: 1,
         coming: None,
+        settled: Arc::new(|| {}),
     };
     let pool = Pool::create(PoolShape {
         chunk_bytes: 1 << 18,

@@ -431,6 +431,9 @@ impl Control {
                 let index = Index::new(&self.context.pool, self.context.shape);
                 // First: a rank that sees the outcome at once must find the notes that explain it.
                 index.set_notes(self.context.shared.noted.load(Ordering::Acquire));
+                if outcome == Outcome::Committed {
+                    index.set_pruning(true);
+                }
                 index.publish(step, level, &outcome);
                 let word = match outcome {
                     Outcome::Committed => "committed",
@@ -442,6 +445,7 @@ impl Control {
                 self.context.failpoints.at("control.published", &what)?;
                 if outcome == Outcome::Committed {
                     self.after_commit(step, level);
+                    Index::new(&self.context.pool, self.context.shape).set_pruning(false);
                 }
             }
             NodeAction::WriteRecord(step, level, bytes) => {

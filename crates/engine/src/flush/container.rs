@@ -66,7 +66,13 @@ pub struct Target {
     /// temporary names of the epoch with this counter. Used for a directory that may hold older
     /// files of the same names.
     pub coming: Option<u64>,
+    /// Waits for whoever is removing files there; a reservation that finds no room calls it and
+    /// tries once more.
+    pub settled: Settled,
 }
+
+/// Waits, for a bounded time, until nobody is removing files.
+pub type Settled = Arc<dyn Fn() + Send + Sync>;
 
 struct Store {
     server: TargetId,
@@ -78,6 +84,7 @@ struct Store {
     at: u64,
     /// The offset up to which space is reserved.
     reserved: u64,
+    settled: Settled,
 }
 
 impl Store {
@@ -104,6 +111,7 @@ impl Store {
             coming,
             at: 0,
             reserved: 0,
+            settled: Arc::clone(&target.settled),
         })
     }
 
@@ -116,13 +124,25 @@ impl Store {
         }
         let with = end + likely.min(ROOM_BYTES);
         self.reserved = match self.file.allocate(with) {
-            Err(error) if error.kind() == ErrorKind::NoSpace && with > end => {
-                self.file.allocate(end)?;
+            Err(error) if error.kind() == ErrorKind::NoSpace => {
+                self.reserve_exactly(end)?;
                 end
             }
             reserved => reserved.map(|()| with)?,
         };
         Ok(())
+    }
+
+    fn reserve_exactly(&self, end: u64) -> Result<()> {
+        match self.file.allocate(end) {
+            // Breaks if: this is the end; on a disk with room for one checkpoint more than are
+            // kept, a checkpoint right after a commit meets what that commit has replaced.
+            Err(error) if error.kind() == ErrorKind::NoSpace => {
+                (self.settled)();
+                self.file.allocate(end)
+            }
+            reserved => reserved,
+        }
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<()> {

@@ -17,7 +17,8 @@
 //!       33           the run is asked to take a checkpoint and end
 //!       34, 35, 36   in microseconds: the interval of measured triggers, the cost of a
 //!                    checkpoint, and the time until it is safe; 0: none
-//!       37 …         per writer: news (incremented when one of its rings gets an entry)
+//!       37           the control thread removes what a commit has replaced
+//!       38 …         per writer: news (incremented when one of its rings gets an entry)
 //!       …            per rank:   done, taken, popped, declared[2], …, and the reasons for
 //!                    the last 16 snapshots that it gave up
 //!       …            the board: the last 64 steps, state and error per level, error text
@@ -65,13 +66,17 @@ const MAX_INACTIVE: u32 = 1024;
 const COMMITTED_PROCESS: u32 = INACTIVE + MAX_INACTIVE / 64;
 const HALT: u32 = COMMITTED_PROCESS + 1;
 const INTERVAL: u32 = HALT + 1;
-const WRITERS: u32 = INTERVAL + 3;
+const PRUNING: u32 = INTERVAL + 3;
+const WRITERS: u32 = PRUNING + 1;
 const RANK_WORDS: u32 = REASON + reasons::WORDS;
 const BOARD_STEPS: u32 = 64;
 const TEXT_WORDS: u32 = 64;
 /// Step, state per level, text length per level, text per level.
 const BOARD_WORDS: u32 = 1 + LEVELS * (2 + TEXT_WORDS);
 const LEVELS: u32 = 3;
+/// Longest time between two looks while something is being removed, and how many there are at most.
+const PRUNE_SLICE: Duration = Duration::from_millis(200);
+const PRUNE_SLICES: u32 = 50;
 /// Length of the longest error text that reaches the other ranks of a node, in bytes.
 const MAX_TEXT_BYTES: usize = TEXT_WORDS as usize * 8;
 
@@ -467,6 +472,23 @@ impl<'p> Index<'p> {
             self.set(LANES + lane, server);
         }
         self.set(GENERATION, generation);
+    }
+
+    /// The control thread removes, or has removed, what a commit has replaced. Set before the
+    /// commit is published: whoever has seen the commit and finds no room can then wait.
+    pub(crate) fn set_pruning(&self, pruning: bool) {
+        self.set(PRUNING, u64::from(pruning));
+        self.pool.wake(PRUNING);
+    }
+
+    /// Waits until nothing is being removed, for a bounded time.
+    pub(crate) fn wait_for_prune(&self) {
+        for _ in 0..PRUNE_SLICES {
+            if self.get(PRUNING) == 0 || self.is_gone() || off(Switch::RoomOfPrune) {
+                return;
+            }
+            let _ = self.pool.wait_while(PRUNING, 1, PRUNE_SLICE);
+        }
     }
 
     /// Marks that a placed directory takes no more containers of this run.

@@ -89,6 +89,7 @@ fn writer(dir: &Arc<dyn Dir>, step: u64, features: Features, may_shrink: bool) -
         direct: false,
         ranks: 1,
         coming: None,
+        settled: Arc::new(|| {}),
     };
     let mut writer = ContainerWriter::create(header, "n0", &target, None)
         .ok()
@@ -233,6 +234,7 @@ fn created_for(dir: &Arc<dyn Dir>, incompat: u64, ranks: u64) -> ContainerWriter
         direct: false,
         ranks,
         coming: None,
+        settled: Arc::new(|| {}),
     };
     ContainerWriter::create(header, "n0", &target, None)
         .ok()

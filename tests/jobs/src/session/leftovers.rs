@@ -6,12 +6,17 @@ use crate::support::{Job, State, needs_own_disks};
 use crate::{Test, session_tests};
 use orcheck_client::Session;
 use orcheck_format::Level;
+use orcheck_io::failpoints::{Failpoint, FailpointHook, Failpoints, Verdict};
 use orcheck_testing::Scratch;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// What is tested here.
-pub const TESTS: &[Test] =
-    session_tests![a_disk_that_is_found_full_of_leftovers_takes_checkpoints_again,];
+pub const TESTS: &[Test] = session_tests![
+    a_disk_that_is_found_full_of_leftovers_takes_checkpoints_again,
+    a_checkpoint_waits_for_the_room_that_prune_makes,
+];
 
 const SCALE: usize = 300;
 
@@ -70,6 +75,50 @@ fn a_disk_that_is_found_full_of_leftovers_takes_checkpoints_again() {
         disk::remove_file(&ballast);
         assert_eq!(containers(&root).len(), 2);
     }
+}
+
+/// Between the publication of a commit and the removal of what it replaces, time passes.
+struct SlowPrune;
+
+impl FailpointHook for SlowPrune {
+    fn at(&self, step: &Failpoint) -> Verdict {
+        if step.site == "control.published" {
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        Verdict::Go
+    }
+}
+
+// Breaks if: the writer takes the first answer of a disk without room for the last one.
+fn a_checkpoint_waits_for_the_room_that_prune_makes() {
+    if needs_own_disks() {
+        return;
+    }
+    let scratch = Scratch::new("prune-room");
+    let root = scratch.path().join("ost0");
+    let Some(_mounted) = Mounted::new(&root, "size=4m,mode=700") else {
+        return skip(
+            "a_checkpoint_waits_for_the_room",
+            "mounting a file system of 4 MiB needs the superuser",
+        );
+    };
+    let job = Job::new(scratch.path(), 2, 1, false).with("keep = 2");
+    job.run(|session, rank| {
+        let mut session = session.unwrap();
+        (1..=2).for_each(|step| save(&mut session, rank, step));
+        session.close(LONG).unwrap();
+    });
+    let taken_bytes = disk::tree_bytes(&root.join("job")) as usize;
+    disk::fill(&root, taken_bytes / 2 * 3 / 2);
+    let job = job.failpoints(Failpoints::with(Arc::new(SlowPrune)));
+    job.run(|session, rank| {
+        let mut session = session.unwrap();
+        assert_eq!(session.find().unwrap(), 2);
+        State::restores(&mut session, rank, 2, SCALE);
+        (3..=5).for_each(|step| save(&mut session, rank, step));
+        session.close(LONG).unwrap();
+    });
+    assert_eq!(containers(&root).len(), 2);
 }
 
 /// A container like that of this step, of a later one, without a record; its length.

@@ -10,7 +10,7 @@ use crate::directory::TargetFailure;
 use crate::encoding::ContainerKey;
 use crate::flush::container::{ContainerWriter, Target};
 use crate::flush::ledger::Ledger;
-use crate::node::Mode;
+use crate::node::{Index, Mode};
 use orcheck_format::disk::{BLOCK_BYTES, ContainerHeader, Features};
 use orcheck_format::wire::Message;
 use orcheck_format::{Error, Level, NodeId, Result, Step, TargetId};
@@ -63,6 +63,7 @@ impl Flusher {
         server: TargetId,
         stripes: Vec<(TargetId, Arc<dyn Dir>)>,
     ) -> Target {
+        let (pool, shape) = (Arc::clone(&self.context.pool), self.context.shape);
         Target {
             dir,
             server,
@@ -70,6 +71,7 @@ impl Flusher {
             direct: self.context.direct,
             ranks: self.context.ranks.len() as u64,
             coming: None,
+            settled: Arc::new(move || Index::new(&pool, shape).wait_for_prune()),
         }
     }
 

@@ -112,6 +112,7 @@ pub(super) fn rewrite_container(
         // Breaks if: it is written under its final name at once; an incomplete file could replace
         // one that a dead run left whole.
         coming: (!off(Switch::CopyTemporary)).then_some(again.counter),
+        settled: Arc::new(|| {}),
     };
     let writer = ContainerWriter::create(header, &manifest.node_name, &target, key);
     let mut work = Work {
