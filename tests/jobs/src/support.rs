@@ -376,7 +376,7 @@ pub fn wait_for_both_levels(session: &mut Session, step: u64) {
     let until = Instant::now() + MEETING;
     while session.stats().committed_node_step < Step(step) {
         assert!(Instant::now() < until, "{step} is not safe at level node");
-        std::thread::sleep(Duration::from_millis(1));
+        std::thread::yield_now();
     }
 }
 

@@ -427,26 +427,7 @@ impl Control {
                 }
             }
             NodeAction::Publish(step, level, outcome) => {
-                self.context.failpoints.at("control.publish", "")?;
-                let index = Index::new(&self.context.pool, self.context.shape);
-                // First: a rank that sees the outcome at once must find the notes that explain it.
-                index.set_notes(self.context.shared.noted.load(Ordering::Acquire));
-                if outcome == Outcome::Committed {
-                    index.set_pruning(true);
-                }
-                index.publish(step, level, &outcome);
-                let word = match outcome {
-                    Outcome::Committed => "committed",
-                    _ => "lost",
-                };
-                let facts = &self.context.facts;
-                let node = &facts.nodes[self.context.node.index()];
-                let what = format!("{node} {} {step} {level} {word}", facts.epoch.counter);
-                self.context.failpoints.at("control.published", &what)?;
-                if outcome == Outcome::Committed {
-                    self.after_commit(step, level);
-                    Index::new(&self.context.pool, self.context.shape).set_pruning(false);
-                }
+                self.publish(step, level, &outcome)?;
             }
             NodeAction::WriteRecord(step, level, bytes) => {
                 let written = match &self.context.places.node {
@@ -480,6 +461,28 @@ impl Control {
                 }
                 Index::new(&self.context.pool, self.context.shape).set_gone();
             }
+        }
+        Ok(())
+    }
+
+    fn publish(&mut self, step: Step, level: Level, outcome: &Outcome) -> Result<()> {
+        self.context.failpoints.at("control.publish", "")?;
+        let index = Index::new(&self.context.pool, self.context.shape);
+        let committed = *outcome == Outcome::Committed;
+        // First: a rank that sees the outcome at once must find the notes that explain it.
+        index.set_notes(self.context.shared.noted.load(Ordering::Acquire));
+        if committed {
+            index.set_pruning(true);
+        }
+        index.publish(step, level, outcome);
+        let word = if committed { "committed" } else { "lost" };
+        let facts = &self.context.facts;
+        let node = &facts.nodes[self.context.node.index()];
+        let what = format!("{node} {} {step} {level} {word}", facts.epoch.counter);
+        self.context.failpoints.at("control.published", &what)?;
+        if committed {
+            self.after_commit(step, level);
+            Index::new(&self.context.pool, self.context.shape).set_pruning(false);
         }
         Ok(())
     }

@@ -475,7 +475,7 @@ impl<'p> Index<'p> {
     }
 
     /// The control thread removes, or has removed, what a commit has replaced. Set before the
-    /// commit is published: whoever has seen the commit and finds no room can then wait.
+    /// commit is published: a writer that finds no room for the next step can then wait.
     pub(crate) fn set_pruning(&self, pruning: bool) {
         self.set(PRUNING, u64::from(pruning));
         self.pool.wake(PRUNING);

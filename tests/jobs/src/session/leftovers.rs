@@ -1,16 +1,14 @@
 //! What killed runs left, on a disk that has room for one checkpoint more than are to be kept.
 
 use crate::session::disk::{self, Mounted, containers, names, skip};
+use crate::session::hooks::{Hold, Meeting};
 use crate::session::mistakes::LONG;
 use crate::support::{Job, State, needs_own_disks};
 use crate::{Test, session_tests};
 use orcheck_client::Session;
 use orcheck_format::Level;
-use orcheck_io::failpoints::{Failpoint, FailpointHook, Failpoints, Verdict};
 use orcheck_testing::Scratch;
 use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
 
 /// What is tested here.
 pub const TESTS: &[Test] = session_tests![
@@ -77,18 +75,6 @@ fn a_disk_that_is_found_full_of_leftovers_takes_checkpoints_again() {
     }
 }
 
-/// Between the publication of a commit and the removal of what it replaces, time passes.
-struct SlowPrune;
-
-impl FailpointHook for SlowPrune {
-    fn at(&self, step: &Failpoint) -> Verdict {
-        if step.site == "control.published" {
-            std::thread::sleep(Duration::from_millis(300));
-        }
-        Verdict::Go
-    }
-}
-
 // Breaks if: the writer takes the first answer of a disk without room for the last one.
 fn a_checkpoint_waits_for_the_room_that_prune_makes() {
     if needs_own_disks() {
@@ -110,12 +96,27 @@ fn a_checkpoint_waits_for_the_room_that_prune_makes() {
     });
     let taken_bytes = disk::tree_bytes(&root.join("job")) as usize;
     disk::fill(&root, taken_bytes / 2 * 3 / 2);
-    let job = job.failpoints(Failpoints::with(Arc::new(SlowPrune)));
+    let hold = Hold::at("control.published", " 3 global committed");
+    let both = Meeting::of(2);
+    let job = job.failpoints(hold.failpoints());
     job.run(|session, rank| {
         let mut session = session.unwrap();
         assert_eq!(session.find().unwrap(), 2);
         State::restores(&mut session, rank, 2, SCALE);
-        (3..=5).for_each(|step| save(&mut session, rank, step));
+        save(&mut session, rank, 3);
+        // Nothing goes before the hold is released.
+        hold.wait_until_held();
+        let [tried, given_up] = ["file.allocate", "dir.remove"].map(|site| hold.seen(site));
+        both.wait();
+        let mut state = State::new(rank, 4, SCALE);
+        state.protect(&mut session).unwrap();
+        session.checkpoint(4).unwrap();
+        hold.sees("file.allocate", tried + 2);
+        assert!(!hold.sees("dir.remove", given_up + 1), "no room for 4");
+        both.wait();
+        hold.release();
+        session.wait(4, Level::Global, LONG).unwrap();
+        save(&mut session, rank, 5);
         session.close(LONG).unwrap();
     });
     assert_eq!(containers(&root).len(), 2);
