@@ -261,16 +261,23 @@ pub struct RestoreArgs {
     #[command(flatten)]
     pub unlock: Unlock,
     /// Rank of the region
-    #[arg(long, value_name = "R", required_unless_present = "all")]
+    #[arg(long, value_name = "R", required_unless_present_any = ["all", "array"])]
     pub rank: Option<u32>,
     /// Name of the region
-    #[arg(long, value_name = "NAME", required_unless_present = "all")]
+    #[arg(long, value_name = "NAME", required_unless_present_any = ["all", "array"])]
     pub region: Option<String>,
+    /// Name of a global array: put it together from all ranks, as a .npy file (NumPy)
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["rank", "region", "all"])]
+    pub array: Option<String>,
+    /// The part of the array to write, as in NumPy: "0:10,:,5"
+    #[arg(long, value_name = "SLICE", requires = "array")]
+    pub slice: Option<String>,
     /// All regions (of all ranks, or of --rank), each to its own file below the directory --out,
     /// with index.json
     #[arg(long, conflicts_with = "region")]
     pub all: bool,
-    /// File to write, or the directory with --all; "-" writes one region to standard output
+    /// File to write, or the directory with --all; "-" writes one region or array to standard
+    /// output
     #[arg(long, value_name = "PATH")]
     pub out: PathBuf,
     /// Replace existing files

@@ -1,6 +1,7 @@
 //! Implements `orcheck restore`, which writes regions of a checkpoint to plain files.
 //!
-//! One region is written to the file `--out` (or to standard output with `-`). With `--all`, region
+//! One region is written to the file `--out` (or to standard output with `-`). With `--array`, that
+//! file is a NumPy array, put together from all ranks (`restore/array.rs`). With `--all`, region
 //! NAME of rank R is written to `rank-R/NAME.bin` below the directory `--out`, and `index.json`
 //! describes each file.
 //!
@@ -15,6 +16,9 @@
 //! Faults survived: damage that another copy does not have; damaged regions (with `--all` the
 //! others are still restored), a full disk, a kill (a file ending in `.orcheck.tmp` may stay
 //! behind; the next restore to that name removes it).
+
+mod array;
+mod slice;
 
 use std::io::Write;
 use std::sync::Arc;
@@ -41,8 +45,9 @@ pub fn run(args: &RestoreArgs, json_wanted: bool) -> std::result::Result<Outcome
     let trust = &trust(&args.unlock)?;
     let job = Job::open_trusting(&args.which.place(&args.place), trust)?;
     let commit = job.pick(&args.which)?;
-    let restored = match (&args.region, args.rank) {
-        (Some(region), Some(rank)) => one(args, &job, Rank(rank), region, trust, json_wanted),
+    let restored = match (&args.array, &args.region, args.rank) {
+        (Some(name), ..) => array::restore(args, &job, name, trust, json_wanted),
+        (_, Some(region), Some(rank)) => one(args, &job, Rank(rank), region, trust, json_wanted),
         _ => all(args, &job, trust, json_wanted),
     };
     restored.map_err(|failure| {

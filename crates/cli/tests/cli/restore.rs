@@ -4,7 +4,7 @@ use orcheck_format::Rank;
 use std::path::Path;
 
 use crate::inspect::Site;
-use orcheck_fixtures::reading::{RegionSpec, Spec, flip, payload, write};
+use orcheck_fixtures::reading::{ArraySpec, RegionSpec, Spec, flip, payload, write};
 
 fn files(dir: &Path) -> Vec<String> {
     let mut names: Vec<String> = std::fs::read_dir(dir)
@@ -232,4 +232,125 @@ fn what_is_not_there() {
             .code,
         10
     );
+}
+
+/// A 6 x 5 array in four parts, of ranks on two nodes.
+fn field() -> ArraySpec {
+    ArraySpec {
+        name: "field".into(),
+        global: vec![6, 5],
+        parts: vec![
+            (vec![0, 0], vec![4, 2]),
+            (vec![0, 2], vec![4, 3]),
+            (vec![4, 0], vec![2, 2]),
+            (vec![4, 2], vec![2, 3]),
+        ],
+        cut: 24,
+    }
+}
+
+/// Which element each one is, and its rank, of a file in NumPy's format.
+fn elements(npy: &[u8], shape: &str) -> Vec<(u64, u64)> {
+    let header = format!("{{'descr': '<u8', 'fortran_order': False, 'shape': {shape}, }}");
+    assert_eq!(&npy[..8], b"\x93NUMPY\x01\x00");
+    assert_eq!(String::from_utf8_lossy(&npy[10..128]).trim_end(), header);
+    let numbers = npy[128..].chunks_exact(8);
+    numbers
+        .map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap()))
+        .map(|number| (number & 0xff_ffff_ffff, number >> 40))
+        .collect()
+}
+
+// Breaks if: the parts are put elsewhere; a slice is another one than in NumPy.
+#[test]
+fn a_global_array_as_numpy_reads_it() {
+    let site = Site::new();
+    let mut spec = Spec::new(40, 7);
+    spec.arrays = vec![field()];
+    write(&site.dirs(), &spec);
+    let out = site.scratch.dir("out").join("field.npy");
+    let shown = out.display().to_string();
+    let ask = |more: &[&str]| {
+        site.ask(&[&["restore", "--array", "field", "--out", &shown][..], more].concat())
+    };
+    let rank = |row: u64, column: u64| u64::from(row >= 4) * 2 + u64::from(column >= 2);
+
+    let restored = ask(&[]);
+    assert_eq!(restored.code, 0, "{}", restored.stderr);
+    assert!(
+        restored
+            .stdout
+            .contains("restored array \"field\", step 40: 6x5 of u64"),
+        "{}",
+        restored.stdout
+    );
+    let all = (0..30).map(|n| (n, rank(n / 5, n % 5))).collect::<Vec<_>>();
+    assert_eq!(elements(&std::fs::read(&out).unwrap(), "(6, 5,)"), all);
+
+    let sliced = ask(&["--slice", "3:,-2", "--force", "--json"]);
+    assert_eq!(sliced.code, 0, "{}", sliced.stderr);
+    let column = (3..6)
+        .map(|row| (row * 5 + 3, rank(row, 3)))
+        .collect::<Vec<_>>();
+    assert_eq!(elements(&std::fs::read(&out).unwrap(), "(3,)"), column);
+    let document = sliced.json();
+    assert_eq!(document["offset"], serde_json::json!([3, 3]));
+    assert_eq!(document["shape"], serde_json::json!([3]));
+    assert_eq!(document["global"], serde_json::json!([6, 5]));
+
+    let mut command = crate::orcheck(&[
+        "restore", "--array", "field", "--slice", "5,4", "--out", "-", "--dir", &site.a, "--dir",
+        &site.b,
+    ]);
+    let output = command.output().unwrap();
+    assert_eq!(elements(&output.stdout, "()"), [(29, 3)]);
+}
+
+#[test]
+fn an_array_that_cannot_be_whole_leaves_no_file() {
+    let site = Site::new();
+    let mut spec = Spec::new(40, 7);
+    spec.arrays = vec![field()];
+    let written = write(&site.dirs(), &spec);
+    let out = site.scratch.dir("out").join("field.npy");
+    let shown = out.display().to_string();
+    let ask = |array: &str, more: &[&str]| {
+        site.ask(&[&["restore", "--array", array, "--out", &shown][..], more].concat())
+    };
+    for (array, slice, code, said) in [
+        (
+            "field",
+            "9",
+            2,
+            "dimension 0: there is no index 9 in length 6",
+        ),
+        (
+            "field",
+            "0,0,0",
+            2,
+            "one dimension too many, the array has 2",
+        ),
+        ("u", ":", 2, "belongs to this rank alone"),
+        (
+            "other",
+            ":",
+            10,
+            "has no global array 'other'; it has: field",
+        ),
+    ] {
+        let refused = ask(array, &["--slice", slice]);
+        assert_eq!(refused.code, code, "{}", refused.stderr);
+        assert!(refused.stderr.contains(said), "{}", refused.stderr);
+    }
+    // The last bytes of rank 3 are those of its part of the array.
+    flip(
+        &written.paths[1],
+        written.structure(1, "stream 3").end - 5,
+        1,
+    );
+    assert_eq!(ask("field", &["--slice", ":4"]).code, 0);
+    std::fs::remove_file(&out).unwrap();
+    let damaged = ask("field", &[]);
+    assert_eq!(damaged.code, 5, "{}", damaged.stderr);
+    assert!(files(&site.scratch.dir("out")).is_empty());
 }

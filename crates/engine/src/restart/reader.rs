@@ -46,6 +46,7 @@ pub use copies::{beside_a_good_copy, homes};
 
 use orcheck_format::sabotage::{Switch, off};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use orcheck_format::disk::{
@@ -378,24 +379,28 @@ impl Reader {
                 region.name, region.len_bytes
             )));
         }
-        self.each_source(rank, region, &mut |reader, source| {
+        self.each_source(rank, region, &|_| true, &mut |reader, source| {
             let target = into.sub(as_usize(source.at)?, as_usize(source.extent.len_bytes)?);
             work(reader, source, target)
         })
     }
 
-    /// Calls `work` with each extent of the region, in order.
+    /// Calls `work` with each extent of the region that holds wanted bytes, in order.
     fn each_source(
         &self,
         rank: Rank,
         region: &RegionRecord,
+        wanted: &dyn Fn(Range<u64>) -> bool,
         work: &mut dyn FnMut(&Reader, Source<'_>) -> Result<()>,
     ) -> Result<()> {
         self.with_owner(rank, region, |reader, rank, region| {
-            let mut at = 0;
+            let mut at = 0u64;
             for extent in &region.extents {
-                work(reader, reader.source(rank, region, at, extent)?)?;
-                at += extent.len_bytes;
+                let end = at.saturating_add(extent.len_bytes);
+                if wanted(at..end) {
+                    work(reader, reader.source(rank, region, at, extent)?)?;
+                }
+                at = end;
             }
             Ok(())
         })
@@ -413,7 +418,7 @@ impl Reader {
         sink: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
     ) -> Result<()> {
         let mut buffers = Buffers::default();
-        self.each_source(rank, region, &mut |_, source| {
+        self.each_source(rank, region, &|_| true, &mut |_, source| {
             source.stream(&mut buffers, sink)
         })
     }

@@ -3,6 +3,7 @@
 // Tests make and damage files themselves, and a failed preparation may panic anywhere.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
+mod array;
 mod catalog;
 mod choose;
 mod copies;

@@ -9,6 +9,7 @@
 //!
 //! Not here: the copies of another level (`restore.rs`).
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
 
@@ -72,8 +73,19 @@ impl Reader {
         damage: &mut dyn FnMut(&Error),
         sink: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
     ) -> Result<()> {
+        self.stream_parts_of_any_copy((rank, region), &|_| true, damage, sink)
+    }
+
+    /// The same for the extents that hold wanted bytes of the region; the others are not read.
+    pub(crate) fn stream_parts_of_any_copy(
+        &self,
+        (rank, region): (Rank, &RegionRecord),
+        wanted: &dyn Fn(Range<u64>) -> bool,
+        damage: &mut dyn FnMut(&Error),
+        sink: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
+    ) -> Result<()> {
         let mut buffers = Buffers::default();
-        self.each_source(rank, region, &mut |reader, source| {
+        self.each_source(rank, region, wanted, &mut |reader, source| {
             let (mut done, mut refused) = (0, false);
             reader.of_any_copy(source, damage, &mut |source| {
                 let read = source.stream(&mut buffers, &mut |at, bytes| {
