@@ -26,6 +26,8 @@ use crate::output::{Failure, Outcome, progress_bar, shape, size};
 
 /// Maximum number of bytes of the array in memory.
 const WINDOW_BYTES: u64 = 32 << 20;
+/// Maximum number of its elements in memory: where each one comes from takes memory too.
+const WINDOW_ELEMENTS: u64 = 4 << 20;
 
 /// Restores the array `name`.
 pub fn restore(
@@ -178,7 +180,7 @@ impl Assembly<'_> {
         sink(0, &self.header)?;
         let mut at = self.header.len() as u64;
         let mut overlap = None;
-        let most = (WINDOW_BYTES / array.dtype().size_bytes()).max(1);
+        let most = (WINDOW_BYTES / array.dtype().size_bytes()).min(WINDOW_ELEMENTS);
         for window in self.slice.elements.windows(most) {
             let warnings = &mut self.warnings;
             let mut damaged = |damage: &Error| warnings.push(beside_a_good_copy(damage.message()));
