@@ -437,6 +437,7 @@ fn all_within_limits(raw: &Raw, uncommitted_steps: u32) -> Result<()> {
         ("take_over_wait_s", raw.take_over_wait_s),
         ("every_s", raw.every_s),
         ("overhead_percent", raw.overhead_percent),
+        ("end_time_unix_s", raw.end_time_unix_s.unwrap_or(0.0)),
         ("end_margin_s", raw.end_margin_s),
         ("agent_linger_s", raw.agent_linger_s),
         ("fan_out", f64::from(raw.fan_out)),
@@ -568,7 +569,7 @@ fn value_of(name: &str, value: &str) -> toml::Value {
 }
 
 /// The allowed values of options.
-const LIMITS: [(&str, f64, f64); 15] = [
+const LIMITS: [(&str, f64, f64); 16] = [
     ("held_steps", 1.0, 16.0),
     ("uncommitted_steps", 1.0, 32.0),
     ("keep", 1.0, 1e6),
@@ -578,6 +579,7 @@ const LIMITS: [(&str, f64, f64); 15] = [
     ("take_over_wait_s", 0.0, 1e6),
     ("every_s", 0.0, 1e9),
     ("overhead_percent", 0.0, 100.0),
+    ("end_time_unix_s", 0.0, 1e11),
     ("end_margin_s", 0.0, 1e9),
     ("agent_linger_s", 0.0, 1e6),
     ("fan_out", 2.0, 1024.0),
@@ -692,6 +694,7 @@ mod tests {
             ),
             ("global = '/a'\nmtbf_s = -3", "mtbf_s"),
             ("global = '/a'\nnode_mtbf_s = nan", "node_mtbf_s"),
+            ("global = '/a'\nend_time_unix_s = nan", "end_time_unix_s"),
             ("global = '/a'\ninterval = 'often'", "interval"),
             (
                 "global = '/a'\nstart = 'resume'\nfresh = true",

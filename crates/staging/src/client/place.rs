@@ -99,7 +99,16 @@ impl ServedPlace {
             ));
         }
         let (mut source, mut user, mut encrypt, mut identity) = (None, None, false, None);
-        for word in how.split('&').filter(|word| !word.is_empty()) {
+        let words = || how.split('&').filter(|word| !word.is_empty());
+        // Breaks if: the last one counts; an address that two people completed would name another
+        // user than the one who reads it sees.
+        for name in ["key", "munge", "id"] {
+            let of_name = |word: &&str| word.split('=').next() == Some(name);
+            if words().filter(of_name).count() > 1 {
+                return Err(refused(&format!("it says {name} twice")));
+            }
+        }
+        for word in words() {
             match word.split_once('=') {
                 Some(("key", text)) => source = Some(SecretSource::parse(text)?),
                 None if word == "encrypt" => encrypt = true,
@@ -112,10 +121,12 @@ impl ServedPlace {
                     identity = Some(number);
                 }
                 Some(("munge", uid)) => {
-                    let uid = uid.parse().map_err(|_| {
+                    // Breaks if: the highest number is accepted; for MUNGE it is any user, so any
+                    // user could pass for the server.
+                    let uid = uid.parse().ok().filter(|&uid| uid != u32::MAX);
+                    user = Some(uid.ok_or_else(|| {
                         refused("behind munge= comes the number of the user who runs the server")
-                    })?;
-                    user = Some(uid);
+                    })?);
                 }
                 _ => {
                     return Err(refused(
@@ -200,6 +211,19 @@ mod tests {
                 "orcheck://127.0.0.1:1?munge=me".to_owned(),
                 "number of the user",
             ),
+            (
+                "orcheck://127.0.0.1:1?munge=4294967295".to_owned(),
+                "number of the user",
+            ),
+            (
+                "orcheck://127.0.0.1:1?munge=1&munge=0".to_owned(),
+                "munge twice",
+            ),
+            (
+                "orcheck://127.0.0.1:1?munge&munge=0".to_owned(),
+                "munge twice",
+            ),
+            (format!("orcheck://127.0.0.1:1?{key}&{key}"), "key twice"),
         ] {
             let error = parse(text.clone()).err().unwrap();
             assert!(error.to_string().contains(says), "{text}: {error}");
