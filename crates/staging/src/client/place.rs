@@ -99,16 +99,10 @@ impl ServedPlace {
             ));
         }
         let (mut source, mut user, mut encrypt, mut identity) = (None, None, false, None);
-        let words = || how.split('&').filter(|word| !word.is_empty());
-        // Breaks if: the last one counts; an address that two people completed would name another
-        // user than the one who reads it sees.
-        for name in ["key", "munge", "id"] {
-            let of_name = |word: &&str| word.split('=').next() == Some(name);
-            if words().filter(of_name).count() > 1 {
-                return Err(refused(&format!("it says {name} twice")));
-            }
+        if let Some(name) = said_twice(how) {
+            return Err(refused(&format!("it says {name} twice")));
         }
-        for word in words() {
+        for word in how.split('&').filter(|word| !word.is_empty()) {
             match word.split_once('=') {
                 Some(("key", text)) => source = Some(SecretSource::parse(text)?),
                 None if word == "encrypt" => encrypt = true,
@@ -121,10 +115,7 @@ impl ServedPlace {
                     identity = Some(number);
                 }
                 Some(("munge", uid)) => {
-                    // Breaks if: the highest number is accepted; for MUNGE it is any user, so any
-                    // user could pass for the server.
-                    let uid = uid.parse().ok().filter(|&uid| uid != u32::MAX);
-                    user = Some(uid.ok_or_else(|| {
+                    user = Some(uid_of(uid).ok_or_else(|| {
                         refused("behind munge= comes the number of the user who runs the server")
                     })?);
                 }
@@ -163,6 +154,27 @@ impl ServedPlace {
             identity,
         })
     }
+}
+
+/// The word behind '?' that an address says more than once.
+// Breaks if: the last one counts; whoever completes an address could name another user or key than
+// the one that its reader sees first.
+fn said_twice(how: &str) -> Option<&'static str> {
+    let said = |name: &str| {
+        how.split('&')
+            .filter(|word| word.split('=').next() == Some(name))
+            .count()
+    };
+    ["key", "munge", "id"]
+        .into_iter()
+        .find(|name| said(name) > 1)
+}
+
+/// The number of a user.
+// Breaks if: the highest number is accepted; for MUNGE it is any user, so any user could pass for
+// the server.
+fn uid_of(text: &str) -> Option<u32> {
+    text.parse().ok().filter(|&uid| uid != u32::MAX)
 }
 
 #[cfg(test)]
