@@ -99,20 +99,18 @@ impl ServedPlace {
             ));
         }
         let (mut source, mut user, mut encrypt, mut identity) = (None, None, false, None);
-        if let Some(name) = said_twice(how) {
-            return Err(refused(&format!("it says {name} twice")));
-        }
+        said_twice(how).map_or(Ok(()), |name| {
+            Err(refused(&format!("it says {name} twice")))
+        })?;
         for word in how.split('&').filter(|word| !word.is_empty()) {
             match word.split_once('=') {
                 Some(("key", text)) => source = Some(SecretSource::parse(text)?),
                 None if word == "encrypt" => encrypt = true,
                 None if word == "munge" => user = Some(effective_uid()),
                 Some(("id", digits)) => {
-                    let number = u64::from_str_radix(digits, 16).ok();
-                    let number = number.filter(|_| digits.len() == 16).ok_or_else(|| {
+                    identity = Some(identity_of(digits).ok_or_else(|| {
                         refused("behind id= come the 16 digits that the server says when it begins")
-                    })?;
-                    identity = Some(number);
+                    })?);
                 }
                 Some(("munge", uid)) => {
                     user = Some(uid_of(uid).ok_or_else(|| {
@@ -168,6 +166,12 @@ fn said_twice(how: &str) -> Option<&'static str> {
     ["key", "munge", "id"]
         .into_iter()
         .find(|name| said(name) > 1)
+}
+
+/// The identity of a server.
+fn identity_of(digits: &str) -> Option<u64> {
+    let number = u64::from_str_radix(digits, 16).ok();
+    number.filter(|_| digits.len() == 16)
 }
 
 /// The number of a user.
