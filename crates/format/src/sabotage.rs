@@ -63,7 +63,11 @@ switches! {
     TargetLength = "target-length", "that memory to restore into is as long as the region", "orcheck-engine reading target_of_another_size";
     ProvenTwice = "proven-twice", "that a long extent, which is read twice, is the same both times", "orcheck-engine reading changes_while";
     RegionFits = "region-fits", "that a region is restored only into one that was declared alike", "orcheck-jobs session a_region_that_changed";
-    RankCount = "rank-count", "that another number of ranks is refused", "orcheck-jobs session another_number";
+    RankCount = "rank-count", "that a rank of another number of ranks does not take what its number stored", "orcheck-jobs session another_number";
+    AllRanksThere = "all-ranks-there", "that every rank of a checkpoint is in a container when other ranks read it", "orcheck-engine reading a_rank_that_is_in_no_container";
+    WantedTwice = "wanted-twice", "that an element which a rank wants in two places comes to both", "orcheck-engine lib any_layout";
+    ListTotal = "list-total", "that every item of a list goes to one rank", "orcheck-jobs session lists_are_redistributed";
+    PartsOverlap = "parts-overlap", "that of two ranks' copies of an element none is taken unless the program allows it", "orcheck-jobs session overlapping_parts";
     RecordOfStream = "record-of-stream", "that a rank's record is of the stream that it sent", "orcheck-engine reading another_stream";
     DescriptorCrc = "descriptor-crc", "that a descriptor which was changed in the pool is refused", "orcheck-engine lib descriptors_cross";
     PoolChecked = "pool-checked", "that what was staged is still in the pool when it is encoded, sent or checked", "orcheck-jobs session stray_write";
@@ -380,9 +384,9 @@ promises! {
         CrcBlock CrcRankRecord CrcEnvelope CrcExtent Digest DigestRebuilt HeaderFields
         HeaderInTrailer NameInRecord RunOfRecord CrcStored CrcDecoded Mark RecordKind RecordVersion
         FrameVersion PoolVersion UnknownFeature FieldOnce OneSpelling EveryRankOnce LevelInHeader
-        JobInRecord TargetLength ProvenTwice RegionFits RankCount RecordOfStream DescriptorCrc
-        PoolChecked RingFull FreeInUse Padding PieceSent ExtentInStream TakenChunk RingDistance
-        ShortRead ReferredNamed OlderContainer ReferencesNamed ReferenceStep ReferencePlace
+        JobInRecord TargetLength ProvenTwice RegionFits RecordOfStream DescriptorCrc PoolChecked
+        RingFull FreeInUse Padding PieceSent ExtentInStream TakenChunk RingDistance ShortRead
+        ReferredNamed OlderContainer ReferencesNamed ReferenceStep ReferencePlace
         TrackedMemory LateBaseline FailedScan PageEnds PrivatePages ScanArmed Agreement SameRegions;
     "R2":
         FsyncContainer FsyncContainerDirectory FsyncSmall FsyncSmallDirectory FsyncClaim
@@ -432,6 +436,14 @@ promises! {
         ReplicaBudget ReplicaRoom FrameLength StoreCredit Revoked StoreVersion Quota QuotaLook
         QuotaTurn QuotaOrder QuotaLength QuotaOpen QuotaEntries QuotaDeep QuotaRecount PullStalled
         PullBound OrdinaryShare ScrubRate;
+    "N2":
+        ListTotal AllRanksThere;
+    "N3":
+        PartsOverlap;
+    "N4":
+        RankCount;
+    "N1":
+        WantedTwice;
 }
 
 /// Whether this protection is taken away: never, in this build.

@@ -152,6 +152,7 @@ impl RegionRecord {
             local: self.local.clone(),
             global: self.global.clone(),
             offset: self.offset.clone(),
+            boxes: self.boxes.clone(),
             same_as: None,
             extents: Vec::new(),
         };

@@ -32,8 +32,18 @@ pub(crate) const MAX_RANKS_PER_CONTAINER: usize = 1 << 16;
 pub const MAX_METADATA_BYTES: usize = 64 << 20;
 /// Most files of one container, itself included: the range of [`Extent::store`].
 pub(crate) const MAX_STORES: usize = 1 << 16;
+/// Most boxes of a region: each takes at least 5 bytes of the metadata.
+const MAX_BOXES: usize = MAX_METADATA_BYTES / 5;
 /// Smallest encoded extent; [`MAX_METADATA_BYTES`] cannot hold more extents than this allows.
 const MAX_EXTENTS: usize = MAX_METADATA_BYTES / 15;
+
+/// Bit of [`RegionRecord::flags`]: the same bytes on all ranks.
+pub const FLAG_SAME: u32 = 2;
+/// Bit of [`RegionRecord::flags`]: the first dimension counts this rank's items of a list that is
+/// the items of all ranks, one rank after the other.
+pub const FLAG_LIST: u32 = 8;
+/// Bit of [`RegionRecord::flags`]: parts of the global array may overlap; the lowest rank's counts.
+pub const FLAG_OVERLAP: u32 = 16;
 
 type RegionsByName<'a> = BTreeMap<&'a str, &'a RegionRecord>;
 
@@ -85,6 +95,9 @@ pub enum RegionKind {
     Codec = 2,
     /// A file that the program wrote itself.
     File = 3,
+    /// Several boxes of a global array, one after the other. Unknown to version 0.1.0, which
+    /// therefore refuses the container.
+    Boxes = 4,
 }
 
 impl RegionKind {
@@ -100,6 +113,7 @@ impl RegionKind {
             RegionKind::Array,
             RegionKind::Codec,
             RegionKind::File,
+            RegionKind::Boxes,
         ]
         .into_iter()
         .find(|kind| kind.code() == code)
@@ -115,7 +129,7 @@ pub struct RegionRecord {
     pub kind: RegionKind,
     /// The type of its elements.
     pub dtype: Dtype,
-    /// Flags of the program's declaration, stored unchanged.
+    /// Flags of the program's declaration, stored unchanged, such as [`FLAG_LIST`].
     pub flags: u32,
     /// Its size.
     pub len_bytes: u64,
@@ -125,10 +139,22 @@ pub struct RegionRecord {
     pub global: Vec<u64>,
     /// First element of this rank's part in the global array, per dimension; empty if none.
     pub offset: Vec<u64>,
+    /// The boxes, in the order in which they are stored; empty unless the kind is
+    /// [`RegionKind::Boxes`], which has no `local` and no `offset`.
+    pub boxes: Vec<BoxRecord>,
     /// The rank that stores the bytes, if this one holds the same bytes.
     pub same_as: Option<Rank>,
     /// The stored pieces, in order; empty if `same_as` is given.
     pub extents: Vec<Extent>,
+}
+
+/// A box of a global array; both vectors have an entry per dimension.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BoxRecord {
+    /// Its first element.
+    pub offset: Vec<u64>,
+    /// Its elements.
+    pub local: Vec<u64>,
 }
 
 /// One stored piece of a region.
@@ -424,6 +450,23 @@ impl RankRecord {
 }
 
 impl RegionRecord {
+    /// Whether it is this rank's items of a list.
+    pub fn is_list(&self) -> bool {
+        self.kind == RegionKind::Array
+            && self.flags & FLAG_LIST != 0
+            && self.global.is_empty()
+            && !self.local.is_empty()
+    }
+
+    /// Whether it is a part of a global array, or of a list.
+    pub fn is_part(&self) -> bool {
+        match self.kind {
+            RegionKind::Array => !self.global.is_empty() || self.is_list(),
+            RegionKind::Boxes => true,
+            _ => false,
+        }
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut w = Writer::new();
         self.write(&mut w);
@@ -431,7 +474,8 @@ impl RegionRecord {
     }
 
     fn write(&self, w: &mut Writer) {
-        w.map(9 + u64::from(self.same_as.is_some()));
+        let boxes = self.kind == RegionKind::Boxes;
+        w.map(9 + u64::from(self.same_as.is_some()) + u64::from(boxes));
         w.uint(1u8).text(&self.name);
         w.uint(2u8).uint(self.kind.code());
         w.uint(3u8).uint(self.dtype.code());
@@ -447,12 +491,18 @@ impl RegionRecord {
         for extent in &self.extents {
             extent.write(w);
         }
+        if boxes {
+            w.uint(11u8).array(self.boxes.len());
+            for one in &self.boxes {
+                w.array(2).uints(&one.offset).uints(&one.local);
+            }
+        }
     }
 
     fn read(r: &mut Reader<'_>) -> Result<Self> {
         let (mut name, mut kind, mut dtype, mut flags, mut len) = (None, None, None, None, None);
         let (mut local, mut global, mut offset) = (None, None, None);
-        let (mut same_as, mut extents) = (None, None);
+        let (mut same_as, mut extents, mut boxes) = (None, None, None);
         r.map(|r, key| {
             match key {
                 1 => name = Some(r.name(MAX_NAME_BYTES)?),
@@ -475,10 +525,16 @@ impl RegionRecord {
                 8 => offset = Some(r.items(MAX_DIMS, Reader::u64)?),
                 9 => same_as = Some(r.uint()?),
                 10 => extents = Some(r.items(MAX_EXTENTS, Extent::read)?),
+                11 => boxes = Some(r.items(MAX_BOXES, BoxRecord::read)?),
                 _ => return Ok(false),
             }
             Ok(true)
         })?;
+        if boxes.is_some() != (kind == Some(RegionKind::Boxes)) {
+            return Err(r.corrupt(format_args!(
+                "expected boxes (key 11) exactly where the kind is 4"
+            )));
+        }
         Ok(RegionRecord {
             name: r.need(name, "region name (key 1)")?,
             kind: r.need(kind, "region kind (key 2)")?,
@@ -488,6 +544,7 @@ impl RegionRecord {
             local: r.need(local, "local shape (key 6)")?,
             global: r.need(global, "global shape (key 7)")?,
             offset: r.need(offset, "offset (key 8)")?,
+            boxes: boxes.unwrap_or_default(),
             same_as,
             extents: r.need(extents, "extents (key 10)")?,
         })
@@ -526,7 +583,47 @@ impl RegionRecord {
         Ok(())
     }
 
+    fn check_boxes(&self) -> Result<()> {
+        let wrong = |what: String| Err(Error::corrupt(what));
+        let dims = self.global.len();
+        if dims == 0 || dims > MAX_DIMS || !self.local.is_empty() || !self.offset.is_empty() {
+            return wrong(format!("boxes of a global array of {dims} dimensions"));
+        }
+        let mut bytes = 0u64;
+        for (number, one) in self.boxes.iter().enumerate() {
+            if one.offset.len() != dims || one.local.len() != dims {
+                return wrong(format!("box {number} does not have {dims} dimensions"));
+            }
+            for ((local, global), offset) in one.local.iter().zip(&self.global).zip(&one.offset) {
+                if offset.checked_add(*local).is_none_or(|end| end > *global) {
+                    return wrong(format!(
+                        "box {number}: elements {offset}..{offset}+{local} lie outside a global dimension of {global}"
+                    ));
+                }
+            }
+            let size_bytes = self.dtype.size_bytes();
+            let len = one
+                .local
+                .iter()
+                .try_fold(size_bytes, |product, len| product.checked_mul(*len));
+            match len.and_then(|len| bytes.checked_add(len)) {
+                Some(sum) => bytes = sum,
+                None => return wrong(format!("box {number} has more than 2^64 bytes")),
+            }
+        }
+        match bytes == self.len_bytes {
+            true => Ok(()),
+            false => wrong(format!(
+                "boxes of {bytes} bytes do not have {}",
+                self.len_bytes
+            )),
+        }
+    }
+
     fn check_shape(&self) -> Result<()> {
+        if self.kind == RegionKind::Boxes {
+            return self.check_boxes();
+        }
         let dims = self.local.len();
         let fits = |other: &Vec<u64>| other.is_empty() || other.len() == dims;
         let array = self.kind == RegionKind::Array;
@@ -568,6 +665,16 @@ impl RegionRecord {
             }
         }
         Ok(())
+    }
+}
+
+impl BoxRecord {
+    fn read(r: &mut Reader<'_>) -> Result<Self> {
+        let mut both = r.items(2, |r| r.items(MAX_DIMS, Reader::u64))?;
+        match (both.pop(), both.pop()) {
+            (Some(local), Some(offset)) => Ok(Self { offset, local }),
+            _ => Err(r.corrupt(format_args!("expected a box as its offset and its shape"))),
+        }
     }
 }
 

@@ -71,6 +71,10 @@ fn current() -> Vec<(&'static str, Vec<u8>)> {
             "members-sealed.bin",
             samples::sealed(&samples::members().encode()),
         ),
+        (
+            "rank-record-boxes.bin",
+            encode_rank_record(&samples::boxes_rank_record()),
+        ),
         ("frame-vote.bin", samples::frame()),
     ]
 }
@@ -113,6 +117,11 @@ fn golden_files_decode_to_the_samples() {
     assert_eq!(
         decode_rank_record(&record),
         Ok((samples::encoded_rank_record(), record.len()))
+    );
+    let record = read("rank-record-boxes.bin");
+    assert_eq!(
+        decode_rank_record(&record),
+        Ok((samples::boxes_rank_record(), record.len()))
     );
     assert_eq!(
         RankHeader::decode(&read("rank-header.bin")),

@@ -64,13 +64,19 @@ fn region() -> impl Strategy<Value = RegionRecord> {
     let dims = || vec(any::<u64>(), 0..=8);
     (
         name(),
-        (0u8..4, 0u8..15, any::<u32>(), any::<u64>()),
-        (dims(), dims(), dims()),
+        (0u8..5, 0u8..15, any::<u32>(), any::<u64>()),
+        (dims(), dims(), dims(), vec((dims(), dims()), 0..3)),
         option::of(any::<u32>()),
         vec(extent(), 0..4),
     )
         .prop_map(
-            |(name, (kind, dtype, flags, len_bytes), (local, global, offset), same_as, extents)| {
+            |(name, (kind, dtype, flags, len_bytes), shapes, same_as, extents)| {
+                let (local, global, offset, boxes) = shapes;
+                let boxes = match RegionKind::from_code(kind) {
+                    Some(RegionKind::Boxes) => boxes,
+                    _ => Vec::new(),
+                };
+                let of = |(offset, local)| BoxRecord { offset, local };
                 RegionRecord {
                     name,
                     kind: RegionKind::from_code(kind).unwrap(),
@@ -80,6 +86,7 @@ fn region() -> impl Strategy<Value = RegionRecord> {
                     local,
                     global,
                     offset,
+                    boxes: boxes.into_iter().map(of).collect(),
                     same_as: same_as.map(Rank),
                     extents,
                 }

@@ -107,6 +107,7 @@ pub fn rank_record(rank: Rank, at: u64) -> RankRecord {
                 local: vec![2, 4],
                 global: vec![8, 4],
                 offset: vec![6, 0],
+                boxes: Vec::new(),
                 same_as: None,
                 extents: vec![plain(0, at, 40), plain(0, at + 40, 24)],
             },
@@ -119,11 +120,36 @@ pub fn rank_record(rank: Rank, at: u64) -> RankRecord {
                 local: vec![],
                 global: vec![],
                 offset: vec![],
+                boxes: Vec::new(),
                 same_as: None,
                 extents: vec![plain(0, at + 64, 32)],
             },
         ],
     }
+}
+
+/// With a region that is several boxes, and one that is items of a list.
+pub fn boxes_rank_record() -> RankRecord {
+    let mut record = rank_record(Rank(6), 0);
+    record.regions[0].kind = RegionKind::Boxes;
+    record.regions[0].flags = FLAG_OVERLAP;
+    record.regions[0].local = vec![];
+    record.regions[0].offset = vec![];
+    record.regions[0].boxes = vec![
+        BoxRecord {
+            offset: vec![6, 0],
+            local: vec![2, 3],
+        },
+        BoxRecord {
+            offset: vec![0, 1],
+            local: vec![1, 2],
+        },
+    ];
+    record.regions[1].kind = RegionKind::Array;
+    record.regions[1].dtype = Dtype::I64;
+    record.regions[1].flags = FLAG_LIST;
+    record.regions[1].local = vec![2, 2];
+    record
 }
 
 /// Encoded in every way that leaves 64 bytes in 40 and 24 of the first region, and 32 of the

@@ -287,6 +287,55 @@ fn region(manifest: &mut Manifest) -> &mut RegionRecord {
     &mut manifest.ranks[0].regions[0]
 }
 
+// Breaks if: boxes are believed that are outside the array, or not as long as the region.
+#[test]
+fn boxes_lie_in_the_array_and_fill_the_region() {
+    let boxes = |m: &mut Manifest| {
+        let stored = samples::boxes_rank_record().regions[0].clone();
+        let extents = std::mem::take(&mut region(m).extents);
+        *region(m) = RegionRecord { extents, ..stored };
+    };
+    let mut manifest = samples::manifest();
+    boxes(&mut manifest);
+    assert_eq!(manifest.validate(FILE_LEN_BYTES), Ok(()));
+    let refuse = |change: &dyn Fn(&mut RegionRecord), why| {
+        refused(
+            |m| {
+                boxes(m);
+                change(region(m));
+            },
+            why,
+        );
+    };
+    refuse(
+        &|r| r.boxes[1].offset[1] = 3,
+        "box 1: elements 3..3+2 lie outside",
+    );
+    refuse(&|r| r.boxes[0].offset[0] = u64::MAX, "box 0: elements");
+    refuse(
+        &|r| r.boxes[1].local[1] = 1,
+        "boxes of 56 bytes do not have 64",
+    );
+    refuse(&|r| drop(r.boxes.pop()), "boxes of 48 bytes");
+    refuse(
+        &|r| r.boxes[0].local = vec![2],
+        "box 0 does not have 2 dimensions",
+    );
+    refuse(
+        &|r| r.local = vec![8],
+        "boxes of a global array of 2 dimensions",
+    );
+    refuse(&|r| r.global.clear(), "of 0 dimensions");
+    refuse(
+        &|r| {
+            r.global = vec![u64::MAX; 2];
+            r.boxes[0].offset = vec![0; 2];
+            r.boxes[0].local = vec![u64::MAX; 2];
+        },
+        "box 0 has more than 2^64 bytes",
+    );
+}
+
 /// What an encoded extent may say; the first extent has 40 bytes, stored in 40.
 fn encoded_extents() {
     // Breaks if: an unknown bit, a shuffle of nothing or of 32-byte elements is let through.
