@@ -2,18 +2,24 @@
 //!
 //! | file | what |
 //! | --- | --- |
+//! | `candidates.rs` | finds the checkpoints that a run can resume from |
+//! | `view.rs` | opens one for a rank, at every level, and reads its regions |
 //! | `reader.rs` | opens, checks and reads one container; copies, references and damaged ends |
-//! | `array.rs` | puts a global array together from the parts of all ranks |
-//! | `boxes.rs` | pure: what two boxes of an array have in common |
-//! | `restore.rs` | finds the checkpoints that a rank can resume from, and reads its bytes |
+//! | `all_ranks.rs` | reads what other ranks stored, too |
+//! | `array.rs` | pure: who stored which elements of a global array or list |
+//! | `boxes.rs` | pure: what boxes of an array have in common |
 //!
 //! Not here: agreement among ranks (the client).
 
+mod all_ranks;
 mod array;
 mod boxes;
+mod candidates;
 pub mod reader;
-mod restore;
+mod view;
 
-pub use array::{ArrayPart, ArrayWindow, GlobalArray, Unread};
+pub use all_ranks::{AllRanks, Destination, Elastic, Unread};
+pub use array::{ArrayPart, GlobalArray, ReadPlan};
 pub use boxes::ArrayBox;
-pub use restore::{Candidate, NodeView, Offer, RankView, candidates, node_view};
+pub use candidates::{Candidate, NodeView, Offer, candidates, node_view};
+pub use view::{FoundRecord, RankView};

@@ -179,6 +179,7 @@ mod tests {
                 local: vec![],
                 global: vec![],
                 offset: vec![],
+                boxes: Vec::new(),
                 same_as: None,
                 extents,
             }],

@@ -12,7 +12,7 @@
 //! 2. Every wait has a deadline; after an error on the connection, everything on it fails.
 //!
 //! Survives: a node that vanishes, stalls or sends wrong bytes (an error names it). Not here: which
-//! node is asked for what (`restore.rs`).
+//! node is asked for what (`restart`).
 
 use orcheck_format::disk::FileName;
 use orcheck_format::wire::Message;

@@ -1,40 +1,22 @@
-//! Puts a global array together from the parts that the ranks stored.
+//! Describes a global array: which rank stored which elements of it, and from whom a box of it
+//! comes. Pure.
 //!
-//! How: every container's manifest says which boxes of the array it holds. A window of the array is
-//! read by visiting the parts that it touches, and of these only the extents that hold some of its
-//! elements; every extent is verified whole before a byte of it is used.
+//! A list is an array whose first dimension is the ranks' items one after the other, in the order
+//! of ranks. Nothing is recorded about that: the positions are added up from all manifests.
 //!
 //! Invariants:
-//! 1. A window is returned only if every element of it was stored by some rank and verified.
-//! 2. Where parts overlap, the copy of the lowest rank counts, and the overlap is reported.
-//! 3. Memory holds the window, at most 28 bytes per element of it, one extent and the list of
-//!    parts; at most [`MOST_OPEN`] containers are open.
+//! 1. All parts have the same element type and lie in the same global shape.
+//! 2. A part is as long as its shape says, and stored whole.
+//! 3. Where parts overlap, the copy of the lowest rank counts, and the overlap is reported.
 //!
-//! Survives: damage that another copy does not have. Not here: which checkpoint (`restore.rs`),
-//! files and names (the commands).
+//! Survives: manifests that contradict each other or themselves. Not here: reading
+//! (`all_ranks.rs`), geometry (`boxes.rs`).
 
-use super::boxes::ArrayBox;
-use super::reader::Reader;
-use orcheck_format::disk::{CommitRecord, ContainerRef, RegionKind, RegionRecord};
-use orcheck_format::{Dtype, Error, Rank, Result, count};
-use std::collections::{BTreeMap, BTreeSet};
+use super::boxes::{ArrayBox, Runs, cover};
+use orcheck_format::disk::{FLAG_OVERLAP, RegionKind, RegionRecord};
+use orcheck_format::{Dtype, Error, Rank, Result, Step, count};
 
-/// Maximum number of containers that are open at the same time.
-const MOST_OPEN: usize = 64;
-
-/// Opens a container of the checkpoint.
-pub type Opener<'o> = dyn Fn(&ContainerRef) -> Result<Reader> + 'o;
-
-/// An error, and the file of the container that could not be read.
-#[derive(Debug)]
-pub struct Unread {
-    /// The container's file name; `None` if the error is about the array as a whole.
-    pub file: Option<String>,
-    /// What went wrong.
-    pub error: Error,
-}
-
-/// The part of the array that one rank stored.
+/// A box of the array that one rank stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArrayPart {
     /// The rank.
@@ -42,126 +24,164 @@ pub struct ArrayPart {
     /// Its elements.
     pub elements: ArrayBox,
     /// Position of its container in the commit record.
-    container: usize,
+    pub(super) container: usize,
+    /// Where it begins in the rank's region.
+    pub(super) first_byte: u64,
 }
 
-/// A box of the array, as read.
-#[derive(Debug)]
-pub struct ArrayWindow {
-    /// Its elements, in C order.
-    pub bytes: Vec<u8>,
-    /// Two ranks whose parts overlap in it, the lower one first.
+/// From which parts the elements of some boxes come.
+#[derive(Debug, Default)]
+pub struct ReadPlan {
+    /// By part: the part, and the elements that are taken from it for one of the boxes.
+    pub(super) taken: Vec<Taken>,
+    /// Two ranks whose parts overlap in a box, the lower one first.
     pub overlap: Option<(Rank, Rank)>,
 }
 
+/// Elements that a part and a wanted box have in common.
+#[derive(Debug)]
+pub(super) struct Taken {
+    pub(super) part: usize,
+    pub(super) runs: Runs,
+    /// Where the wanted box begins in the target.
+    pub(super) to_byte: u64,
+}
+
 /// An array that the ranks stored in parts.
-pub struct GlobalArray<'c> {
-    record: &'c CommitRecord,
-    open: Box<Opener<'c>>,
-    readers: BTreeMap<usize, Reader>,
+#[derive(Debug, Clone)]
+pub struct GlobalArray {
+    step: Step,
     name: String,
     dtype: Dtype,
     shape: Vec<u64>,
-    /// By rank.
+    is_list: bool,
+    may_overlap: bool,
+    /// By rank, those of a rank in the order in which they are stored.
     parts: Vec<ArrayPart>,
 }
 
-impl<'c> GlobalArray<'c> {
-    /// Finds the parts of the array `name` in all containers of a checkpoint.
+/// A region of a rank that can be a part of an array.
+pub(super) struct StoredPart<'r> {
+    pub(super) rank: Rank,
+    pub(super) container: usize,
+    pub(super) region: &'r RegionRecord,
+}
+
+impl GlobalArray {
+    /// The array that these regions, by rank, are parts of.
     ///
     /// # Errors
-    /// NotFound, listing the arrays that there are; Invalid if the region is no part of a global
-    /// array, or if ranks declared different arrays; the error of a container.
-    pub fn find(
-        record: &'c CommitRecord,
-        name: &str,
-        open: Box<Opener<'c>>,
-    ) -> std::result::Result<Self, Unread> {
+    /// Invalid if a rank's region is no part, or if ranks declared different arrays; Corrupt if a
+    /// part is not as long as its shape.
+    pub(super) fn of(step: Step, name: &str, regions: &[StoredPart<'_>]) -> Result<Self> {
         let mut this = Self {
-            record,
-            open,
-            readers: BTreeMap::new(),
+            step,
             name: name.to_owned(),
             dtype: Dtype::Bytes,
             shape: Vec::new(),
+            is_list: false,
+            may_overlap: false,
             parts: Vec::new(),
         };
-        let mut others = BTreeSet::new();
-        let mut alone = None;
-        for container in 0..record.containers.len() {
-            let (mut found, mut first_alone) = (Vec::new(), None);
-            let reader = this.reader(container)?;
-            for rank in &reader.manifest().ranks {
-                for region in &rank.regions {
-                    let global = region.kind == RegionKind::Array && !region.global.is_empty();
-                    match (region.name == name, global) {
-                        (true, true) => found.push((rank.rank, region.clone())),
-                        (true, false) => first_alone = first_alone.or(Some(rank.rank)),
-                        (false, true) => {
-                            others.insert(region.name.clone());
-                        }
-                        (false, false) => {}
-                    }
-                }
-            }
-            alone = alone.or(first_alone);
-            for (rank, region) in found {
-                let added = this.add(rank, &region, container);
-                added.map_err(|error| Unread { file: None, error })?;
-            }
+        if let Some(alone) = regions.iter().find(|one| !one.region.is_part()) {
+            return Err(this.no_part(alone.rank));
         }
-        let refused = match (alone, this.parts.is_empty()) {
-            (Some(rank), _) => Err(this.no_part(rank)),
-            (None, true) => Err(this.not_there(&others)),
-            (None, false) => Ok(()),
-        };
-        refused.map_err(|error| Unread { file: None, error })?;
-        this.parts.sort_by_key(|part| part.rank);
+        let mut first: Option<&StoredPart<'_>> = None;
+        for one in regions {
+            let first = first.get_or_insert(one);
+            this.compare(first, one)?;
+            this.add(one)?;
+        }
         Ok(this)
     }
 
-    fn add(&mut self, rank: Rank, region: &RegionRecord, container: usize) -> Result<()> {
-        if let Some(first) = self.parts.first()
-            && (self.dtype, &self.shape) != (region.dtype, &region.global)
-        {
-            return Err(Error::invalid(format!(
-                "array '{}' is {} of {} on rank {}, and {} of {} on rank {rank}",
-                self.name,
-                shown(&self.shape),
-                self.dtype.name(),
-                first.rank,
-                shown(&region.global),
-                region.dtype.name()
-            ))
-            .next("restore the parts one by one, with --rank and --region"));
+    fn compare(&self, first: &StoredPart<'_>, one: &StoredPart<'_>) -> Result<()> {
+        let told = |one: &StoredPart<'_>| {
+            let region = one.region;
+            let dtype = region.dtype.name();
+            let shape = match (region.is_list(), item(region)) {
+                (true, []) => format!("a list of {dtype}"),
+                (true, item) => format!("a list of items of {} {dtype}", shown(item)),
+                (false, _) => format!("{} of {dtype}", shown(&region.global)),
+            };
+            format!("{shape} on rank {}", one.rank)
+        };
+        let key = |one: &StoredPart<'_>| {
+            let region = one.region;
+            let shape = match region.is_list() {
+                true => item(region).to_vec(),
+                false => region.global.clone(),
+            };
+            (region.is_list(), region.dtype, shape)
+        };
+        if key(first) == key(one) {
+            return Ok(());
         }
-        self.dtype = region.dtype;
-        self.shape.clone_from(&region.global);
-        let elements = ArrayBox::new(&region.offset, &region.local)
-            .map_err(|error| error.at(format!("array '{}', rank {rank}", self.name)))?;
-        // Breaks if: the box is believed; what is missing of the bytes would be zeros.
-        let len_bytes = elements.elements().checked_mul(self.dtype.size_bytes());
-        let stored = region.extents.iter().map(|extent| extent.len_bytes);
-        let stored = stored.fold(0, u64::saturating_add);
-        let whole = region.same_as.is_some() || stored == region.len_bytes;
-        if len_bytes != Some(region.len_bytes) || !whole {
-            return Err(Error::corrupt(format!(
-                "array '{}', rank {rank}: a part of shape {} has {} bytes and stores {stored}",
-                self.name,
-                shown(&region.local),
-                region.len_bytes
-            ))
-            .next("use an older step"));
+        Err(Error::invalid(format!(
+            "array '{}' is {}, and {}",
+            self.name,
+            told(first),
+            told(one)
+        ))
+        .next("restore the parts one by one, with `orcheck restore --rank --region`"))
+    }
+
+    fn add(&mut self, one: &StoredPart<'_>) -> Result<()> {
+        let region = one.region;
+        let name = self.name.clone();
+        let place = || format!("array '{name}', rank {}", one.rank);
+        let mut boxes: Vec<(Vec<u64>, &[u64])> = Vec::new();
+        if region.is_list() {
+            let before = self.shape.first().copied().unwrap_or(0);
+            let items = region.local.first().copied().unwrap_or(0);
+            let total = before
+                .checked_add(items)
+                .ok_or_else(|| Error::corrupt("a list of more than 2^64 items").at(place()))?;
+            self.shape = region.local.clone();
+            if let Some(first) = self.shape.first_mut() {
+                *first = total;
+            }
+            let mut offset = vec![0; region.local.len()];
+            if let Some(first) = offset.first_mut() {
+                *first = before;
+            }
+            boxes.push((offset, &region.local));
+        } else {
+            self.shape.clone_from(&region.global);
+            match region.kind {
+                RegionKind::Boxes => {
+                    let each = region.boxes.iter();
+                    boxes.extend(each.map(|one| (one.offset.clone(), &one.local[..])));
+                }
+                _ => boxes.push((region.offset.clone(), &region.local)),
+            }
         }
-        // The rank that stores them has the same elements.
-        if region.same_as.is_none() {
-            self.parts.push(ArrayPart {
-                rank,
-                elements,
-                container,
-            });
+        (self.dtype, self.is_list) = (region.dtype, region.is_list());
+        self.may_overlap |= region.flags & FLAG_OVERLAP != 0;
+        let mut len_bytes = 0u64;
+        for (offset, local) in boxes {
+            let elements = ArrayBox::new(&offset, local).map_err(|error| error.at(place()))?;
+            let bytes = elements.elements().checked_mul(self.dtype.size_bytes());
+            let end = bytes.and_then(|bytes| len_bytes.checked_add(bytes));
+            let Some(end) = end.filter(|end| *end <= region.len_bytes) else {
+                return Err(wrong_length(region, local).at(place()));
+            };
+            // The rank that stores them has the same elements.
+            if region.same_as.is_none() {
+                self.parts.push(ArrayPart {
+                    rank: one.rank,
+                    elements,
+                    container: one.container,
+                    first_byte: len_bytes,
+                });
+            }
+            len_bytes = end;
         }
-        Ok(())
+        // Breaks if: the boxes are believed; what is missing of the bytes would be zeros.
+        match len_bytes == region.len_bytes {
+            true => Ok(()),
+            false => Err(wrong_length(region, &region.local).at(place())),
+        }
     }
 
     fn no_part(&self, rank: Rank) -> Error {
@@ -172,21 +192,10 @@ impl<'c> GlobalArray<'c> {
         .next("restore it with --rank and --region, or declare global shapes in orc_protect_array")
     }
 
-    fn not_there(&self, others: &BTreeSet<String>) -> Error {
-        let there: Vec<&str> = others.iter().map(String::as_str).collect();
-        Error::not_found(match &there[..] {
-            [] => format!(
-                "step {} has no global array; '{}' was asked for",
-                self.record.step, self.name
-            ),
-            there => format!(
-                "step {} has no global array '{}'; it has: {}",
-                self.record.step,
-                self.name,
-                there.join(", ")
-            ),
-        })
-        .next("see with `orcheck show` what the checkpoint holds")
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// The type of its elements.
@@ -201,158 +210,123 @@ impl<'c> GlobalArray<'c> {
         &self.shape
     }
 
+    /// Whether it is a list: the first dimension counts the items of all ranks.
+    #[must_use]
+    pub fn is_list(&self) -> bool {
+        self.is_list
+    }
+
+    /// Whether a rank declared that parts overlap.
+    #[must_use]
+    pub fn may_overlap(&self) -> bool {
+        self.may_overlap
+    }
+
     /// The parts, by rank.
     #[must_use]
     pub fn parts(&self) -> &[ArrayPart] {
         &self.parts
     }
 
-    fn reader(&mut self, container: usize) -> std::result::Result<&Reader, Unread> {
-        if !self.readers.contains_key(&container) {
-            if self.readers.len() >= MOST_OPEN {
-                self.readers.clear();
-            }
-            let found = self.record.containers.get(container);
-            let found = found.ok_or_else(|| Unread {
-                file: None,
-                error: Error::internal(format!("there is no container {container}")),
-            })?;
-            let opened = (self.open)(found).map_err(|error| Unread {
-                file: Some(found.file.clone()),
-                error,
-            })?;
-            self.readers.insert(container, opened);
-        }
-        self.readers.get(&container).ok_or_else(|| Unread {
-            file: None,
-            error: Error::internal("the container that was opened is gone"),
-        })
-    }
-
-    /// Reads a window of the array, packed in C order; `damage` is called with what was bad where
-    /// another copy was good.
+    /// From which parts the elements of some boxes come, which lie one after the other in the
+    /// target, each packed in C order.
     ///
     /// # Errors
-    /// NotFound, naming an element, if no rank stored it; else the error of a container.
-    pub fn read(
-        &mut self,
-        window: &ArrayBox,
-        damage: &mut dyn FnMut(&Error),
-    ) -> std::result::Result<ArrayWindow, Unread> {
-        let size_bytes = self.dtype.size_bytes() as usize;
-        let elements = window.elements() as usize;
-        let mut bytes = vec![0; elements * size_bytes];
-        // The rank whose copy of the element this is, plus one.
-        let mut owners = vec![0; elements];
-        let mut overlap = None;
-        let touched = |part: &&ArrayPart| part.elements.intersection(window).is_some();
-        // The lowest rank comes last, so its copy counts.
-        let parts: Vec<ArrayPart> = self.parts.iter().rev().filter(touched).cloned().collect();
-        for part in &parts {
-            part.elements.for_runs(window, &mut |run| {
-                for owner in &mut owners[run.to as usize..(run.to + run.len) as usize] {
-                    if *owner != 0 {
-                        overlap = Some((part.rank, Rank(*owner - 1)));
-                    }
-                    *owner = part.rank.0 + 1;
+    /// NotFound, naming a box, if no rank stored it.
+    pub fn plan(&self, windows: &[ArrayBox]) -> Result<ReadPlan> {
+        let mut plan = ReadPlan::default();
+        let mut to_byte = 0;
+        let index = Index::of(&self.parts);
+        for window in windows {
+            let near = index.near(window);
+            let boxes = near.iter().filter_map(|part| self.parts.get(*part));
+            let cover = cover(boxes.map(|part| &part.elements), window);
+            if let Some(missing) = &cover.missing {
+                return Err(self.nobody_stored(missing));
+            }
+            let number = |found: usize| near.get(found).copied();
+            let rank = |found: usize| Some(self.parts.get(number(found)?)?.rank);
+            let overlap = cover.overlap.and_then(|(a, b)| Some((rank(a)?, rank(b)?)));
+            plan.overlap = plan.overlap.or(overlap);
+            for (found, common) in &cover.taken {
+                let number = number(*found);
+                let part = number.and_then(|number| Some((number, self.parts.get(number)?)));
+                if let Some((number, part)) = part {
+                    plan.taken.push(Taken {
+                        part: number,
+                        runs: Runs::of(common, &part.elements, window),
+                        to_byte,
+                    });
                 }
-            });
+            }
+            to_byte += window.elements() * self.dtype.size_bytes();
         }
-        if let Some(missing) = owners.iter().position(|owner| *owner == 0) {
-            return Err(Unread {
-                file: None,
-                error: self.nobody_stored(window, missing as u64),
-            });
-        }
-        let name = self.name.clone();
-        for part in &parts {
-            let reader = self.reader(part.container)?;
-            let file = || Some(reader.own_file().name().to_owned());
-            let region = reader.region(part.rank, &name).ok_or_else(|| Unread {
-                file: file(),
-                error: Error::corrupt(format!("rank {} has no region '{name}' now", part.rank)),
-            })?;
-            let pieces = Pieces::of(part, window, size_bytes as u64);
-            let read = reader.stream_parts_of_any_copy(
-                (part.rank, region),
-                &|extent| pieces.any_in(&extent),
-                damage,
-                &mut |at, found| {
-                    pieces.copy(at, found, &mut bytes);
-                    Ok(())
-                },
-            );
-            read.map_err(|error| Unread {
-                file: file(),
-                error,
-            })?;
-        }
-        Ok(ArrayWindow { bytes, overlap })
+        plan.taken.sort_by_key(|taken| taken.part);
+        Ok(plan)
     }
 
-    fn nobody_stored(&self, window: &ArrayBox, element: u64) -> Error {
-        let at: Vec<String> = (window.coordinates(element).iter())
-            .map(u64::to_string)
-            .collect();
+    fn nobody_stored(&self, missing: &ArrayBox) -> Error {
         Error::not_found(format!(
-            "no rank stored element [{}] of array '{}', which has shape {}: step {} holds {} of it",
-            at.join(", "),
+            "no rank stored elements {missing} of array '{}', which has shape {}: step {} holds {} of it",
             self.name,
             shown(&self.shape),
-            self.record.step,
+            self.step,
             count(self.parts.len() as u64, "part")
         ))
-        .next("choose what was stored with --slice; `orcheck show` lists the parts")
     }
 }
 
-fn shown(shape: &[u64]) -> String {
-    let lengths: Vec<String> = shape.iter().map(u64::to_string).collect();
-    lengths.join(" x ")
+/// The parts by where they begin in the first dimension: of thousands of boxes, few are near one.
+struct Index {
+    /// First element and part, ascending.
+    begins: Vec<(u64, usize)>,
+    /// The longest part in that dimension.
+    longest: u64,
 }
 
-/// What a part and a window have in common, in bytes: (first in the part, first in the window,
-/// length), ascending in the part.
-struct Pieces(Vec<(u64, u64, u64)>);
-
-impl Pieces {
-    fn of(part: &ArrayPart, window: &ArrayBox, size_bytes: u64) -> Self {
-        let mut pieces = Vec::new();
-        part.elements.for_runs(window, &mut |run| {
-            pieces.push((
-                run.from * size_bytes,
-                run.to * size_bytes,
-                run.len * size_bytes,
-            ));
-        });
-        Self(pieces)
-    }
-
-    /// Those that reach beyond this byte of the part, and the others before them.
-    fn after(&self, at_bytes: u64) -> impl Iterator<Item = &(u64, u64, u64)> {
-        let first = self
-            .0
-            .partition_point(|(from, _, len)| from + len <= at_bytes);
-        self.0.iter().skip(first)
-    }
-
-    fn any_in(&self, bytes: &std::ops::Range<u64>) -> bool {
-        self.after(bytes.start)
-            .next()
-            .is_some_and(|(from, ..)| *from < bytes.end)
-    }
-
-    /// Copies from bytes `at_bytes ..` of the part what the window has of them.
-    fn copy(&self, at_bytes: u64, found: &[u8], window: &mut [u8]) {
-        let end = at_bytes + found.len() as u64;
-        for &(from, to, len) in self.after(at_bytes) {
-            if from >= end {
-                return;
-            }
-            let (first, last) = (from.max(at_bytes), (from + len).min(end));
-            let source = &found[(first - at_bytes) as usize..(last - at_bytes) as usize];
-            let to = (to + (first - from)) as usize;
-            window[to..to + source.len()].copy_from_slice(source);
+impl Index {
+    fn of(parts: &[ArrayPart]) -> Self {
+        let range = |part: &ArrayPart| part.elements.first_dimension();
+        let each = parts.iter().enumerate();
+        let mut begins: Vec<(u64, usize)> = each.map(|(at, part)| (range(part).0, at)).collect();
+        begins.sort_unstable();
+        Self {
+            begins,
+            longest: parts.iter().map(|part| range(part).1).max().unwrap_or(0),
         }
     }
+
+    /// Parts that may have elements of the window, in their order.
+    fn near(&self, window: &ArrayBox) -> Vec<usize> {
+        let (at, len) = window.first_dimension();
+        let from = at.saturating_sub(self.longest);
+        let first = self.begins.partition_point(|(begin, _)| *begin < from);
+        let end = self.begins.partition_point(|(begin, _)| *begin < at + len);
+        let near = self.begins.get(first..end).unwrap_or_default();
+        let mut near: Vec<usize> = near.iter().map(|(_, part)| *part).collect();
+        near.sort_unstable();
+        near
+    }
+}
+
+fn wrong_length(region: &RegionRecord, local: &[u64]) -> Error {
+    Error::corrupt(format!(
+        "a part of shape {} in {} bytes",
+        shown(local),
+        region.len_bytes
+    ))
+    .next("use an older step")
+}
+
+/// The shape of a list's items.
+fn item(region: &RegionRecord) -> &[u64] {
+    region.local.get(1..).unwrap_or_default()
+}
+
+pub(super) fn shown(shape: &[u64]) -> String {
+    if shape.is_empty() {
+        return "one element".to_owned();
+    }
+    let lengths: Vec<String> = shape.iter().map(u64::to_string).collect();
+    lengths.join(" x ")
 }

@@ -6,7 +6,8 @@
 //!
 //! Invariants:
 //! 1. The runs of a part and a wanted box cover each common element once, ascending in the part.
-//! 2. The windows of a box are boxes that cover it once, in packed order: written one after the
+//! 2. A cover takes each element of the window that some part has once, from the first such part.
+//! 3. The windows of a box are boxes that cover it once, in packed order: written one after the
 //!    other, they are the packed box.
 //!
 //! Not here: where the bytes of a part are (`reader.rs`), whole arrays (`array.rs`).
@@ -81,6 +82,12 @@ impl ArrayBox {
         self.dims.iter().map(|(at, _)| *at).collect()
     }
 
+    /// Where it begins in the first dimension, and its length there.
+    #[must_use]
+    pub fn first_dimension(&self) -> (u64, u64) {
+        self.dims.first().copied().unwrap_or((0, 1))
+    }
+
     /// Number of elements per dimension.
     #[must_use]
     pub fn shape(&self) -> Vec<u64> {
@@ -119,31 +126,37 @@ impl ArrayBox {
         })
     }
 
-    /// Calls `each` with the runs that this stored part and a wanted box have in common.
-    pub fn for_runs(&self, wanted: &Self, each: &mut dyn FnMut(Run)) {
-        let Some(common) = self.intersection(wanted) else {
-            return;
+    /// Boxes that cover what is in this box but not in `other`, each element once. The first
+    /// dimensions are cut first, so rows stay whole where they can.
+    fn without(&self, other: &Self) -> Vec<Self> {
+        let Some(common) = self.intersection(other) else {
+            return vec![self.clone()];
         };
-        // The innermost dimensions that both have whole are one long run with the next one.
-        let mut run_len = 1;
-        let mut whole = true;
-        let all = (common.dims.iter()).zip(&self.dims).zip(&wanted.dims);
-        for ((&both, &part), &want) in all.rev() {
-            if !whole {
-                break;
+        let mut left = Vec::new();
+        let mut rest = self.clone();
+        for dim in 0..rest.dims.len() {
+            let (Some(&(at, len)), Some(&(from, count))) =
+                (rest.dims.get(dim), common.dims.get(dim))
+            else {
+                continue;
+            };
+            let end = from + count;
+            for slab in [(at, from - at), (end, at + len - end)] {
+                if slab.1 > 0 {
+                    left.push(rest.with(dim, slab));
+                }
             }
-            run_len *= both.1;
-            whole = both == part && both == want;
+            rest = rest.with(dim, (from, count));
         }
-        let runs = common.elements() / run_len;
-        for number in 0..runs {
-            let at = common.coordinates(number * run_len);
-            each(Run {
-                from: self.element_at(&at),
-                to: wanted.element_at(&at),
-                len: run_len,
-            });
+        left
+    }
+
+    fn with(&self, dim: usize, range: (u64, u64)) -> Self {
+        let mut other = self.clone();
+        if let Some(old) = other.dims.get_mut(dim) {
+            *old = range;
         }
+        other
     }
 
     /// The element at these coordinates, in packed order.
@@ -177,6 +190,151 @@ impl ArrayBox {
             next: (self.elements() > 0).then(|| self.offset()),
         }
     }
+}
+
+impl std::fmt::Display for ArrayBox {
+    /// As a slice, such as `[0:4, 7:9]`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let ranges = self.dims.iter();
+        let ranges: Vec<String> = ranges
+            .map(|(at, len)| format!("{at}:{}", at + len))
+            .collect();
+        write!(f, "[{}]", ranges.join(", "))
+    }
+}
+
+/// The runs that a stored part and a wanted box have in common, ascending in the part; of no more
+/// size than the number of dimensions.
+#[derive(Debug, Clone)]
+pub struct Runs {
+    /// The first run.
+    first: Run,
+    /// Outside a run, the outermost dimension first: number of runs, and how far apart they are in
+    /// the packed part and in the packed box.
+    outer: Vec<(u64, u64, u64)>,
+    count: u64,
+}
+
+impl Runs {
+    /// Those of `common`, which lies in both boxes.
+    #[must_use]
+    pub fn of(common: &ArrayBox, part: &ArrayBox, wanted: &ArrayBox) -> Self {
+        let mut outer = Vec::new();
+        let (mut part_step, mut wanted_step, mut run_len) = (1, 1, 1);
+        let mut whole = true;
+        let all = (common.dims.iter()).zip(&part.dims).zip(&wanted.dims);
+        for ((&both, &in_part), &in_wanted) in all.rev() {
+            // Innermost dimensions that both have whole are one long run with the next one.
+            if whole {
+                run_len *= both.1;
+                whole = both == in_part && both == in_wanted;
+            } else if both.1 != 1 {
+                outer.push((both.1, part_step, wanted_step));
+            }
+            part_step *= in_part.1;
+            wanted_step *= in_wanted.1;
+        }
+        outer.reverse();
+        let at = common.offset();
+        Self {
+            first: Run {
+                from: part.element_at(&at),
+                to: wanted.element_at(&at),
+                len: run_len,
+            },
+            count: outer.iter().map(|(count, ..)| count).product(),
+            outer,
+        }
+    }
+
+    /// Run `number`, and its position in each outer dimension.
+    fn at(&self, mut number: u64) -> (Run, Vec<u64>) {
+        let mut run = self.first;
+        let mut places = vec![0; self.outer.len()];
+        for (place, &(count, in_part, in_wanted)) in places.iter_mut().zip(&self.outer).rev() {
+            *place = number % count;
+            number /= count;
+            run.from += *place * in_part;
+            run.to += *place * in_wanted;
+        }
+        (run, places)
+    }
+
+    /// The runs that reach beyond this element of the part.
+    pub fn after(&self, element: u64) -> impl Iterator<Item = Run> + '_ {
+        let (mut low, mut high) = (0, self.count);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let (run, _) = self.at(middle);
+            match run.from + run.len <= element {
+                true => low = middle + 1,
+                false => high = middle,
+            }
+        }
+        let mut next = (low < self.count).then(|| self.at(low));
+        std::iter::from_fn(move || {
+            let (run, mut places) = next.take()?;
+            let (mut after, mut carried) = (run, true);
+            for (place, &(count, in_part, in_wanted)) in places.iter_mut().zip(&self.outer).rev() {
+                *place += 1;
+                after.from += in_part;
+                after.to += in_wanted;
+                if *place < count {
+                    carried = false;
+                    break;
+                }
+                after.from -= count * in_part;
+                after.to -= count * in_wanted;
+                *place = 0;
+            }
+            next = (!carried).then_some((after, places));
+            Some(run)
+        })
+    }
+}
+
+/// From which parts the elements of a window come.
+#[derive(Debug, Default)]
+pub struct Cover {
+    /// Boxes that cover what is there once, with the position of the part, in the order of parts.
+    pub taken: Vec<(usize, ArrayBox)>,
+    /// The first box that no part has.
+    pub missing: Option<ArrayBox>,
+    /// Two parts that overlap in the window, the first one first.
+    pub overlap: Option<(usize, usize)>,
+}
+
+/// Covers a window with parts; where several have an element, it is taken from the first of them.
+#[must_use]
+pub fn cover<'p>(parts: impl Iterator<Item = &'p ArrayBox> + Clone, window: &ArrayBox) -> Cover {
+    let mut cover = Cover::default();
+    let mut left: Vec<ArrayBox> = Vec::new();
+    left.extend((window.elements() > 0).then(|| window.clone()));
+    for (number, part) in parts.clone().enumerate() {
+        let Some(common) = part.intersection(window) else {
+            continue;
+        };
+        let mut taken = 0;
+        let mut still = Vec::with_capacity(left.len());
+        for rest in left {
+            match rest.intersection(part) {
+                None => still.push(rest),
+                Some(found) => {
+                    taken += found.elements();
+                    still.extend(rest.without(&found));
+                    cover.taken.push((number, found));
+                }
+            }
+        }
+        left = still;
+        if taken < common.elements() && cover.overlap.is_none() {
+            let mut before = parts.clone().take(number);
+            let first = before.position(|other| other.intersection(&common).is_some());
+            cover.overlap = first.map(|first| (first, number));
+        }
+    }
+    cover.missing = left.into_iter().next();
+    cover
 }
 
 /// The windows of a box, see [`ArrayBox::windows`].
@@ -238,21 +396,58 @@ mod tests {
     proptest! {
         // Breaks if: a run is longer than what is consecutive in both, or one is left out.
         #[test]
-        fn runs_are_the_common_elements((part, wanted) in two_boxes()) {
+        fn runs_are_the_common_elements((part, wanted) in two_boxes(), after in 0u64..40) {
             let mut found = Vec::new();
-            part.for_runs(&wanted, &mut |run| {
-                found.extend((0..run.len).map(|n| (run.from + n, run.to + n)));
-            });
+            if let Some(common) = part.intersection(&wanted) {
+                for run in Runs::of(&common, &part, &wanted).after(after) {
+                    found.extend((0..run.len).map(|n| (run.from + n, run.to + n)));
+                }
+            }
+            found.retain(|(from, _)| *from >= after);
             let inside = |at: &[u64]| {
                 let mut each = wanted.dims.iter().zip(at);
                 each.all(|(&(first, len), at)| (first..first + len).contains(at))
             };
             let expected: Vec<(u64, u64)> = (0..part.elements())
                 .map(|from| (from, part.coordinates(from)))
-                .filter(|(_, at)| inside(at))
+                .filter(|(from, at)| *from >= after && inside(at))
                 .map(|(from, at)| (from, wanted.element_at(&at)))
                 .collect();
             prop_assert_eq!(found, expected);
+        }
+
+        // Breaks if: an element is taken twice, from a later part, or forgotten.
+        #[test]
+        fn a_cover_takes_each_element_from_the_first_part_that_has_it(
+            (window, parts) in (1usize..=4).prop_flat_map(|dims| {
+                (a_box(dims), proptest::collection::vec(a_box(dims), 0..6))
+            }),
+        ) {
+            let has = |part: &ArrayBox, at: &[u64]| {
+                let mut each = part.dims.iter().zip(at);
+                each.all(|(&(first, len), at)| (first..first + len).contains(at))
+            };
+            let found = cover(parts.iter(), &window);
+            let (mut missing, mut twice) = (false, false);
+            for element in 0..window.elements() {
+                let at = window.coordinates(element);
+                let taken: Vec<usize> = (found.taken.iter())
+                    .filter(|(_, taken)| has(taken, &at))
+                    .map(|(part, _)| *part)
+                    .collect();
+                let mut there = (0..parts.len()).filter(|&part| has(&parts[part], &at));
+                prop_assert_eq!(taken, Vec::from_iter(there.next()));
+                missing |= !parts.iter().any(|part| has(part, &at));
+                twice |= there.next().is_some();
+            }
+            let taken: u64 = found.taken.iter().map(|(_, taken)| taken.elements()).sum();
+            prop_assert!(taken <= window.elements());
+            prop_assert_eq!(missing, found.missing.is_some());
+            prop_assert_eq!(twice, found.overlap.is_some());
+            if let Some((first, second)) = found.overlap {
+                let common = parts[first].intersection(&parts[second]);
+                prop_assert!(common.is_some_and(|both| both.intersection(&window).is_some()));
+            }
         }
 
         // Breaks if: a window is too large, or the windows are not in packed order.
@@ -262,10 +457,10 @@ mod tests {
             for window in whole.windows(most) {
                 prop_assert!(window.elements() <= most && window.elements() > 0);
                 let mut next = 0;
-                window.for_runs(&whole, &mut |run| {
-                    assert_eq!((run.from, run.to), (next, at + next));
+                for run in Runs::of(&window, &window, &whole).after(0) {
+                    prop_assert_eq!((run.from, run.to), (next, at + next));
                     next += run.len;
-                });
+                }
                 prop_assert_eq!(next, window.elements());
                 at += next;
             }
@@ -277,8 +472,8 @@ mod tests {
     fn rows_that_both_have_whole_are_one_run() {
         let part = ArrayBox::new(&[4, 0, 0], &[4, 8, 8]).unwrap();
         let wanted = ArrayBox::new(&[0, 0, 0], &[6, 8, 8]).unwrap();
-        let mut runs = Vec::new();
-        part.for_runs(&wanted, &mut |run| runs.push(run));
+        let common = part.intersection(&wanted).unwrap();
+        let runs: Vec<Run> = Runs::of(&common, &part, &wanted).after(0).collect();
         let expected = Run {
             from: 0,
             to: 256,

@@ -41,7 +41,7 @@ mod referred;
 mod scan;
 mod source;
 
-pub(crate) use copies::nowhere;
+pub(crate) use copies::{Wanted, nowhere};
 pub use copies::{beside_a_good_copy, homes};
 
 use orcheck_format::sabotage::{Switch, off};

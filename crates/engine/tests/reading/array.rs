@@ -1,11 +1,14 @@
 //! Tests global arrays that are put together from the parts of all ranks.
 
+use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use orcheck_engine::restart::reader::Reader;
-use orcheck_engine::restart::{ArrayBox, ArrayWindow, GlobalArray, Unread};
+use orcheck_engine::restart::{AllRanks, ArrayBox, Destination, Unread};
 use orcheck_fixtures::reading::{ArraySpec, Scratch, Spec, Written, flip, open_places, write};
-use orcheck_format::ErrorKind;
+use orcheck_format::{Error, ErrorKind, Rank};
+use orcheck_io::memory::Span;
 use proptest::prelude::*;
 
 /// An array that is cut along each dimension into segments of these lengths; every block belongs to
@@ -66,11 +69,34 @@ fn expected(array: &ArraySpec, window: &ArrayBox) -> Vec<u8> {
     (0..window.elements()).flat_map(element).collect()
 }
 
-fn read(written: &Written, dirs: &[PathBuf], window: &ArrayBox) -> Result<ArrayWindow, Unread> {
+struct Window(Vec<u8>);
+
+impl Destination for Window {
+    fn memory(&mut self, bytes: Range<u64>) -> Option<Span> {
+        Some(Span::from_mut(
+            &mut self.0[bytes.start as usize..bytes.end as usize],
+        ))
+    }
+
+    fn put(&mut self, at: u64, bytes: &[u8]) -> Result<(), Error> {
+        self.0[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+}
+
+/// The bytes of a window, and ranks that overlap in it.
+type Read = (Vec<u8>, Option<(Rank, Rank)>);
+
+fn read(written: &Written, dirs: &[PathBuf], window: &ArrayBox) -> Result<Read, Unread> {
     let places = open_places(dirs);
     let record = &written.record;
     let open = |container: &_| Reader::open(&places, record, container);
-    GlobalArray::find(record, "field", Box::new(open))?.read(window, &mut |_| ())
+    let mut all = AllRanks::find(record, Arc::new(open))?;
+    let array = all.array("field")?;
+    let plan = array.plan(std::slice::from_ref(window))?;
+    let mut found = Window(vec![0; window.elements() as usize * 8]);
+    all.read(&array, &plan, &mut found, &mut |_| ())?;
+    Ok((found.0, plan.overlap))
 }
 
 fn layouts() -> impl Strategy<Value = Vec<Vec<u64>>> {
@@ -106,7 +132,7 @@ proptest! {
         let window = ArrayBox::new(&offset, &shape).unwrap();
         let scratch = Scratch::new();
         let (written, dirs) = write_array(&scratch, &array, nodes);
-        let ArrayWindow { bytes, overlap } = read(&written, &dirs, &window).unwrap();
+        let (bytes, overlap) = read(&written, &dirs, &window).unwrap();
         prop_assert_eq!(bytes, expected(&array, &window));
         prop_assert!(ghosts > 0 || overlap.is_none());
     }
@@ -123,7 +149,7 @@ fn what_nobody_stored_is_named() {
     assert_eq!(unread.error.kind(), ErrorKind::NotFound);
     let said = unread.error.message();
     assert!(
-        said.contains("no rank stored element [4, 5] of array 'field'"),
+        said.contains("no rank stored elements [4:5, 5:8] of array 'field'"),
         "{said}"
     );
     let stored = ArrayBox::new(&[0, 0], &[8, 5]).unwrap();
@@ -148,7 +174,7 @@ fn only_the_extents_of_the_box_are_read() {
     let rows = |first, count| ArrayBox::new(&[first, 0], &[count, 64]).unwrap();
     for (first, count) in [(0, 74), (75, 53)] {
         let window = rows(first, count);
-        let bytes = read(&written, &dirs, &window).unwrap().bytes;
+        let (bytes, _) = read(&written, &dirs, &window).unwrap();
         assert!(bytes == expected(&array, &window));
     }
     let unread = read(&written, &dirs, &rows(74, 1)).unwrap_err();
@@ -166,8 +192,8 @@ fn what_is_no_global_array_is_refused() {
     let record = &written.record;
     let find = |name| {
         let open = |container: &_| Reader::open(&places, record, container);
-        let found = GlobalArray::find(record, name, Box::new(open));
-        found.err().unwrap().error
+        let all = AllRanks::find(record, Arc::new(open)).unwrap();
+        all.array(name).unwrap_err()
     };
     let error = find("u");
     assert_eq!(error.kind(), ErrorKind::Invalid);
@@ -178,4 +204,46 @@ fn what_is_no_global_array_is_refused() {
     let error = find("fields");
     assert_eq!(error.kind(), ErrorKind::NotFound);
     assert!(error.message().contains("it has: field"), "{error}");
+}
+
+// Breaks if: its part of the array, or its items of a list, are left out without a word.
+#[test]
+fn a_rank_that_is_in_no_container_is_named() {
+    let array = cut_into(&[vec![4, 4]], 0, 1000);
+    let scratch = Scratch::new();
+    let (mut written, dirs) = write_array(&scratch, &array, 2);
+    let whole = ArrayBox::whole(&[4]).unwrap();
+    assert!(read(&written, &dirs, &whole).is_ok());
+    written.record.containers.pop();
+    let unread = read(&written, &dirs, &whole).unwrap_err();
+    assert_eq!(unread.error.kind(), ErrorKind::Corrupt);
+    let said = unread.error.message();
+    assert!(
+        said.contains("no container of step 10 holds rank 1"),
+        "{said}"
+    );
+}
+
+// Breaks if: a container that was closed for another one cannot be read again, or its notes are
+// forgotten.
+#[test]
+fn more_containers_are_read_than_are_open_at_once() {
+    let array = cut_into(&[vec![3; 40]], 1, 16);
+    let scratch = Scratch::new();
+    let (written, dirs) = write_array(&scratch, &array, 40);
+    assert_eq!(written.record.containers.len(), 40);
+    let whole = ArrayBox::whole(&array.global).unwrap();
+    let (bytes, overlap) = read(&written, &dirs, &whole).unwrap();
+    assert!(bytes == expected(&array, &whole) && overlap.is_some());
+    // The trailer of the first container.
+    let len = std::fs::metadata(&written.paths[0]).unwrap().len();
+    flip(&written.paths[0], len as usize - 100, 1);
+    let places = open_places(&dirs);
+    let open = |container: &_| Reader::open(&places, &written.record, container);
+    let mut all = AllRanks::find(&written.record, Arc::new(open)).unwrap();
+    let notes = all.take_notes();
+    assert!(
+        notes.len() == 1 && notes[0].contains("rebuilt"),
+        "{notes:?}"
+    );
 }

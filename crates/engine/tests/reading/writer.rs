@@ -49,6 +49,7 @@ fn record_of(
             local: vec![],
             global: vec![],
             offset: vec![],
+            boxes: Vec::new(),
             same_as: None,
             extents: vec![extent],
         }],

@@ -7,8 +7,9 @@
 //!
 //! Invariants: those of `reader.rs`; the sink receives each byte once.
 //!
-//! Not here: the copies of another level (`restore.rs`).
+//! Not here: the copies of another level (`view.rs`).
 
+use std::cell::RefCell;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
@@ -23,6 +24,34 @@ use orcheck_staging::client::shown;
 use super::source::{Buffers, Source, Stored};
 use super::{Belief, Reader, listed};
 use crate::encoding::{Decoder, Proof, Trust, WHO_CAN_WRITE};
+
+/// What is wanted of a region, and where it goes.
+pub(crate) trait Wanted {
+    /// Whether some of these bytes of the region are wanted.
+    fn wants(&self, bytes: Range<u64>) -> bool;
+    /// Memory for exactly these bytes, if all are wanted and go to one place. They may be written
+    /// there before they are verified.
+    fn memory(&mut self, bytes: Range<u64>) -> Option<Span>;
+    /// Takes verified bytes from `at` of the region on, among them some that are not wanted.
+    fn put(&mut self, at: u64, bytes: &[u8]) -> Result<()>;
+}
+
+/// All bytes, in order.
+struct Stream<'s>(&'s mut dyn FnMut(u64, &[u8]) -> Result<()>);
+
+impl Wanted for Stream<'_> {
+    fn wants(&self, _bytes: Range<u64>) -> bool {
+        true
+    }
+
+    fn memory(&mut self, _bytes: Range<u64>) -> Option<Span> {
+        None
+    }
+
+    fn put(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
+        (self.0)(at, bytes)
+    }
+}
 
 impl Reader {
     /// Opens the copy of a container in this one directory; stripes and containers to which it
@@ -73,30 +102,41 @@ impl Reader {
         damage: &mut dyn FnMut(&Error),
         sink: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
     ) -> Result<()> {
-        self.stream_parts_of_any_copy((rank, region), &|_| true, damage, sink)
+        self.take_from_any_copy((rank, region), &mut Stream(sink), damage)
     }
 
-    /// The same for the extents that hold wanted bytes of the region; the others are not read.
-    pub(crate) fn stream_parts_of_any_copy(
+    /// Reads the extents that hold wanted bytes of a region; the others are not read.
+    ///
+    /// # Errors
+    /// As [`Reader::stream_region`], if no copy is good.
+    pub(crate) fn take_from_any_copy(
         &self,
         (rank, region): (Rank, &RegionRecord),
-        wanted: &dyn Fn(Range<u64>) -> bool,
+        taken: &mut dyn Wanted,
         damage: &mut dyn FnMut(&Error),
-        sink: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
     ) -> Result<()> {
         let mut buffers = Buffers::default();
-        self.each_source(rank, region, wanted, &mut |reader, source| {
+        let taken = RefCell::new(taken);
+        let wanted = |bytes| taken.borrow().wants(bytes);
+        self.each_source(rank, region, &wanted, &mut |reader, source| {
+            let mut taken = taken.borrow_mut();
+            let bytes = source.at..source.at + source.extent.len_bytes;
+            if let Some(memory) = taken.memory(bytes) {
+                return reader.of_any_copy(source, damage, &mut |source| {
+                    (source.read(memory, &mut buffers.decoder), true)
+                });
+            }
             let (mut done, mut refused) = (0, false);
             reader.of_any_copy(source, damage, &mut |source| {
                 let read = source.stream(&mut buffers, &mut |at, bytes| {
                     let end = at + bytes.len() as u64;
                     let new = done.max(at).min(end);
                     done = done.max(end);
-                    let taken = sink(new, bytes.get((new - at) as usize..).unwrap_or_default());
-                    refused |= taken.is_err();
-                    taken
+                    let put = taken.put(new, bytes.get((new - at) as usize..).unwrap_or_default());
+                    refused |= put.is_err();
+                    put
                 });
-                // Another copy does not help if the sink refuses the bytes.
+                // Another copy does not help if the bytes are refused.
                 (read, !refused)
             })
         })
