@@ -525,6 +525,16 @@ fn write_file(
     if !force && dir.list()?.iter().any(|entry| entry.name == name) {
         return Err(taken());
     }
+    // Breaks if: it is replaced all the same; `--out /dev/null --force` would leave a file there.
+    match dir.open(name) {
+        Err(error) if error.kind() == ErrorKind::Corrupt => {
+            let what = error.what();
+            return Err(
+                Error::invalid(what).next("give the name of a file, or - for standard output")
+            );
+        }
+        _ => {}
+    }
     let temporary = format!("{name}.orcheck.tmp");
     match dir.remove(&temporary) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),

@@ -8,7 +8,9 @@
 use orcheck_engine::directory::Commit;
 use orcheck_engine::encoding::Trust;
 use orcheck_engine::restart::reader::{Reader, holder_of};
-use orcheck_format::disk::{ContainerRef, RankRecord, RegionKind, RegionRecord};
+use orcheck_format::disk::{
+    ContainerRef, FLAG_LIST, FLAG_OVERLAP, FLAG_SAME, RankRecord, RegionKind, RegionRecord,
+};
 use orcheck_format::{ErrorKind, NodeId, Rank};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::disk::Dir;
@@ -308,6 +310,7 @@ pub fn kind_name(kind: RegionKind) -> &'static str {
         RegionKind::Array => "array",
         RegionKind::Codec => "codec",
         RegionKind::File => "file",
+        RegionKind::Boxes => "boxes",
     }
 }
 
@@ -322,6 +325,7 @@ pub fn region_document(region: &RegionRecord) -> Value {
         "local": region.local,
         "global": region.global,
         "offset": region.offset,
+        "boxes": region.boxes.iter().map(|one| json!({"offset": one.offset, "local": one.local})).collect::<Vec<_>>(),
         "same_as": region.same_as.map(|rank| rank.0),
         "extents": region.extents.len(),
         "referred_bytes": referred_bytes(region),
@@ -338,7 +342,13 @@ fn referred_bytes(region: &RegionRecord) -> u64 {
 
 fn region_row(rank: Rank, region: &RegionRecord) -> Vec<Cell> {
     let mut flags = Vec::new();
-    for (bit, name) in [(1, "optional"), (2, "same"), (4, "cpu-writes-only")] {
+    for (bit, name) in [
+        (1, "optional"),
+        (FLAG_SAME, "same"),
+        (4, "cpu-writes-only"),
+        (FLAG_LIST, "list"),
+        (FLAG_OVERLAP, "overlap"),
+    ] {
         if region.flags & bit != 0 {
             flags.push(name.to_string());
         }
@@ -351,7 +361,13 @@ fn region_row(rank: Rank, region: &RegionRecord) -> Vec<Cell> {
         plain(&region.name),
         plain(kind_name(region.kind)),
         plain(region.dtype.name()),
-        plain(shape(&region.local)),
+        plain(match region.kind {
+            RegionKind::Boxes => match region.boxes.len() {
+                1 => "1 box".to_owned(),
+                boxes => format!("{boxes} boxes"),
+            },
+            _ => shape(&region.local),
+        }),
         plain(shape(&region.global)),
         plain(shape(&region.offset)),
         right(size(region.len_bytes)),

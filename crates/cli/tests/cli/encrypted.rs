@@ -80,6 +80,7 @@ pub fn write(site: &Site) -> std::path::PathBuf {
         local: vec![20_000],
         global: vec![],
         offset: vec![],
+        boxes: Vec::new(),
         same_as: None,
         extents: vec![],
     };

@@ -51,6 +51,24 @@ fn one_region() {
     );
 }
 
+// Breaks if: a device, a socket or a link is replaced by the file; root would lose /dev/null.
+#[test]
+fn what_is_no_file_is_not_replaced() {
+    let site = Site::new();
+    site.write(40, 7);
+    let out = site.scratch.dir("out").join("socket");
+    let _socket = std::os::unix::net::UnixListener::bind(&out).unwrap();
+    let shown = out.display().to_string();
+    let refused = site.ask(&[
+        "restore", "40", "--rank", "2", "--region", "u", "--out", &shown, "--force",
+    ]);
+    assert_eq!(refused.code, 2, "{}", refused.stderr);
+    let said = &refused.stderr;
+    assert!(said.contains("expected a regular file, found"), "{said}");
+    assert!(std::os::unix::net::UnixStream::connect(&out).is_ok());
+    assert_eq!(files(&site.scratch.dir("out")), ["socket"]);
+}
+
 #[test]
 fn to_standard_output() {
     let site = Site::new();

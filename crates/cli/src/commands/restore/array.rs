@@ -6,15 +6,17 @@
 //! 3. An element that no rank stored is an error; it is never filled in.
 //!
 //! Source of the format: NumPy Enhancement Proposal 1, version 1.0 of the file.
-//! Not here: which elements are where (`engine::restart::GlobalArray`).
+//! Not here: which elements are where (`engine::restart`).
 
 use std::io::Write;
+use std::ops::Range;
 use std::sync::Arc;
 
 use orcheck_engine::encoding::Trust;
 use orcheck_engine::restart::reader::{Reader, beside_a_good_copy};
-use orcheck_engine::restart::{GlobalArray, Unread};
-use orcheck_format::{Crc64, Dtype, Error, Result, Step, count};
+use orcheck_engine::restart::{AllRanks, Destination, GlobalArray, Unread};
+use orcheck_format::{Crc64, Dtype, Error, ErrorKind, Result, Step, count};
+use orcheck_io::memory::Span;
 use serde_json::json;
 
 use super::slice::Slice;
@@ -26,8 +28,6 @@ use crate::output::{Failure, Outcome, progress_bar, shape, size};
 
 /// Maximum number of bytes of the array in memory.
 const WINDOW_BYTES: u64 = 32 << 20;
-/// Maximum number of its elements in memory: where each one comes from takes memory too.
-const WINDOW_ELEMENTS: u64 = 4 << 20;
 
 /// Restores the array `name`.
 pub fn restore(
@@ -54,7 +54,8 @@ pub fn restore(
     };
     let open =
         |container: &_| Reader::open_trusting(&places, record, container, (trust, commit.proof));
-    let mut array = GlobalArray::find(record, name, Box::new(open)).map_err(unread)?;
+    let all = AllRanks::find(record, Arc::new(open)).map_err(unread)?;
+    let array = all.array(name)?;
     let slice = Slice::of(args.slice.as_deref(), array.shape())?;
     let len_bytes = (slice
         .elements
@@ -64,6 +65,8 @@ pub fn restore(
     let mut assembly = Assembly {
         header: npy_header(array.dtype(), &slice.shape),
         slice: &slice,
+        array: &array,
+        all,
         warnings: job.notes(),
         crc: Crc64::new(),
         failed: None,
@@ -74,8 +77,8 @@ pub fn restore(
         );
     }
     let written = match to_stdout {
-        true => assembly.fill_stdout(&mut array),
-        false => assembly.fill_file(&mut array, args, len_bytes, json_wanted),
+        true => assembly.fill_stdout(),
+        false => assembly.fill_file(args, len_bytes, json_wanted),
     };
     match (written, assembly.failed.take()) {
         (_, Some(failed)) => return Err(unread(failed)),
@@ -83,13 +86,15 @@ pub fn restore(
         (Ok(()), None) => {}
     }
     let of = (record.job.as_str(), record.step);
-    Ok(assembly.outcome(args, of, name, &array))
+    Ok(assembly.outcome(args, of))
 }
 
 /// A file that is being put together.
 struct Assembly<'s> {
     header: Vec<u8>,
     slice: &'s Slice,
+    array: &'s GlobalArray,
+    all: AllRanks<'s>,
     warnings: Vec<String>,
     /// Of the elements, without the header.
     crc: Crc64,
@@ -98,29 +103,23 @@ struct Assembly<'s> {
 }
 
 impl Assembly<'_> {
-    fn fill_stdout(&mut self, array: &mut GlobalArray<'_>) -> Result<()> {
+    fn fill_stdout(&mut self) -> Result<()> {
         let mut stdout = std::io::stdout().lock();
         let failed =
             |error| Error::unavailable(format!("standard output cannot be written: {error}"));
-        self.fill(array, &mut |_, bytes| {
+        self.fill(&mut |_, bytes| {
             check_stop()?;
             stdout.write_all(bytes).map_err(failed)
         })?;
         stdout.flush().map_err(failed)
     }
 
-    fn fill_file(
-        &mut self,
-        array: &mut GlobalArray<'_>,
-        args: &RestoreArgs,
-        len_bytes: u64,
-        json_wanted: bool,
-    ) -> Result<()> {
+    fn fill_file(&mut self, args: &RestoreArgs, len_bytes: u64, json_wanted: bool) -> Result<()> {
         let (dir, file) = parent_and_name(&args.out)?;
         let bar = progress_bar(!json_wanted);
         bar.set_length(len_bytes);
         let written = write_file(dir.as_ref(), &file, args.force, &mut |sink| {
-            self.fill(array, &mut |at, bytes| {
+            self.fill(&mut |at, bytes| {
                 bar.inc(bytes.len() as u64);
                 sink(at, bytes)
             })
@@ -129,13 +128,8 @@ impl Assembly<'_> {
         written
     }
 
-    fn outcome(
-        self,
-        args: &RestoreArgs,
-        (job, step): (&str, Step),
-        name: &str,
-        array: &GlobalArray<'_>,
-    ) -> Outcome {
+    fn outcome(self, args: &RestoreArgs, (job, step): (&str, Step)) -> Outcome {
+        let (array, name) = (self.array, self.array.name());
         let parts = array.parts().len() as u64;
         let len_bytes = self.slice.elements.elements() * array.dtype().size_bytes();
         let text = format!(
@@ -172,34 +166,67 @@ impl Assembly<'_> {
         }
     }
 
-    fn fill(
-        &mut self,
-        array: &mut GlobalArray<'_>,
-        sink: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
-    ) -> Result<()> {
+    fn fill(&mut self, sink: &mut dyn FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
         sink(0, &self.header)?;
         let mut at = self.header.len() as u64;
         let mut overlap = None;
-        let most = (WINDOW_BYTES / array.dtype().size_bytes()).min(WINDOW_ELEMENTS);
-        for window in self.slice.elements.windows(most) {
+        let array = self.array;
+        let size_bytes = array.dtype().size_bytes();
+        let mut window = Window(Vec::new());
+        for elements in self.slice.elements.windows(WINDOW_BYTES / size_bytes) {
+            let plan = array
+                .plan(std::slice::from_ref(&elements))
+                .map_err(|error| {
+                    self.refuse(match error.kind() {
+                        ErrorKind::NotFound => error.next(
+                            "choose what was stored with --slice; `orcheck show` lists the parts",
+                        ),
+                        _ => error,
+                    })
+                })?;
+            overlap = overlap.or(plan.overlap);
+            window
+                .0
+                .resize((elements.elements() * size_bytes) as usize, 0);
             let warnings = &mut self.warnings;
             let mut damaged = |damage: &Error| warnings.push(beside_a_good_copy(damage.message()));
-            let read = array.read(&window, &mut damaged).map_err(|unread| {
-                let error = unread.error.clone();
-                self.failed = Some(unread);
-                error
-            })?;
-            let bytes = read.bytes;
-            overlap = overlap.or(read.overlap);
-            self.crc.update(&bytes);
-            sink(at, &bytes)?;
-            at += bytes.len() as u64;
+            let read = self.all.read(array, &plan, &mut window, &mut damaged);
+            read.map_err(|unread| self.refuse(unread))?;
+            self.crc.update(&window.0);
+            sink(at, &window.0)?;
+            at += window.0.len() as u64;
         }
         if let Some((lower, higher)) = overlap {
             self.warnings.push(format!(
                 "parts overlap, such as those of ranks {lower} and {higher}: the copy of the lowest rank was taken"
             ));
         }
+        Ok(())
+    }
+
+    /// Keeps which file it is about.
+    fn refuse(&mut self, unread: impl Into<Unread>) -> Error {
+        let unread = unread.into();
+        let error = unread.error.clone();
+        self.failed = Some(unread);
+        error
+    }
+}
+
+/// A window of the array, in C order.
+struct Window(Vec<u8>);
+
+impl Destination for Window {
+    fn memory(&mut self, bytes: Range<u64>) -> Option<Span> {
+        let memory = self.0.get_mut(bytes.start as usize..bytes.end as usize);
+        memory.map(Span::from_mut)
+    }
+
+    fn put(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
+        let at = at as usize;
+        let room = self.0.get_mut(at..at + bytes.len());
+        let room = room.ok_or_else(|| Error::internal("bytes outside the window"))?;
+        room.copy_from_slice(bytes);
         Ok(())
     }
 }
