@@ -33,7 +33,7 @@ pub use crate::collective::{Collective, Solo};
 pub use crate::membership::{Disabled, Membership};
 pub use crate::open::{Environment, JOB_VARIABLE};
 pub use crate::options::Without;
-pub use crate::regions::{ArrayLayout, CPU_WRITES_ONLY, Codec, OPTIONAL, SAME, Stored};
+pub use crate::regions::{ArrayLayout, CPU_WRITES_ONLY, Codec, OPTIONAL, OVERLAP, SAME, Stored};
 pub use crate::session::{
     Event, EventKind, LostSteps, Restarted, Session, Stats, Waiter, Watcher, Which,
 };

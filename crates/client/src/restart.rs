@@ -3,6 +3,7 @@
 //! | file | what |
 //! | --- | --- |
 //! | `resume.rs` | finds and restarts; `resume/unrestored.rs`: errors if nothing can be restored |
+//! | `elastic.rs` | decides what each rank reads: what it stored, or its part of what all did |
 //! | `choose.rs` | rejects a checkpoint, or reads one region alone |
 //! | `beside.rs` | starts from nothing, and looks for misplaced data first |
 //! | `mending.rs` | makes copies again |
@@ -11,5 +12,6 @@
 
 mod beside;
 mod choose;
+mod elastic;
 mod mending;
 mod resume;

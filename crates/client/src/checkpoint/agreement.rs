@@ -1,8 +1,9 @@
 //! Implements the agreement of the ranks before they stage a checkpoint, in one message.
 //!
 //! Invariants:
-//! 1. All ranks learn the same: whether the steps and the regions flagged SAME are equal, and
-//!    whether any rank has to wait, wants to stop, wants a loss returned, or has lost its agent.
+//! 1. All ranks learn the same: whether the steps, the regions flagged SAME and the lists are
+//!    equal, and whether any rank has to wait, wants to stop, wants a loss returned, or has lost
+//!    its agent.
 //! 2. The message is one row of numbers, so the agreement costs one reduction, whatever the ranks
 //!    agree on.
 //!
@@ -55,7 +56,8 @@ impl Minima {
     /// What the ranks have agreed on.
     ///
     /// # Errors
-    /// Invalid if they offered different steps, or different contents of regions flagged SAME.
+    /// Invalid if they offered different steps, different contents of regions flagged SAME, or
+    /// different lists.
     pub(crate) fn agreed(self) -> Result<Agreed> {
         let [step, not_step, same, not_same, blocked, stop, owes, _] = self.0;
         if step != !not_step && !off(Switch::SameStep) {
@@ -65,8 +67,10 @@ impl Minima {
             )));
         }
         if same != !not_same && !off(Switch::SameRegions) {
-            return Err(Error::invalid("regions flagged SAME differ between ranks")
-                .next("drop the flag, or make them equal before the checkpoint"));
+            return Err(Error::invalid(
+                "regions flagged SAME differ between ranks, or not all ranks protect the same lists",
+            )
+            .next("drop the flag, or make them equal before the checkpoint; protect each list on all ranks, with 0 items where there are none"));
         }
         Ok(Agreed {
             blocked: blocked != 0,

@@ -118,6 +118,9 @@ pub fn bcast_bytes(collective: &mut dyn Collective, bytes: Vec<u8>, root: u32) -
     collective.bcast(&mut len, root)?;
     let mut bytes = bytes;
     bytes.resize(u64::from_le_bytes(len) as usize, 0);
+    if bytes.is_empty() {
+        return Ok(bytes);
+    }
     collective.bcast(&mut bytes, root)?;
     Ok(bytes)
 }

@@ -101,6 +101,26 @@ impl Disabled {
             .put(name, Region::array(name, span, layout, flags)?)
     }
 
+    pub(crate) fn protect_boxes(
+        &mut self,
+        name: &str,
+        boxes: Vec<(Span, ArrayLayout)>,
+        flags: u32,
+    ) -> Result<()> {
+        self.regions.put(name, Region::boxes(name, boxes, flags)?)
+    }
+
+    pub(crate) fn protect_list(
+        &mut self,
+        name: &str,
+        span: Span,
+        items: (Dtype, &[u64]),
+        flags: u32,
+    ) -> Result<()> {
+        self.regions
+            .put(name, Region::list(name, span, items, flags)?)
+    }
+
     pub(crate) fn protect_codec(
         &mut self,
         name: &str,

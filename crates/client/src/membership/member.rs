@@ -103,6 +103,33 @@ impl Membership {
         either!(self, session => session.protect_array(name, span, layout, flags))
     }
 
+    /// See [`Session::protect_boxes`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn protect_boxes(
+        &mut self,
+        name: &str,
+        boxes: Vec<(Span, ArrayLayout)>,
+        flags: u32,
+    ) -> Result<()> {
+        either!(self, session => session.protect_boxes(name, boxes, flags))
+    }
+
+    /// See [`Session::protect_list`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn protect_list(
+        &mut self,
+        name: &str,
+        span: Span,
+        items: (Dtype, &[u64]),
+        flags: u32,
+    ) -> Result<()> {
+        either!(self, session => session.protect_list(name, span, items, flags))
+    }
+
     /// See [`Session::protect_codec`].
     ///
     /// # Errors

@@ -121,6 +121,9 @@ impl ArrayLayout {
     }
 
     fn for_runs(&self, at: u64, len: usize, mut each: impl FnMut(u64, std::ops::Range<usize>)) {
+        if self.is_contiguous() {
+            return each(at, 0..len);
+        }
         let mut done = 0;
         while done < len {
             let (length, _) = self.run(0);

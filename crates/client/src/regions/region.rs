@@ -7,8 +7,13 @@
 //! Not here: copying (`engine::capture`), reading back (`engine::restart`).
 
 use crate::regions::array::ArrayLayout;
+use crate::regions::boxes::Boxes;
+use crate::regions::lists::MOST_LISTS;
 use orcheck_engine::capture::Source;
-use orcheck_format::disk::{MAX_NAME_BYTES, RegionKind, RegionRecord};
+use orcheck_engine::restart::{ArrayBox, GlobalArray};
+use orcheck_format::disk::{
+    BoxRecord, FLAG_LIST, FLAG_OVERLAP, FLAG_SAME, MAX_NAME_BYTES, RegionKind, RegionRecord,
+};
 use orcheck_format::{Dtype, Error, ErrorKind, Rank, Result};
 use orcheck_io::disk::File;
 use orcheck_io::memory::{Span, crc_span};
@@ -27,10 +32,15 @@ pub(crate) trait RoutedFiles {
 /// The region may be absent from a checkpoint at restart.
 pub const OPTIONAL: u32 = 1;
 /// The same on all ranks: stored once per node.
-pub const SAME: u32 = 2;
+pub const SAME: u32 = FLAG_SAME;
 /// Written only by this process's processors, so that page tracking is allowed.
 pub const CPU_WRITES_ONLY: u32 = 4;
-const KNOWN_FLAGS: u32 = OPTIONAL | SAME | CPU_WRITES_ONLY;
+/// Parts of a global array may overlap: at a restart with another decomposition, the lowest rank's
+/// copy of an element counts.
+pub const OVERLAP: u32 = FLAG_OVERLAP;
+/// Items of a list: a restart redistributes those of all ranks.
+pub(crate) const LIST: u32 = FLAG_LIST;
+const KNOWN_FLAGS: u32 = OPTIONAL | SAME | CPU_WRITES_ONLY | OVERLAP | LIST;
 
 /// Anything that is not flat memory: containers, GPU copies, compressed state.
 pub trait Codec: Send {
@@ -61,7 +71,7 @@ pub struct Stored {
     pub dtype: Dtype,
     /// Local shape; one dimension (the element count) for a plain region.
     pub local: Vec<u64>,
-    /// Global shape, if it is part of a global array.
+    /// Global shape, if it is part of a global array or list.
     pub global: Vec<u64>,
     /// Offset in the global array.
     pub offset: Vec<u64>,
@@ -71,19 +81,64 @@ impl Stored {
     /// The region that a stored record describes.
     #[must_use]
     pub fn of(record: &RegionRecord) -> Self {
-        let local = if record.local.is_empty() {
-            vec![record.len_bytes / record.dtype.size_bytes()]
-        } else {
-            record.local.clone()
+        let elements = record.len_bytes / record.dtype.size_bytes();
+        let (offset, local) = match record.kind {
+            RegionKind::Boxes => around(record),
+            _ if record.local.is_empty() => (record.offset.clone(), vec![elements]),
+            _ => (record.offset.clone(), record.local.clone()),
         };
         Self {
             len_bytes: record.len_bytes,
             dtype: record.dtype,
             local,
             global: record.global.clone(),
-            offset: record.offset.clone(),
+            offset,
         }
     }
+
+    /// An even share of a global array or list, for `rank` of `ranks`: the first dimension is dealt
+    /// in the order of ranks, and the first ranks have one more if it does not come out even.
+    ///
+    /// # Errors
+    /// Unsupported if it has more than 2^64 bytes.
+    pub fn share(array: &GlobalArray, rank: Rank, ranks: u32) -> Result<Self> {
+        let global = array.shape().to_vec();
+        let (mut local, mut offset) = (global.clone(), vec![0; global.len()]);
+        if let (Some(local), Some(offset)) = (local.first_mut(), offset.first_mut()) {
+            let (rank, ranks) = (u64::from(rank.0), u64::from(ranks.max(1)));
+            let (each, more) = (*local / ranks, *local % ranks);
+            *offset = rank * each + rank.min(more);
+            *local = each + u64::from(rank < more);
+        }
+        let size_bytes = array.dtype().size_bytes();
+        let mut lens = local.iter();
+        let len_bytes = lens.try_fold(size_bytes, |product, len| product.checked_mul(*len));
+        let len_bytes = len_bytes.ok_or_else(|| {
+            let (name, global) = (array.name(), array.shape());
+            Error::unsupported(format!(
+                "a share of '{name}', of shape {global:?}, exceeds memory"
+            ))
+        })?;
+        Ok(Self {
+            len_bytes,
+            dtype: array.dtype(),
+            local,
+            global,
+            offset,
+        })
+    }
+}
+
+/// Offset and shape of the smallest box around all boxes of a region.
+fn around(record: &RegionRecord) -> (Vec<u64>, Vec<u64>) {
+    let filled = || record.boxes.iter().filter(|one| !one.local.contains(&0));
+    let dims = 0..record.global.len();
+    let first = |dim: usize| filled().map(|one| one.offset[dim]).min().unwrap_or(0);
+    let end = |dim: usize| filled().map(|one| one.offset[dim] + one.local[dim]).max();
+    let offset: Vec<u64> = dims.clone().map(first).collect();
+    let local = dims.map(|dim| end(dim).unwrap_or(0) - offset[dim]);
+    let local = local.collect();
+    (offset, local)
 }
 
 /// Where a region's bytes are.
@@ -93,6 +148,8 @@ pub enum Target {
     Memory(Span),
     /// An array with gaps between its elements.
     Strided(Span, ArrayLayout),
+    /// Several boxes of a global array.
+    Boxes(Boxes),
     /// Packed by the program.
     Codec(Arc<Mutex<Box<dyn Codec>>>),
     /// A file that the program writes, with the region's name.
@@ -106,11 +163,11 @@ pub struct Region {
     pub kind: RegionKind,
     /// Element type.
     pub dtype: Dtype,
-    /// `OPTIONAL`, `SAME`, `CPU_WRITES_ONLY`.
+    /// `OPTIONAL`, `SAME`, `CPU_WRITES_ONLY`, `OVERLAP`; `LIST` if it holds items of a list.
     pub flags: u32,
     /// Where its bytes are.
     pub target: Target,
-    /// Local shape, global shape and offset of an array.
+    /// Local shape, global shape and offset of an array; of boxes, the global shape.
     pub shape: (Vec<u64>, Vec<u64>, Vec<u64>),
 }
 
@@ -131,6 +188,27 @@ impl Regions {
             return Err(Error::invalid(format!(
                 "region '{name}': SAME needs contiguous memory"
             )));
+        }
+        let lists = self
+            .map
+            .iter()
+            .filter(|(other, held)| held.is_list() && *other != name);
+        if region.is_list() && lists.count() >= MOST_LISTS {
+            return Err(Error::invalid(format!(
+                "region '{name}': {MOST_LISTS} lists are protected, and no more are possible"
+            ))
+            .next("let items have several elements (item_shape)"));
+        }
+        if region.flags & OVERLAP != 0 && region.shape.1.is_empty() {
+            return Err(Error::invalid(format!(
+                "region '{name}': OVERLAP is for parts of a global array"
+            )));
+        }
+        if region.is_list() && region.flags & SAME != 0 {
+            return Err(Error::invalid(format!(
+                "region '{name}': a list cannot be SAME, its items are those of all ranks together"
+            ))
+            .next("protect it as an array with ORC_SAME, if all ranks hold all items"));
         }
         if region.flags & !KNOWN_FLAGS != 0 {
             return Err(Error::invalid(format!(
@@ -181,14 +259,16 @@ impl Regions {
     /// The name of a region that overlaps this memory.
     pub(crate) fn inside(&self, memory: Span) -> Option<&String> {
         let end = |span: Span| span.address() + span.len_bytes();
-        let overlap = |span: Span| {
+        let overlap = |span: &Span| {
+            let span = *span;
             span.len_bytes() > 0
                 && memory.len_bytes() > 0
                 && span.address() < end(memory)
                 && memory.address() < end(span)
         };
-        let inside = self.map.iter().find(|(_, region)| match region.target {
+        let inside = self.map.iter().find(|(_, region)| match &region.target {
             Target::Memory(span) | Target::Strided(span, _) => overlap(span),
+            Target::Boxes(boxes) => boxes.spans().any(|span| overlap(&span)),
             Target::Codec(_) | Target::File => false,
         });
         inside.map(|(name, _)| name)
@@ -204,7 +284,8 @@ impl Regions {
         spans.sum()
     }
 
-    /// CRC over all `SAME` regions, for comparison between ranks; 0 if there are none.
+    /// CRC over all `SAME` regions, and over the names, types and item shapes of lists, for
+    /// comparison between ranks; 0 if there are none.
     #[must_use]
     pub fn same_crc(&self) -> u64 {
         let mut crc = orcheck_format::Crc64::new();
@@ -218,6 +299,15 @@ impl Regions {
                 any = true;
                 crc.update(name.as_bytes());
                 crc.update(&crc_span(span).to_le_bytes());
+            }
+        }
+        // Breaks if: lists are left out; items of a rank that forgot one would be lost silently.
+        for (name, region) in self.map.iter().filter(|(_, region)| region.is_list()) {
+            any = true;
+            crc.update(name.as_bytes());
+            crc.update(&[region.dtype.code()]);
+            for len in region.shape.0.iter().skip(1) {
+                crc.update(&len.to_le_bytes());
             }
         }
         if any { crc.value() } else { 0 }
@@ -308,6 +398,40 @@ impl Region {
         })
     }
 
+    /// Items of a list, whose number comes first in `shape`.
+    ///
+    /// # Errors
+    /// As [`Self::array`].
+    pub(crate) fn list(
+        name: &str,
+        span: Span,
+        (dtype, shape): (Dtype, &[u64]),
+        flags: u32,
+    ) -> Result<Self> {
+        let layout = ArrayLayout {
+            dtype,
+            global: Vec::new(),
+            offset: Vec::new(),
+            local: shape.to_vec(),
+            stride: Vec::new(),
+        };
+        Self::array(name, span, layout, flags | LIST)
+    }
+
+    /// Boxes of a global array, each with the memory from its first to its last element.
+    ///
+    /// # Errors
+    /// Invalid if there is none, or if they are not of one global array.
+    pub(crate) fn boxes(name: &str, boxes: Vec<(Span, ArrayLayout)>, flags: u32) -> Result<Self> {
+        let place = |error: Error| error.at(format!("region '{name}'"));
+        let boxes = Boxes::new(boxes).map_err(place)?;
+        let (dtype, global) = (boxes.dtype(), boxes.global().to_vec());
+        Ok(Self {
+            shape: (Vec::new(), global, Vec::new()),
+            ..Self::new(RegionKind::Boxes, dtype, flags, Target::Boxes(boxes))
+        })
+    }
+
     /// State that the program packs and unpacks.
     pub(crate) fn packed(codec: Box<dyn Codec>, flags: u32) -> Self {
         let target = Target::Codec(Arc::new(Mutex::new(codec)));
@@ -317,6 +441,11 @@ impl Region {
     /// A file that the program writes.
     pub(crate) fn file(flags: u32) -> Self {
         Self::new(RegionKind::File, Dtype::Bytes, flags, Target::File)
+    }
+
+    /// Whether it holds items of a list.
+    pub(crate) fn is_list(&self) -> bool {
+        self.flags & LIST != 0
     }
 
     /// Checks that it can be lent.
@@ -356,6 +485,15 @@ impl Region {
                 };
                 (len_bytes, Source::Read(Box::new(read)))
             }
+            Target::Boxes(boxes) => {
+                let boxes = boxes.clone();
+                let len_bytes = boxes.len_bytes();
+                let read = move |at: u64, dst: &mut [u8]| {
+                    boxes.gather(at, dst);
+                    Ok(())
+                };
+                (len_bytes, Source::Read(Box::new(read)))
+            }
             Target::Codec(codec) => {
                 let codec = Arc::clone(codec);
                 let len_bytes = lock(&codec)
@@ -365,19 +503,8 @@ impl Region {
                 (len_bytes, Source::Read(Box::new(read)))
             }
             Target::File => {
-                let route =
-                    route.ok_or_else(|| Error::internal("a routed file without a directory"))?;
-                let file = match route.open(name) {
-                    Err(error)
-                        if error.kind() == ErrorKind::NotFound && self.flags & OPTIONAL != 0 =>
-                    {
-                        return Ok(None);
-                    }
-                    file => file.map_err(|error| {
-                        error.at(format!("region '{name}'")).next(
-                            "write the routed file before the checkpoint, or route it with ORC_OPTIONAL",
-                        )
-                    })?,
+                let Some(file) = self.routed_file(name, route)? else {
+                    return Ok(None);
                 };
                 let len_bytes = file.len_bytes()?;
                 let read = move |at: u64, dst: &mut [u8]| file.read_at(dst, at);
@@ -397,10 +524,84 @@ impl Region {
             local,
             global,
             offset,
+            boxes: self.box_records(),
             same_as: stored_by,
             extents: Vec::new(),
         };
         Ok(Some((record, source)))
+    }
+
+    /// The file with the region's name; `None` if it may be absent, and is.
+    fn routed_file(
+        &self,
+        name: &str,
+        route: Option<&dyn RoutedFiles>,
+    ) -> Result<Option<Box<dyn File>>> {
+        let route = route.ok_or_else(|| Error::internal("a routed file without a directory"))?;
+        match route.open(name) {
+            Err(error) if error.kind() == ErrorKind::NotFound && self.flags & OPTIONAL != 0 => {
+                Ok(None)
+            }
+            Ok(file) => Ok(Some(file)),
+            Err(error) => Err(error.at(format!("region '{name}'")).next(
+                "write the routed file before the checkpoint, or route it with ORC_OPTIONAL",
+            )),
+        }
+    }
+
+    fn box_records(&self) -> Vec<BoxRecord> {
+        match &self.target {
+            Target::Boxes(boxes) => boxes.records(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Whether it can hold elements that another rank stored.
+    pub(crate) fn may_move(&self) -> bool {
+        self.is_list() || !self.shape.1.is_empty()
+    }
+
+    /// Whether it holds other items of the same list than this rank stored.
+    pub(crate) fn is_other_deal(&self, stored: &RegionRecord, before: u64, now: u64) -> bool {
+        let (local, ..) = &self.shape;
+        stored.is_list()
+            && stored.dtype == self.dtype
+            && stored.local.get(1..) == local.get(1..)
+            && (before, stored.local.first()) != (now, local.first())
+    }
+
+    /// Whether it holds other elements of the same global array than a stored part.
+    pub(crate) fn is_other_part(&self, stored: &RegionRecord) -> bool {
+        let (local, global, offset) = &self.shape;
+        let parts = [RegionKind::Array, RegionKind::Boxes];
+        !global.is_empty()
+            && parts.contains(&stored.kind)
+            && stored.dtype == self.dtype
+            && &stored.global == global
+            && ((&stored.local, &stored.offset) != (local, offset)
+                || stored.boxes != self.box_records())
+    }
+
+    /// The boxes of the global array that it holds, packed one after the other; a list's begin at
+    /// item `first`.
+    ///
+    /// # Errors
+    /// Invalid for a box that cannot exist.
+    pub(crate) fn windows(&self, first: u64) -> Result<Vec<ArrayBox>> {
+        let (local, _, offset) = &self.shape;
+        if let Target::Boxes(boxes) = &self.target {
+            let each = boxes.records();
+            return each
+                .iter()
+                .map(|one| ArrayBox::new(&one.offset, &one.local))
+                .collect();
+        }
+        let mut offset = offset.clone();
+        if self.is_list() {
+            offset = vec![0; local.len()];
+            offset[0] = first;
+        }
+        Ok(vec![ArrayBox::new(&offset, local)?])
     }
 
     /// Checks that a stored region can be read into this one.
@@ -429,7 +630,10 @@ impl Region {
             );
         }
         let (local, global, offset) = &self.shape;
-        let same = &stored.local == local && &stored.global == global && &stored.offset == offset;
+        let same = &stored.local == local
+            && &stored.global == global
+            && &stored.offset == offset
+            && stored.boxes == self.box_records();
         if !same && !one_has_a_shape {
             return mismatch(
                 "the shape",
@@ -440,6 +644,7 @@ impl Region {
         let now_bytes = match &self.target {
             Target::Memory(span) => Some(span.len_bytes() as u64),
             Target::Strided(_, layout) => Some(layout.packed_bytes()?),
+            Target::Boxes(boxes) => Some(boxes.len_bytes()),
             Target::Codec(_) | Target::File => None,
         };
         if let Some(now_bytes) = now_bytes
@@ -452,6 +657,39 @@ impl Region {
             );
         }
         Ok(())
+    }
+
+    /// Checks that a box of a global array or list that was stored can be read into this region.
+    ///
+    /// # Errors
+    /// Invalid, naming the difference: stored and now.
+    pub(crate) fn check_fits_array(&self, name: &str, stored: &GlobalArray) -> Result<()> {
+        let told = |is_list: bool, shape: &[u64], dtype: Dtype| {
+            let dtype = dtype.name();
+            match (is_list, shape.get(1..).unwrap_or_default()) {
+                (true, []) => format!("a list of {dtype}"),
+                (true, item) => format!("a list of items of {item:?} {dtype}"),
+                (false, _) => format!("a part of {shape:?} of {dtype}"),
+            }
+        };
+        let (local, global, _) = &self.shape;
+        let now = if self.is_list() { local } else { global };
+        let part = self.is_list() || !global.is_empty();
+        let same = match self.is_list() && stored.is_list() {
+            true => local.get(1..) == stored.shape().get(1..),
+            false => !self.is_list() && global == stored.shape(),
+        };
+        if part && same && self.dtype == stored.dtype() {
+            return Ok(());
+        }
+        let now = match part {
+            true => told(self.is_list(), now, self.dtype),
+            false => format!("{} of this rank alone", self.dtype.name()),
+        };
+        Err(Error::invalid(format!(
+            "region '{name}' is {} in the checkpoint, {now} in the program",
+            told(stored.is_list(), stored.shape(), stored.dtype())
+        )))
     }
 
     /// Whether an array of one rank alone is stored without its shape, or the other way round: the
@@ -480,6 +718,10 @@ impl Region {
                 layout.scatter(*span, at, bytes);
                 Ok(())
             }
+            Target::Boxes(boxes) => {
+                boxes.scatter(at, bytes);
+                Ok(())
+            }
             Target::File => match file {
                 Some(file) => file.write_at(bytes, at),
                 None => Err(Error::internal("a routed file that is not open")),
@@ -495,6 +737,7 @@ fn kind_name(kind: RegionKind) -> &'static str {
         RegionKind::Array => "array",
         RegionKind::Codec => "codec",
         RegionKind::File => "file",
+        RegionKind::Boxes => "boxes",
     }
 }
 

@@ -15,7 +15,7 @@ use crate::collective::{agree, agree_min};
 use crate::session::{Past, Restarted, Session};
 use orcheck_engine::directory::choose::{decide, decision, listed};
 use orcheck_engine::restart::Candidate;
-use orcheck_format::{Decision, Error, Level, Rank, Result, Step};
+use orcheck_format::{Decision, Error, Level, Rank, Result, Step, crc64};
 use orcheck_io::disk::Dir;
 use std::sync::Arc;
 
@@ -97,13 +97,21 @@ impl Session {
     /// [`Session::try_restart`].
     pub fn restart_region(&mut self, name: &str) -> Result<Restarted> {
         let step = self.found("restart_region").and_then(|(found, view)| {
-            self.memory.regions.get(name)?;
-            match view.region(name) {
-                Some(_) => Ok(found.step),
-                None => Err(self.not_stored(name)),
+            let region = self.memory.regions.get(name)?;
+            let there = view.region(name).is_some() || view.elastic(name).is_some();
+            // Other ranks may have stored it.
+            match there || region.may_move() {
+                true => Ok(found.step),
+                false => Err(self.not_stored(name)),
             }
         });
-        let step = agree(self.collective.as_mut(), step)?;
+        let which = crc64(name.as_bytes()) as i64;
+        let mut names = [which, !which];
+        let step = agree_min(self.collective.as_mut(), step, &mut names)?;
+        if names[0] != !names[1] {
+            return Err(Error::invalid("the ranks ask for different regions")
+                .next("give all ranks the same name"));
+        }
         let again = self.read_found(Some(name))?;
         Ok(again.unwrap_or(Restarted::Step(step)))
     }

@@ -17,8 +17,9 @@
 
 use crate::collective::{agree, agree_min, bcast_bytes};
 use crate::open::{describe_sources, exchange_holdings, find_absent, may_know_more};
-use crate::regions::{OPTIONAL, Region, Stored, Target, restore_files};
+use crate::regions::{Region, Target, restore_files};
 use crate::restart::beside::of_word;
+use crate::restart::elastic::{Reading, Unfit, read_part};
 use crate::session::Session;
 use orcheck_engine::commit::copy_here;
 use orcheck_engine::directory::choose::listed;
@@ -43,7 +44,7 @@ impl Session {
     ///
     /// # Errors
     /// NotFound: there is none, start from nothing. Corrupt (or the error of the files): there are
-    /// some, but none can be restored. Unsupported: another number of ranks wrote it.
+    /// some, but none can be restored.
     pub fn find(&mut self) -> Result<u64> {
         self.find_step(Which::Newest)
     }
@@ -322,14 +323,9 @@ impl Session {
             } else {
                 RankView::open(&self.link.places, candidate, self.rank, world_size)
             };
-            match agree(self.collective.as_mut(), view) {
-                Ok(mut view) => {
-                    self.warnings.append(&mut self.resume.skipped);
-                    self.warnings.extend(view.take_notes());
-                    self.resume.found = Some((candidate, view));
-                    self.resume.state = Past::Found;
-                    return Ok(candidate.step);
-                }
+            let opened = agree(self.collective.as_mut(), view);
+            match opened.and_then(|view| self.accept(candidate, view)) {
+                Ok(()) => return Ok(candidate.step),
                 // Its run ended during the commit: nobody was told that it is safe.
                 Err(error) if error.kind() == ErrorKind::NotFound => {
                     let text = format!(
@@ -368,14 +364,18 @@ impl Session {
         Err(self.none_left(&damaged))
     }
 
-    /// How a region is stored in the found checkpoint. Local.
-    ///
-    /// # Errors
-    /// Invalid before `find`; NotFound, listing the existing regions.
-    pub fn stored(&self, name: &str) -> Result<Stored> {
-        let (_, view) = self.found("stored")?;
-        let stored = view.region(name).map(Stored::of);
-        stored.ok_or_else(|| self.not_stored(name))
+    /// Takes a candidate that all ranks have opened as the found one. Collective.
+    fn accept(&mut self, candidate: Candidate, mut view: RankView) -> Result<()> {
+        let notes = view.take_notes();
+        self.resume.found = Some((candidate, view));
+        // Breaks if: it stays the found one after an error; a restart would read what the ranks do
+        // not agree about.
+        self.learn_lists()
+            .inspect_err(|_| self.resume.found = None)?;
+        self.warnings.append(&mut self.resume.skipped);
+        self.warnings.extend(notes);
+        self.resume.state = Past::Found;
+        Ok(())
     }
 
     /// The error that a region is not in the found checkpoint, with those that are.
@@ -433,26 +433,34 @@ impl Session {
     pub(crate) fn read_found(&mut self, only: Option<&str>) -> Result<Option<Restarted>> {
         let mut fell_back = false;
         let mut texts = Vec::new();
+        self.deal_lists()?;
         loop {
             let fits = self.check_regions(only);
             let fits = agree(self.collective.as_mut(), fits);
             let step = self.found("restart").map(|(candidate, _)| candidate.step)?;
-            if let Err(error) = fits {
+            let read = match fits {
+                Ok(_) if fell_back && only.is_some() => {
+                    self.resume.again.append(&mut texts);
+                    return Ok(Some(Restarted::Again(step)));
+                }
+                Ok(readings) => {
+                    let read = self.read_regions(readings);
+                    agree(self.collective.as_mut(), read)
+                }
                 // Breaks if: it is an error of the program all the same; every start would fail in
                 // the same way.
-                if !fell_back || error.kind() != ErrorKind::Invalid || off(Switch::AskAgain) {
-                    return Err(error);
+                Err(error)
+                    if fell_back
+                        && error.kind() == ErrorKind::Invalid
+                        && !off(Switch::AskAgain) =>
+                {
+                    self.warnings.push(error.message().to_owned());
+                    self.resume.again.append(&mut texts);
+                    return Ok(Some(Restarted::Again(step)));
                 }
-                self.warnings.push(error.message().to_owned());
-                self.resume.again.append(&mut texts);
-                return Ok(Some(Restarted::Again(step)));
-            }
-            if fell_back && only.is_some() {
-                self.resume.again.append(&mut texts);
-                return Ok(Some(Restarted::Again(step)));
-            }
-            let read = self.read_regions(only);
-            let Err(error) = agree(self.collective.as_mut(), read) else {
+                Err(error) => Err(error),
+            };
+            let Err(error) = read else {
                 return Ok(None);
             };
             if !is_damage(error.kind()) || off(Switch::FallBack) {
@@ -511,73 +519,91 @@ impl Session {
         Ok(candidate.step)
     }
 
-    /// Checks the regions, and reports everything that does not fit in one message.
-    fn check_regions(&mut self, only: Option<&str>) -> Result<()> {
-        let (candidate, view) = self.found("restart")?;
-        let mut wrong = Vec::new();
-        let regions = self.memory.regions.iter();
-        for (name, region) in
-            regions.filter(|(name, _)| only.is_none_or(|only| only == name.as_str()))
-        {
-            match view.region(name) {
-                Some(stored) => {
-                    if let Err(error) = region.check_fits(name, stored) {
-                        wrong.push(error.message().to_owned());
+    /// Checks the regions and decides what to read of each; reports everything that does not fit in
+    /// one message.
+    fn check_regions(&mut self, only: Option<&str>) -> Result<Vec<(String, Region, Reading)>> {
+        let regions: Vec<(String, Region)> = (self.memory.regions.iter())
+            .filter(|(name, _)| only.is_none_or(|only| only == name.as_str()))
+            .map(|(name, region)| (name.clone(), region.clone()))
+            .collect();
+        let (mut readings, mut wrong, mut alone) = (Vec::new(), Vec::new(), Vec::new());
+        let mut overlaps = Vec::new();
+        for (name, region) in regions {
+            match self.reading(&name, &region) {
+                Ok(reading) => {
+                    if let Reading::Boxes(_, Some((lower, higher))) = reading {
+                        overlaps.push(format!(
+                            "array '{name}': parts overlap, such as those of ranks {lower} and {higher}: the copy of the lowest rank was taken"
+                        ));
                     }
+                    readings.push((name, region, reading));
                 }
-                None if region.flags & OPTIONAL != 0 => {}
-                None => wrong.push(format!("region '{name}' is not in the checkpoint")),
+                Err(Unfit::Alone(kind)) => alone.push((name, kind)),
+                Err(Unfit::Wrong(error)) if is_damage(error.kind()) => return Err(error),
+                Err(Unfit::Wrong(_)) if off(Switch::RegionFits) => {
+                    readings.push((name, region, Reading::Own));
+                }
+                Err(Unfit::Wrong(error)) => wrong.push(error),
             }
         }
-        let stored = view.region_names();
-        if wrong.is_empty() || off(Switch::RegionFits) {
+        let (candidate, view) = self.found("restart")?;
+        let (step, stored) = (candidate.step, view.region_names());
+        if !alone.is_empty() {
+            let error = self.of_other_ranks(&alone)?;
+            return Err(match wrong.is_empty() {
+                true => error,
+                false => {
+                    let also = whats(&wrong);
+                    let next = error.next_step().unwrap_or_default().to_owned();
+                    Error::unsupported(format!("{}; {also}", error.what())).next(next)
+                }
+            });
+        }
+        if let [error] = &wrong[..]
+            && let Some(next) = error.next_step()
+        {
+            let what = error.what();
+            let next = next.to_owned();
+            return Err(
+                Error::invalid(format!("step {step} does not fit the program: {what}")).next(next),
+            );
+        }
+        if wrong.is_empty() {
             let unused: Vec<String> = stored
                 .into_iter()
                 .filter(|name| self.memory.regions.get(name).is_err())
                 .collect();
             if !unused.is_empty() && only.is_none() {
                 let text = format!(
-                    "step {}: stored but not protected, left out: {}",
-                    candidate.step,
+                    "step {step}: stored but not protected, left out: {}",
                     unused.join(", ")
                 );
                 self.warnings.push(text);
             }
-            return Ok(());
+            self.warnings.extend(overlaps);
+            return Ok(readings);
         }
         Err(Error::invalid(format!(
-            "step {} does not fit the program: {} (the checkpoint has: {})",
-            candidate.step,
-            wrong.join("; "),
+            "step {step} does not fit the program: {} (the checkpoint has: {})",
+            whats(&wrong),
             stored.join(", ")
         ))
         .next("protect the regions as they were stored (orc_stored tells), flag new ones ORC_OPTIONAL, or give another program another job name"))
     }
 
-    fn read_regions(&mut self, only: Option<&str>) -> Result<()> {
-        let regions: Vec<(String, Region)> = self
-            .memory
-            .regions
-            .iter()
-            .filter(|(name, _)| only.is_none_or(|only| only == name.as_str()))
-            .map(|(name, region)| (name.clone(), region.clone()))
-            .collect();
+    fn read_regions(&mut self, readings: Vec<(String, Region, Reading)>) -> Result<()> {
         let Some((_, view)) = &mut self.resume.found else {
             return Err(Error::internal("no checkpoint is open"));
         };
         let mut files = Vec::new();
-        for (name, region) in regions {
-            if view.region(&name).is_none() && !matches!(region.target, Target::File) {
+        for (name, region, reading) in readings {
+            if !matches!(region.target, Target::File) && matches!(reading, Reading::Nothing) {
                 continue;
             }
             self.environment.failpoints.at("restart.region", &name)?;
-            let of_region = |error: Error| error.at(format!("region '{name}'"));
-            match &region.target {
-                Target::Memory(span) => view.read(&name, *span)?,
+            match region.target {
                 Target::File => files.push((name, region)),
-                _ => view.stream(&name, &mut |at, bytes| {
-                    region.take_back(at, bytes, None).map_err(of_region)
-                })?,
+                _ => read_part(view, (&name, &region), &reading)?,
             }
         }
         restore_files(self.memory.route.as_ref(), &files, view)
@@ -706,6 +732,11 @@ fn decode(bytes: &[u8]) -> Vec<Candidate> {
             }
         })
         .collect()
+}
+
+fn whats(errors: &[Error]) -> String {
+    let each: Vec<String> = errors.iter().map(Error::what).collect();
+    each.join("; ")
 }
 
 /// Whether an error means that a checkpoint is damaged, not that the call was wrong.

@@ -3,6 +3,7 @@
 //!
 //! Not here: looking for it (`restart/resume.rs`).
 
+use crate::regions::Lists;
 use orcheck_engine::restart::{Candidate, RankView};
 use orcheck_format::{Detail, Epoch, Error, Step};
 use std::fmt;
@@ -67,6 +68,8 @@ pub(crate) struct Resume {
     /// Candidates not yet tried, newest first.
     pub(crate) left: Vec<Candidate>,
     pub(crate) found: Option<(Candidate, RankView)>,
+    /// The lists of the found checkpoint, and who gets which items.
+    pub(crate) lists: Lists,
     /// Whether a certain step was requested: its absence decides nothing.
     pub(crate) chosen: bool,
     /// Why newer ones were skipped, unless that was reported.

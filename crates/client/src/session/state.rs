@@ -190,6 +190,35 @@ impl Session {
         self.put(name, Region::array(name, span, layout, flags)?)
     }
 
+    /// Names several boxes of a global array as one region, each with the memory from its first to
+    /// its last element. Local.
+    ///
+    /// # Errors
+    /// As [`Self::protect_array`]; Invalid if they are not of one global array.
+    pub fn protect_boxes(
+        &mut self,
+        name: &str,
+        boxes: Vec<(Span, ArrayLayout)>,
+        flags: u32,
+    ) -> Result<()> {
+        self.put(name, Region::boxes(name, boxes, flags)?)
+    }
+
+    /// Names this rank's items of a list; a restart redistributes the items of all ranks. `items`
+    /// is their element type and shape; their number comes first. Local.
+    ///
+    /// # Errors
+    /// As [`Self::protect_array`].
+    pub fn protect_list(
+        &mut self,
+        name: &str,
+        span: Span,
+        items: (Dtype, &[u64]),
+        flags: u32,
+    ) -> Result<()> {
+        self.put(name, Region::list(name, span, items, flags)?)
+    }
+
     /// Names state that the program packs and unpacks. Local.
     ///
     /// # Errors
