@@ -2,6 +2,8 @@
 !!
 !!   mpif90 $(pkg-config --variable=fortran orcheck) heat.f90 $(pkg-config --cflags --libs orcheck) -o heat
 !!
+!! tidy: long because a program compiles one file
+!!
 !!   use orcheck
 !!   type(orc_session_t) :: s
 !!   real(real64), allocatable, target :: u(:, :)       ! target: see below
@@ -72,7 +74,7 @@ module orcheck
   integer, parameter, public :: ORC_BYTES = 0, ORC_I8 = 1, ORC_I16 = 2, ORC_I32 = 3, &
     ORC_I64 = 4, ORC_U8 = 5, ORC_U16 = 6, ORC_U32 = 7, ORC_U64 = 8, ORC_F16 = 9, ORC_F32 = 10, &
     ORC_F64 = 11, ORC_BF16 = 12, ORC_C64 = 13, ORC_C128 = 14
-  integer, parameter, public :: ORC_OPTIONAL = 1, ORC_SAME = 2, ORC_CPU_WRITES_ONLY = 4
+  integer, parameter, public :: ORC_OPTIONAL = 1, ORC_SAME = 2, ORC_CPU_WRITES_ONLY = 4, ORC_OVERLAP = 16
 
   !> A session; opened by orc_open or orc_mpi_open.
   type, public :: orc_session_t
@@ -120,7 +122,7 @@ module orcheck
   public :: orc_on_event, orc_watch, orc_event_text, orc_safe_step
 
   public :: orc_open, orc_mpi_open, orc_close, orc_abandon, orc_message
-  public :: orc_protect, orc_protect_array, orc_unprotect, orc_alloc, orc_free
+  public :: orc_protect, orc_protect_array, orc_protect_list, orc_unprotect, orc_alloc, orc_free
   public :: orc_due, orc_request, orc_should_stop, orc_lend, orc_lent_done
   public :: orc_checkpoint, orc_wait
   public :: orc_find, orc_stored, orc_restart, orc_route, orc_stats_read
@@ -213,6 +215,14 @@ module orcheck
       integer(c_int64_t), intent(in) :: global(*), offset(*)
       integer(c_int), value :: nglobal, noffset, flags
       integer(c_int) :: c_protect_array
+    end function
+    function c_protect_list(s, name, u, flags) bind(c, name='orc_fortran_protect_list')
+      import
+      type(c_ptr), value :: s
+      character(kind=c_char), intent(in) :: name(*)
+      type(*), dimension(..), target, intent(inout) :: u
+      integer(c_int), value :: flags
+      integer(c_int) :: c_protect_list
     end function
     function c_unprotect(s, name) bind(c, name='orc_unprotect')
       import
@@ -420,6 +430,17 @@ contains
     integer, intent(out), optional :: ierr
     integer, intent(in), optional :: flags
     call protect_array_int64(s, name, u, int(global, int64), int(offset, int64), ierr, flags)
+  end subroutine
+
+  !> This rank's items of a list, which the last dimension of u counts: u(:n) or u(:, :n). A restart redistributes the
+  !> items of all ranks, to any number of ranks; orc_stored gives their number (the last of global) and a share (of local).
+  subroutine orc_protect_list(s, name, u, ierr, flags)
+    type(orc_session_t), intent(in) :: s
+    character(len=*), intent(in) :: name
+    type(*), dimension(..), target, intent(inout) :: u
+    integer, intent(out), optional :: ierr
+    integer, intent(in), optional :: flags
+    call conclude(c_protect_list(s%handle, text(name), u, or_zero(flags)), ierr)
   end subroutine
 
   !> Takes a region out of all following checkpoints.

@@ -120,6 +120,28 @@ int orc_fortran_protect_array(orc_session *s, const char *name, CFI_cdesc_t *u,
   return orc_protect_array(s, name, u->base_addr, &a, flags);
 }
 
+/* The last dimension counts the items, which are what C's first dimension counts. */
+int orc_fortran_protect_list(orc_session *s, const char *name, CFI_cdesc_t *u, int flags) {
+  static const char call[] = "orc_protect_list";
+  size_t count;
+  int64_t item[8];
+  int contiguous, dtype = dtype_of(u), status = examine(call, name, u, &count, &contiguous);
+  if (status != ORC_OK) return status;
+  if (u->rank < 1 || u->rank > 8)
+    return refuse(call, name, "the argument does not have 1 to 8 dimensions; the last one counts the items");
+  if (!contiguous)
+    return refuse(call, name,
+                  "the argument is not contiguous (an array section with gaps). Next: pass u(:n), or a "
+                  "copy");
+  if (dtype == ORC_BYTES && u->elem_len != 1)
+    return refuse(call, name,
+                  "the elements are neither integer, real nor complex of a known kind. Next: store "
+                  "numbers, one list for each component");
+  const int last = u->rank - 1;
+  for (int i = 0; i < last; i++) item[last - 1 - i] = u->dim[i].extent;
+  return orc_protect_list(s, name, u->base_addr, dtype, item, last, (size_t)u->dim[last].extent, flags);
+}
+
 /* Shape of a stored region in Fortran's order. */
 int orc_fortran_stored(orc_session *s, const char *name, int *dtype, int *ndim, int64_t *global,
                        int64_t *offset, int64_t *local, int64_t *len_bytes) {

@@ -227,7 +227,8 @@ typedef enum {
    */
   ORC_OPTIONAL = 1,
   /**
-   * Holds the same bytes on all ranks, and may be stored once.
+   * Holds the same bytes on all ranks, and may be stored once. Any number of ranks can restart
+   * from it.
    */
   ORC_SAME = 2,
   /**
@@ -237,6 +238,13 @@ typedef enum {
    * unnoticed.
    */
   ORC_CPU_WRITES_ONLY = 4,
+  /**
+   * Parts of a global array may have elements in common, such as ghost layers. Matters only when
+   * a restart uses another decomposition: it then takes the lowest rank's copy of an element,
+   * and is refused without the flag. Set it only if all copies are equal at a checkpoint: a
+   * ghost layer that is not up to date would be taken for the value of an inner element.
+   */
+  ORC_OVERLAP = 16,
 } orc_flag;
 
 /**
@@ -353,6 +361,20 @@ typedef struct {
    */
   int64_t stride[8];
 } orc_array;
+
+/**
+ * One box of orc_protect_boxes(); its fields are the arguments of orc_protect_array().
+ */
+typedef struct {
+  /**
+   * The address of its first element; NULL if it has none.
+   */
+  void *address;
+  /**
+   * Which elements of the global array they are, and how they lie in memory.
+   */
+  orc_array array;
+} orc_box;
 
 /**
  * A region that is not flat memory: C++ containers, memory of a device, compressed state. The
@@ -629,8 +651,9 @@ orc_status orc_refuse(int status, const char *text);
  *
  * The memory must stay valid until the region is protected again or unprotected, or the session
  * ends. At a restart the stored type and size must be the same (otherwise ::ORC_INVALID names
- * both); ask orc_stored() for them first. An array stored by orc_protect_array() also fits flat
- * memory of the same length, and vice versa, unless it is part of a global array.
+ * both), and so must the number of ranks; ask orc_stored() for them first. An array stored by
+ * orc_protect_array() also fits flat memory of the same length, and vice versa, unless it is part
+ * of a global array.
  *
  * @param name   1 to 255 bytes of UTF-8 without control characters, unique on this rank
  * @param dtype  an ::orc_dtype
@@ -646,12 +669,57 @@ orc_status orc_protect(orc_session *session,
 /**
  * Names this rank's part of a global array as a region. address is that of the part's first
  * element. Otherwise like orc_protect(). Local; does not block and does not copy.
+ *
+ * A restart may have other parts and another number of ranks: each rank gets the elements of the
+ * part that it protects, whoever stored them.
  */
 orc_status orc_protect_array(orc_session *session,
                              const char *name,
                              void *address,
                              const orc_array *array,
                              int flags);
+
+/**
+ * Names several boxes of one global array as one region: block-cyclic and irregular parts.
+ * Otherwise like orc_protect_array(). Local; does not block and does not copy.
+ *
+ * All boxes have the same dtype, ndim and global. A rank without elements gives one box whose
+ * local is zero. orc_stored() tells the smallest box around the boxes of a rank.
+ *
+ * @param n  number of boxes, at least 1
+ */
+orc_status orc_protect_boxes(orc_session *session,
+                             const char *name,
+                             const orc_box *boxes,
+                             size_t n,
+                             int flags);
+
+/**
+ * Names this rank's items of a list as a region: particles, rows of a sparse matrix, work items.
+ * All ranks protect the list, with 0 items where there are none. Otherwise like orc_protect().
+ * Local; does not block and does not copy.
+ *
+ * The items of all ranks, one rank after the other, are one list. A restart redistributes it, to
+ * any number of ranks: each gets as many items as it protects, in order. Together the ranks must
+ * protect exactly the items that are stored; orc_stored() tells their number (global[0]), and how
+ * many items this rank stored, or an even share on another number of ranks (local[0]). A program
+ * has at most 1024 lists.
+ *
+ * @param address     that of the first item; NULL for none
+ * @param dtype       an ::orc_dtype
+ * @param item_shape  shape of one item, or NULL if it is one element
+ * @param item_ndim   0 to 7
+ * @param items       how many this rank has
+ * @param flags       0, ::ORC_OPTIONAL or ::ORC_CPU_WRITES_ONLY
+ */
+orc_status orc_protect_list(orc_session *session,
+                            const char *name,
+                            void *address,
+                            int dtype,
+                            const int64_t *item_shape,
+                            int item_ndim,
+                            size_t items,
+                            int flags);
 
 /**
  * Names a region whose bytes the program itself produces and takes back. The structure is copied;
@@ -786,8 +854,8 @@ orc_status orc_wait(orc_session *session, uint64_t step, int level, double timeo
  *
  * @param step  gets the step
  * @return ::ORC_NOT_FOUND: there is none at all, this is a fresh start; ::ORC_CORRUPT or
- *         ::ORC_UNAVAILABLE: there are some, but none can be restored; ::ORC_UNSUPPORTED: written
- *         by a different number of ranks; ::ORC_INVALID after the first checkpoint of the session
+ *         ::ORC_UNAVAILABLE: there are some, but none can be restored; ::ORC_INVALID after the
+ *         first checkpoint of the session
  */
 orc_status orc_find(orc_session *session, uint64_t *step);
 
@@ -795,11 +863,18 @@ orc_status orc_find(orc_session *session, uint64_t *step);
  * Tells type, shape and length of one of this rank's regions in the step that orc_find() found, so
  * that memory can be allocated before orc_restart(). Local.
  *
+ * If another number of ranks wrote the step, local and offset are an even share for this rank: the
+ * first dimension of the global array or list, dealt in the order of ranks. The program may
+ * protect any other part instead.
+ *
  * @param array      NULL, or gets dtype, ndim, global, offset and local (stride 0); set
  *                   struct_size first. A region from orc_protect() has one dimension: its number
- *                   of elements
- * @param len_bytes  NULL, or gets the length
- * @return ::ORC_NOT_FOUND for an unknown name; ::ORC_INVALID before orc_find()
+ *                   of elements. Of a list, global[0] is the number of all ranks' items and
+ *                   offset[0] this rank's first one; of boxes, offset and local are the smallest
+ *                   box around them
+ * @param len_bytes  NULL, or gets the length of local
+ * @return ::ORC_NOT_FOUND for an unknown name; ::ORC_INVALID before orc_find(); ::ORC_UNSUPPORTED
+ *         if another number of ranks wrote the step and the region belongs to each rank alone
  */
 orc_status orc_stored(orc_session *session, const char *name, orc_array *array, size_t *len_bytes);
 
@@ -819,8 +894,11 @@ orc_status orc_stored(orc_session *session, const char *name, orc_array *array, 
  * @param step  NULL, or gets the step actually restored; with ::ORC_AGAIN, the step that is now
  *              found
  * @return ::ORC_AGAIN, see above; ::ORC_INVALID before orc_find(), for a region whose type or
- *         shape differs from the stored one, or that is neither stored nor ::ORC_OPTIONAL;
- *         ::ORC_CORRUPT if no older step is left
+ *         shape differs from the stored one, or that is neither stored nor ::ORC_OPTIONAL, for
+ *         elements that no rank stored or (without ::ORC_OVERLAP) several did, or if the ranks
+ *         have room for more or fewer items of a list than there are;
+ *         ::ORC_UNSUPPORTED for regions that need the number of ranks that stored them: all but
+ *         parts of global arrays, lists and ::ORC_SAME; ::ORC_CORRUPT if no older step is left
  */
 orc_status orc_restart(orc_session *session, uint64_t *step);
 

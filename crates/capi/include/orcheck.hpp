@@ -321,6 +321,45 @@ public:
     check(orc_protect_array(session_, name.c_str(), address, &array, flags));
     codecs_.erase(name);
   }
+  /** Several boxes of one global array as one region, such as block-cyclic parts; see orc_protect_boxes(). */
+  void protect_boxes(const std::string &name, const std::vector<orc_box> &boxes, int flags = 0) {
+    check(orc_protect_boxes(session_, name.c_str(), boxes.data(), boxes.size(), flags));
+    codecs_.erase(name);
+  }
+  /**
+   * This rank's items of a list: a restart redistributes the items of all ranks, to any number of ranks.
+   * item_shape is that of one item, empty if it is one T; items counts items. See orc_protect_list().
+   */
+  template <class T>
+  void protect_list(const std::string &name, T *address, std::size_t items,
+                    std::initializer_list<std::int64_t> item_shape = {}, int flags = 0) {
+    static_assert(std::is_trivially_copyable_v<T>, "items are stored as they lie in memory");
+    constexpr int dtype = dtype_of<T>();
+    std::vector<std::int64_t> shape(item_shape);
+    if (dtype == ORC_BYTES) shape.push_back(sizeof(T));
+    check(orc_protect_list(session_, name.c_str(),
+                           const_cast<void *>(static_cast<const volatile void *>(address)), dtype,
+                           shape.data(), static_cast<int>(shape.size()), items, flags));
+    codecs_.erase(name);
+  }
+  /** A vector of items of one T each, as it is now. */
+  template <class T, class A>
+  void protect_list(const std::string &name, std::vector<T, A> &items, int flags = 0) {
+    static_assert(!std::is_same_v<T, bool>, "std::vector<bool> has no flat memory");
+    protect_list(name, items.data(), items.size(), {}, flags);
+  }
+  /** A vector whose items are several T each: {3} for three. */
+  template <class T, class A>
+  void protect_list(const std::string &name, std::vector<T, A> &vector,
+                    std::initializer_list<std::int64_t> item_shape, int flags = 0) {
+    static_assert(!std::is_same_v<T, bool>, "std::vector<bool> has no flat memory");
+    std::size_t item = 1;
+    for (std::int64_t len : item_shape) item *= static_cast<std::size_t>(len);
+    if (item == 0 || vector.size() % item != 0)
+      check(orc_refuse(ORC_INVALID, ("region '" + name + "': " + std::to_string(vector.size()) +
+                                     " elements are no whole number of items of " + std::to_string(item)).c_str()));
+    protect_list(name, vector.data(), vector.size() / item, item_shape, flags);
+  }
   /** Several regions of flat memory, all or none (unless one is lent): {name, address, dtype, count, flags} each; see orc_protect_all(). */
   void protect_all(std::initializer_list<orc_region> regions) {
     check(orc_protect_all(session_, regions.begin(), regions.size()));

@@ -10,7 +10,7 @@
 //! Not here: whether a region or step exists; the client knows that.
 
 use crate::types::orc_array;
-use orcheck_client::ArrayLayout;
+use orcheck_client::{ArrayLayout, OVERLAP};
 use orcheck_format::{Dtype, Error, Level, Result};
 use orcheck_io::memory::Span;
 use std::ffi::{c_char, c_int, c_void};
@@ -111,10 +111,10 @@ pub(crate) fn level_code(level: Level) -> c_int {
 /// Checks region flags.
 pub(crate) fn flags(flags: c_int) -> Result<u32> {
     match u32::try_from(flags) {
-        Ok(known) if known & !7 == 0 => Ok(known),
+        Ok(known) if known & !(7 | OVERLAP) == 0 => Ok(known),
         _ => Err(Error::invalid(format!(
-            "flags are {flags:#x}, expected a combination of ORC_OPTIONAL (1), ORC_SAME (2) and \
-             ORC_CPU_WRITES_ONLY (4)"
+            "flags are {flags:#x}, expected a combination of ORC_OPTIONAL (1), ORC_SAME (2), \
+             ORC_CPU_WRITES_ONLY (4) and ORC_OVERLAP (16)"
         ))),
     }
 }
@@ -240,7 +240,7 @@ fn strides(array: &orc_array, ndim: usize, local: &[u64]) -> Result<Vec<u64>> {
     Ok(stride)
 }
 
-fn shape(values: &[i64], name: &str) -> Result<Vec<u64>> {
+pub(crate) fn shape(values: &[i64], name: &str) -> Result<Vec<u64>> {
     values
         .iter()
         .enumerate()

@@ -22,8 +22,8 @@ use std::os::unix::ffi::OsStrExt;
 ///
 /// @param step  gets the step
 /// @return ::ORC_NOT_FOUND: there is none at all, this is a fresh start; ::ORC_CORRUPT or
-///         ::ORC_UNAVAILABLE: there are some, but none can be restored; ::ORC_UNSUPPORTED: written
-///         by a different number of ranks; ::ORC_INVALID after the first checkpoint of the session
+///         ::ORC_UNAVAILABLE: there are some, but none can be restored; ::ORC_INVALID after the
+///         first checkpoint of the session
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orc_find(session: *mut orc_session, step: *mut u64) -> orc_status {
     boundary("orc_find", || {
@@ -40,11 +40,18 @@ pub unsafe extern "C" fn orc_find(session: *mut orc_session, step: *mut u64) -> 
 /// Tells type, shape and length of one of this rank's regions in the step that orc_find() found, so
 /// that memory can be allocated before orc_restart(). Local.
 ///
+/// If another number of ranks wrote the step, local and offset are an even share for this rank: the
+/// first dimension of the global array or list, dealt in the order of ranks. The program may
+/// protect any other part instead.
+///
 /// @param array      NULL, or gets dtype, ndim, global, offset and local (stride 0); set
 ///                   struct_size first. A region from orc_protect() has one dimension: its number
-///                   of elements
-/// @param len_bytes  NULL, or gets the length
-/// @return ::ORC_NOT_FOUND for an unknown name; ::ORC_INVALID before orc_find()
+///                   of elements. Of a list, global[0] is the number of all ranks' items and
+///                   offset[0] this rank's first one; of boxes, offset and local are the smallest
+///                   box around them
+/// @param len_bytes  NULL, or gets the length of local
+/// @return ::ORC_NOT_FOUND for an unknown name; ::ORC_INVALID before orc_find(); ::ORC_UNSUPPORTED
+///         if another number of ranks wrote the step and the region belongs to each rank alone
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orc_stored(
     session: *mut orc_session,
@@ -132,8 +139,11 @@ fn too_large(value: u64) -> Error {
 /// @param step  NULL, or gets the step actually restored; with ::ORC_AGAIN, the step that is now
 ///              found
 /// @return ::ORC_AGAIN, see above; ::ORC_INVALID before orc_find(), for a region whose type or
-///         shape differs from the stored one, or that is neither stored nor ::ORC_OPTIONAL;
-///         ::ORC_CORRUPT if no older step is left
+///         shape differs from the stored one, or that is neither stored nor ::ORC_OPTIONAL, for
+///         elements that no rank stored or (without ::ORC_OVERLAP) several did, or if the ranks
+///         have room for more or fewer items of a list than there are;
+///         ::ORC_UNSUPPORTED for regions that need the number of ranks that stored them: all but
+///         parts of global arrays, lists and ::ORC_SAME; ::ORC_CORRUPT if no older step is left
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orc_restart(session: *mut orc_session, step: *mut u64) -> orc_status {
     boundary_to("orc_restart", || {

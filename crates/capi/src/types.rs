@@ -116,13 +116,19 @@ pub enum orc_flag {
     /// The region may be absent from the checkpoint at a restart (because the program has changed
     /// since); its memory is then left unchanged. For files, see orc_route_file().
     ORC_OPTIONAL = 1,
-    /// Holds the same bytes on all ranks, and may be stored once.
+    /// Holds the same bytes on all ranks, and may be stored once. Any number of ranks can restart
+    /// from it.
     ORC_SAME = 2,
     /// A promise of the program: only processors of this process write the region. No RDMA, no GPU,
     /// no fixed buffers of io_uring, no other process. With incremental = "auto" the kernel is then
     /// asked which pages were written, and the others are not read; writes by other means go
     /// unnoticed.
     ORC_CPU_WRITES_ONLY = 4,
+    /// Parts of a global array may have elements in common, such as ghost layers. Matters only when
+    /// a restart uses another decomposition: it then takes the lowest rank's copy of an element,
+    /// and is refused without the flag. Set it only if all copies are equal at a checkpoint: a
+    /// ghost layer that is not up to date would be taken for the value of an inner element.
+    ORC_OVERLAP = 16,
 }
 
 /// How the ranks of a session communicate while a [collective] function runs. orcheck_mpi.h fills
@@ -189,6 +195,16 @@ pub struct orc_array {
     /// is contiguous. To leave out ghost cells, for example, use the strides of the larger array
     /// and the address of the first inner element.
     pub stride: [i64; 8],
+}
+
+/// One box of orc_protect_boxes(); its fields are the arguments of orc_protect_array().
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct orc_box {
+    /// The address of its first element; NULL if it has none.
+    pub address: *mut c_void,
+    /// Which elements of the global array they are, and how they lie in memory.
+    pub array: orc_array,
 }
 
 /// A region that is not flat memory: C++ containers, memory of a device, compressed state. The

@@ -308,7 +308,7 @@ for mpi in $MPIS; do
   dir="$WORK/$mpi"
   mkdir "$dir"
   mpicc="mpicc.$mpi"
-  for program in mpi_two_jobs lend resize request mpi_ends agreed mpi_forked; do
+  for program in mpi_two_jobs lend resize elastic request mpi_ends agreed mpi_forked; do
     check "$mpi: compile $program" "$mpicc" -std=c11 -D_XOPEN_SOURCE=700 $WARN $FLAGS "$HERE/c/$program.c" -o "$dir/$program" -lorcheck
   done
   check "$mpi: compile mpi_two_jobs, small pieces" "$mpicc" -std=c11 $WARN $FLAGS -DORC_MPI_PIECE_BYTES=7 \
@@ -319,7 +319,7 @@ for mpi in $MPIS; do
     -c "$PREFIX/share/orcheck/fortran/orcheck.f90" -o "$dir/module.o"
   check "$mpi: compile Fortran" "mpif90.$mpi" -Wall -O1 -I "$dir" -J "$dir" "$HERE/fortran/session.f90" \
     "$dir/module.o" "$dir/shim.o" -L"$PREFIX/lib" -lorcheck -o "$dir/fortran"
-  for run in mpi_two_jobs:4 mpi_two_jobs_pieces:4 lend:2 resize:3 request:2 agreed:2 mpi_forked:2 cpp:2 fortran:2; do
+  for run in mpi_two_jobs:4 mpi_two_jobs_pieces:4 lend:2 resize:3 elastic:3 request:2 agreed:2 mpi_forked:2 cpp:2 fortran:2; do
     launcher "$mpi" "${run#*:}"
     fresh
     export ORC_TEST_SMALL="global = [\"$ORC_TEST_DIR\"]"

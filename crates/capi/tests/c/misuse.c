@@ -173,6 +173,34 @@ static void wrong_regions(orc_session *s) {
   REFUSED(orc_protect_array(s, "x", x, &a, 0), ORC_INVALID, "overlap");
   REFUSED(orc_protect_array(s, "x", NULL, &good, 0), ORC_INVALID, "address is NULL");
 
+  orc_box boxes[2];
+  memset(boxes, 0, sizeof boxes);
+  boxes[0].address = boxes[1].address = x, boxes[0].array = boxes[1].array = good;
+  REFUSED(orc_protect_boxes(s, "b", NULL, 1, 0), ORC_INVALID, "boxes is NULL");
+  REFUSED(orc_protect_boxes(s, "b", boxes, 0, 0), ORC_INVALID, "no box is given");
+  REFUSED(orc_protect_boxes(s, "b", boxes, SIZE_MAX, 0), ORC_INVALID, "boxes,");
+  REFUSED(orc_protect_boxes(s, "b", boxes, 1, ORC_SAME), ORC_INVALID, "SAME");
+  boxes[1].array.global[0] = 3;
+  REFUSED(orc_protect_boxes(s, "b", boxes, 2, 0), ORC_INVALID, "box 1");
+  boxes[1].array.struct_size = 1;
+  REFUSED(orc_protect_boxes(s, "b", boxes, 2, 0), ORC_INVALID, "struct_size");
+  OKAY(orc_protect_boxes(s, "b", boxes, 1, 0));
+  OKAY(orc_unprotect(s, "b"));
+  const int64_t item[8] = {2, -1, 1, 1, 1, 1, 1, 1}, vast = INT64_MAX;
+  REFUSED(orc_protect_list(s, NULL, x, ORC_F64, NULL, 0, 1, 0), ORC_INVALID, "name is NULL");
+  REFUSED(orc_protect_list(s, "l", x, 99, NULL, 0, 1, 0), ORC_INVALID, "dtype is 99");
+  REFUSED(orc_protect_list(s, "l", x, ORC_F64, NULL, -1, 1, 0), ORC_INVALID, "item_ndim is -1");
+  REFUSED(orc_protect_list(s, "l", x, ORC_F64, item, 8, 1, 0), ORC_INVALID, "item_ndim is 8");
+  REFUSED(orc_protect_list(s, "l", x, ORC_F64, NULL, 1, 1, 0), ORC_INVALID, "item_shape is NULL");
+  REFUSED(orc_protect_list(s, "l", x, ORC_F64, item, 2, 1, 0), ORC_INVALID, "below zero");
+  REFUSED(orc_protect_list(s, "l", x, ORC_F64, &vast, 1, 9, 0), ORC_INVALID, "address space");
+  REFUSED(orc_protect_list(s, "l", NULL, ORC_F64, NULL, 0, 1, 0), ORC_INVALID, "address is NULL");
+  REFUSED(orc_protect_list(s, "l", x, ORC_F64, NULL, 0, 1, ORC_SAME), ORC_INVALID, "cannot be SAME");
+  REFUSED(orc_protect_list(s, "l", x, ORC_F64, NULL, 0, 1, ORC_OVERLAP), ORC_INVALID, "OVERLAP");
+  REFUSED(orc_protect(s, "l", x, ORC_F64, 1, 8), ORC_INVALID, "flags are 0x8");
+  OKAY(orc_protect_list(s, "l", NULL, ORC_F64, item, 1, 0, 0));
+  OKAY(orc_unprotect(s, "l"));
+
   REFUSED(orc_protect_codec(s, "c", NULL, 0), ORC_INVALID, "codec is NULL");
   REFUSED(orc_protect_codec(s, "c", &codec, 0), ORC_INVALID, "struct_size");
   codec.struct_size = sizeof codec;

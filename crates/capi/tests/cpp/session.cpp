@@ -102,6 +102,43 @@ struct State {
   }
 };
 
+/* Two lists that one rank has, dealt to all. */
+void dealt(int rank, int ranks) {
+  std::vector<std::uint32_t> id;
+  std::vector<Cell> cells;
+  if (rank == 0) {
+    for (std::uint32_t i = 0; i < 101; i++) id.push_back(i), cells.push_back({i * 0.5, std::int32_t(i), 0});
+    orcheck::Session s(MPI_COMM_SELF, "dealt", options());
+    CHECK(!s.find());
+    s.protect_list("id", id);
+    s.protect_list("cells", cells);
+    std::vector<double> pairs(2 * id.size(), 7.0);
+    s.protect_list("pairs", pairs, {2});
+    CHECK(status_of([&] { s.protect_list("pairs", pairs, {3}); }) == ORC_INVALID);
+    s.checkpoint(1);
+    s.close(30);
+  }
+  MPI_Barrier(MPI_COMM_WORLD);
+  orcheck::Session s(MPI_COMM_WORLD, "dealt", options());
+  CHECK(s.find());
+  const orc_array a = s.stored("cells");
+  CHECK(a.global[0] == 101 && a.local[1] == sizeof(Cell) && a.dtype == ORC_BYTES);
+  CHECK(s.stored("pairs").global[0] == 101 && s.stored("pairs").ndim == 2);
+  std::vector<double> pairs(2 * static_cast<std::size_t>(s.stored("pairs").local[0]));
+  s.protect_list("pairs", pairs, {2});
+  const std::size_t n = static_cast<std::size_t>(a.local[0]);
+  CHECK(n == (rank < 101 % ranks ? 1u : 0u) + 101u / static_cast<unsigned>(ranks));
+  id.assign(n, 0), cells.assign(n, Cell{});
+  s.protect_list("id", id.data(), n);
+  s.protect_list("cells", cells);
+  s.restart();
+  for (std::size_t i = 0; i < n; i++) {
+    const std::size_t at = static_cast<std::size_t>(a.offset[0]) + i;
+    CHECK(id[i] == at && cells[i].value == static_cast<double>(at) * 0.5 && cells[i].level == std::int32_t(at));
+  }
+  s.close(30);
+}
+
 void save(int rank) {
   State state;
   orcheck::Session first(MPI_COMM_WORLD, "cpp", options());
@@ -341,9 +378,10 @@ void unnamed(int rank) {
 } // namespace
 
 int main(int argc, char **argv) {
-  int rank;
+  int rank, ranks;
   MPI_Init(&argc, &argv);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
   try {
     CHECK(status_of([] { orcheck::Session s("a/b"); }) == ORC_INVALID);
     save(rank);
@@ -351,6 +389,7 @@ int main(int argc, char **argv) {
     resize(rank);
     told(rank);
     lists();
+    dealt(rank, ranks);
     files(rank);
     without(rank);
     unnamed(rank);

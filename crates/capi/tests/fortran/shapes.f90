@@ -85,6 +85,7 @@ contains
     call orc_protect(s, 'names', names)
     call orc_protect(s, 'particles', particles)
     call orc_protect(s, 'empty', empty)
+    call orc_protect_list(s, 'items', r3(:, :, :3))
   end subroutine
 
   ! As version 0.1.0 did with an array of any rank.
@@ -104,6 +105,10 @@ contains
     call check(status == ORC_INVALID .and. index(orc_message(), 'not contiguous') > 0, 'a section with gaps')
     call orc_protect(s, 'r8', r8(:, :, :, :, :, :, 1, :), status)
     call check(status == ORC_INVALID .and. index(orc_message(), 'not contiguous') > 0, 'gaps within')
+    call orc_protect_list(s, 'items', r2(:, 1:4:2), status)
+    call check(status == ORC_INVALID .and. index(orc_message(), 'not contiguous') > 0, 'a list with gaps')
+    call orc_protect_list(s, 'items', r0, status)
+    call check(status == ORC_INVALID .and. index(orc_message(), '1 to 8 dimensions') > 0, 'a list of no dimension')
     call orc_find(s, step)
     call check(step == 0, 'nothing is found')
     call protect()
@@ -160,6 +165,7 @@ contains
     call stored('r9', [size(r9)])
     call stored('r15', [size(r15)])
     call stored('empty', [0, 7])
+    call stored('items', [2, 3, 3])
     call stored('flat2', [12])
     call protect()
     call orc_protect(s, 'flat2', flat2)
