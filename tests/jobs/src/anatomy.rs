@@ -1,8 +1,8 @@
 //! Where the structures of a container lie in its file.
 
 use orcheck_format::disk::{
-    BLOCK_BYTES, Manifest, RankHeader, RankRecord, STREAM_LEN_UNKNOWN, TRAILER_BYTES, Trailer,
-    decode_rank_record,
+    BLOCK_BYTES, Extent, Manifest, RankHeader, RankRecord, STREAM_LEN_UNKNOWN, TRAILER_BYTES,
+    Trailer, decode_rank_record,
 };
 use std::ops::Range;
 
@@ -15,6 +15,16 @@ pub struct Anatomy {
     pub trailer: Range<usize>,
     /// Stored bytes of regions: (rank, store, range in that store's file).
     pub extents: Vec<(u32, usize, Range<usize>)>,
+}
+
+/// The extents that a whole container's manifest lists.
+pub fn extents(bytes: &[u8]) -> Vec<Extent> {
+    let found = Trailer::decode(&bytes[bytes.len() - TRAILER_BYTES..]).unwrap();
+    let at = found.manifest_at as usize;
+    let manifest = &bytes[at..at + found.manifest_len_bytes as usize];
+    let ranks = Manifest::decode(manifest).unwrap().ranks;
+    let regions = ranks.into_iter().flat_map(|rank| rank.regions);
+    regions.flat_map(|region| region.extents).collect()
 }
 
 /// Takes a whole container to pieces.

@@ -10,6 +10,7 @@ pub mod copying;
 pub mod directories;
 pub mod disabled;
 pub mod disk;
+pub mod elastic;
 pub mod emptied;
 pub mod encoding;
 pub mod forged;

@@ -12,6 +12,7 @@ fn main() -> ExitCode {
             ("beside", beside::TESTS),
             ("choosing", choosing::TESTS),
             ("directories", directories::TESTS),
+            ("elastic", elastic::TESTS),
             ("encoding", encoding::TESTS),
             ("forged", forged::TESTS),
             ("halting", halting::TESTS),

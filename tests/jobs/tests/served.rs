@@ -15,6 +15,7 @@ fn main() -> ExitCode {
             ("emptied", emptied::TESTS),
             ("beside", beside::TESTS),
             ("choosing", choosing::TESTS),
+            ("elastic", elastic::TESTS),
             ("encoding", encoding::TESTS),
             ("forged", forged::TESTS),
             ("halting", halting::TESTS),

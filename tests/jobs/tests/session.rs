@@ -13,6 +13,7 @@ fn main() -> ExitCode {
             ("copying", copying::TESTS),
             ("directories", directories::TESTS),
             ("disabled", disabled::TESTS),
+            ("elastic", elastic::TESTS),
             ("encoding", encoding::TESTS),
             ("forged", forged::TESTS),
             ("halting", halting::TESTS),

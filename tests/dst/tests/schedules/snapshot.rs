@@ -137,6 +137,7 @@ impl Node {
             local: vec![],
             global: vec![],
             offset: vec![],
+            boxes: Vec::new(),
             same_as: None,
             extents: vec![],
         };

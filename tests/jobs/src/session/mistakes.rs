@@ -528,16 +528,19 @@ fn a_region_that_changed_is_named_with_what_was_stored_and_what_is_there() {
         );
 
         session.protect("a", a, Dtype::F64, 0).unwrap();
-        session
-            .protect_array("grid", grid.sub(0, 56), layout(7), 0)
-            .unwrap();
+        // A part of another array; another part of the same array would be read.
+        let wider = ArrayLayout {
+            global: vec![17],
+            ..layout(8)
+        };
+        session.protect_array("grid", grid, wider, 0).unwrap();
         let error = refused(session.restart());
         says(
             &error,
             ErrorKind::Invalid,
             &[
                 "region 'grid': the shape is [8], a part of [16] from [4]",
-                "[7], a part of [16] from [4]",
+                "[8], a part of [17] from [4]",
             ],
         );
 
@@ -581,6 +584,7 @@ fn a_region_that_changed_is_named_with_what_was_stored_and_what_is_there() {
 
 // ---- restart that cannot be had --------------------------------------------------------------
 
+// Breaks if: a rank takes what the rank of its number stored.
 fn another_number_of_ranks_is_refused_with_the_right_number() {
     let scratch = Scratch::new("world");
     let job = Job {
@@ -589,10 +593,13 @@ fn another_number_of_ranks_is_refused_with_the_right_number() {
         placed: None,
         ..saved(&scratch)
     };
-    job.run(|session, _| {
-        let error = refused(session.unwrap().find());
+    job.run(|session, rank| {
+        let mut session = session.unwrap();
+        assert_eq!(session.find().unwrap(), 5);
+        let mut state = State::empty(rank, 20);
+        state.protect(&mut session).unwrap();
         says(
-            &error,
+            &refused(session.restart()),
             ErrorKind::Unsupported,
             &[
                 "step 5 was written by 2 ranks, this run has 3",
@@ -603,7 +610,7 @@ fn another_number_of_ranks_is_refused_with_the_right_number() {
 }
 
 /// Damages the newest container of the job in `ost0`.
-fn damage_newest(scratch: &Scratch) {
+pub fn damage_newest(scratch: &Scratch) {
     let dir = scratch.path().join("ost0/job");
     let newest = crate::session::disk::names(&dir)
         .into_iter()

@@ -77,7 +77,7 @@ fn packages() -> BTreeMap<String, PathBuf> {
 fn promises(text: &str) -> Vec<(String, String)> {
     let is_name = |cell: &str| {
         let (letter, digits) = cell.split_at(cell.len().min(1));
-        "RLPACESH".contains(letter)
+        "RLNPACESH".contains(letter)
             && !digits.is_empty()
             && digits.bytes().all(|byte| byte.is_ascii_digit())
     };
@@ -160,7 +160,7 @@ fn page(promises: &[(String, String)]) -> String {
         writeln!(out, "| {name} | {promise} | {tests} |").unwrap();
     }
     out.push_str(SWITCHES);
-    for (name, promise) in promises.iter().filter(|(name, _)| name.starts_with('R')) {
+    for (name, promise) in promises {
         switches_of(name, &format!("{name}: {promise}"), out);
         if name == "R3" {
             switches_of("Epochs", "R3, epochs: one run commits", out);

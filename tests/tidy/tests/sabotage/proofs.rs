@@ -70,6 +70,25 @@ pub const PROOFS: &[(&str, &str)] = &[
         "orcheck-jobs faults: reported; tests/jobs/src/oracle.rs (compares the reports with what \
          is restartable after each fault)",
     ),
+    (
+        "N1",
+        "orcheck-engine lib: any_layout; orcheck-engine reading: array; orcheck-jobs session: \
+         arrays_are_redistributed, encoded_and_incremental_checkpoints_are_redistributed, \
+         what_is_the_same_everywhere_is_read",
+    ),
+    ("N2", "orcheck-jobs session: lists_are_redistributed"),
+    (
+        "N3",
+        "orcheck-jobs session: overlapping_parts, elements_that_nobody_stored",
+    ),
+    (
+        "N4",
+        "orcheck-jobs session: regions_that_need_their_ranks, another_number",
+    ),
+    (
+        "N5",
+        "orcheck-jobs session: a_damaged_part, four_nodes_become",
+    ),
     ("P1", "orcheck-engine protect; orcheck-jobs session: peers"),
     ("P2", "orcheck-jobs session: any_two_nodes, spare_nodes"),
     (
