@@ -19,6 +19,9 @@
  *                       costs nothing (F. Shahzad et al., "An Evaluation of Different I/O
  *                       Techniques for Checkpoint/Restart").
  *
+ * With --elastic the cells without their rim are this rank's part of a global array f[q][z][y][x]: the run
+ * can be continued on any number of ranks, which cut the box otherwise, and fill the rims again.
+ *
  * The arithmetic of a cell is the same wherever it is computed (and the Makefile forbids fused
  * multiply-add, which a compiler applies here and not there): the result does not depend on
  * threads, on ranks, or on how often the run was killed and resumed, bit by bit. */
@@ -54,7 +57,8 @@ typedef struct {
     const char *checkpoint, *memory, *level, *job, *options, *final, *picture, *profile, *report;
     int64_t nx, ny, nz, steps, every, die;
     double re, lid_velocity;
-    bool closed;
+    int dims[3];                        /* --cut; 0: the best */
+    bool closed, elastic;
 } Settings;
 
 typedef struct {                        /* this rank's block of the box */
@@ -96,12 +100,13 @@ static void cut(Block *b, const Settings *set) { /* ranks -> blocks with the lea
             int pz = b->size / (px * py);
             if (px * py * pz != b->size || px > b->box[X] || py > b->box[Y] || pz > b->box[Z])
                 continue;
+            if (set->dims[X] && (px != set->dims[X] || py != set->dims[Y] || pz != set->dims[Z])) continue;
             double nx = b->box[X], ny = b->box[Y], nz = b->box[Z]; /* faces in x are slow to pack */
             double cost = 4 * (px - 1) * ny * nz + (py - 1) * nx * nz + (pz - 1) * nx * ny;
             if (cost < best)
                 best = cost, b->dims[X] = px, b->dims[Y] = py, b->dims[Z] = pz;
         }
-    if (best == INFINITY) die("%d ranks are too many for the box", b->size);
+    if (best == INFINITY) die("%d ranks are too many for the box, or not those of --cut", b->size);
     int periodic[3] = {0, 0, !set->closed};
     MPI_Cart_create(MPI_COMM_WORLD, 3, b->dims, periodic, 0, &b->comm);
     MPI_Comm_rank(b->comm, &b->rank);
@@ -372,8 +377,17 @@ static double *new_grid(const Block *b, const Settings *set, Run *run) {
 
 /* The newest state is now in another grid. Messages arrive in buffers of their own (b->in), so that only this
  * process's CPUs write to grids. */
-static void protect(const Block *b, Run *run) {
-    ORC_TRY(orc_protect(run->s, "f", run->src, ORC_F64, b->count, ORC_CPU_WRITES_ONLY));
+static void protect(const Block *b, const Settings *set, Run *run) {
+    if (!set->elastic) {
+        ORC_TRY(orc_protect(run->s, "f", run->src, ORC_F64, b->count, ORC_CPU_WRITES_ONLY));
+        return;
+    }
+    orc_array cells = {.struct_size = sizeof cells, .dtype = ORC_F64, .ndim = 4,
+                       .global = {Q, b->box[Z], b->box[Y], b->box[X]},
+                       .offset = {0, b->at[Z], b->at[Y], b->at[X]},
+                       .local = {Q, b->n[Z], b->n[Y], b->n[X]},
+                       .stride = {b->stride, b->slice, b->row, 1}};
+    ORC_TRY(orc_protect_array(run->s, "f", run->src + cell(b, 0, 0, 0), &cells, 0));
 }
 
 /* Opens the session and brings back the newest checkpoint: returns the step to continue from. */
@@ -388,22 +402,24 @@ static int64_t open_and_resume(const Block *b, const Settings *set, Run *run) {
     uint64_t step = 0;
     orc_status found = run->s ? orc_find(run->s, &step) : ORC_NOT_FOUND;
     if (found != ORC_NOT_FOUND) ORC_TRY(found);
-    if (found == ORC_OK) {             /* ask for sizes before memory is filled */
+    if (found == ORC_OK && !set->elastic) { /* ask for sizes before memory is filled */
         orc_array array = {.struct_size = sizeof array};
         size_t len_bytes = 0;
         ORC_TRY(orc_stored(run->s, "f", &array, &len_bytes));
         if (len_bytes != b->count * sizeof(double))
             die("step %" PRIu64 " of job %s holds %zu bytes for rank %d and not %zu: another box, "
-                "or another number of ranks. Next: choose another --job, or the same box",
+                "or another number of ranks (which needs --elastic from the start). Next: choose another "
+                "--job, or the same box",
                 step, set->job, len_bytes, b->rank, b->count * sizeof(double));
     }
     run->src = new_grid(b, set, run), run->dst = new_grid(b, set, run);
     if (strcmp(set->checkpoint, "lent") == 0) run->third = new_grid(b, set, run);
     if (!run->s) return 0;
     int64_t shape[7] = {set->nx, set->ny, set->nz, b->dims[X], b->dims[Y], b->dims[Z], set->closed};
+    if (set->elastic) shape[3] = shape[4] = shape[5] = 0; /* any cut */
     memcpy(run->shape, shape, sizeof shape);
     run->physics[0] = b->omega, run->physics[1] = b->lid;
-    protect(b, run);
+    protect(b, set, run);
     ORC_TRY(ORC_PROTECT(run->s, {"shape", run->shape, ORC_I64, 7, ORC_SAME},
                         {"physics", run->physics, ORC_F64, 2, ORC_SAME}));
     if (found == ORC_NOT_FOUND) return 0;
@@ -413,6 +429,7 @@ static int64_t open_and_resume(const Block *b, const Settings *set, Run *run) {
         run->physics[1] != b->lid)
         die("step %" PRIu64 " of job %s was computed with another box, cut, --re or "
             "--lid-velocity. Next: choose another --job", step, set->job);
+    if (set->elastic) fill_rim(b, run->src);
     if (b->rank == 0)
         printf("%s%sresumed from step %" PRIu64 "\n", warning, *warning ? "\n" : "", step);
     fflush(stdout);                    /* seen even if the run is killed again */
@@ -434,7 +451,7 @@ static void checkpoint(const Block *b, const Settings *set, Run *run, uint64_t s
     Times t = {.node_s = -1, .global_s = -1, .began_s = MPI_Wtime()};
     if (run->lent) ORC_TRY(orc_lent_done(run->s, "f", 600)); /* one grid is lent at a time */
     run->lent = NULL;
-    protect(b, run);
+    protect(b, set, run);
     if (strcmp(set->checkpoint, "lent") == 0) {
         ORC_TRY(orc_lend(run->s, "f"));
         run->lent = run->src;
@@ -497,6 +514,8 @@ static const char usage[] =
     "usage: lbm [--nx N] [--ny N] [--nz N] [--re RE] [--lid-velocity U] [--steps N] [--closed]\n"
     "  --checkpoint none|sync|async|lent   --every N   --job NAME   --options TOML\n"
     "  --level node|peers|global   what sync, and the end of the run, waits for (default global)\n"
+    "  --elastic                   store cells without rims: to be continued on any number of ranks\n"
+    "  --cut PXxPYxPZ              ranks in x, y and z (default: what sends least)\n"
     "  --memory heap|pool          grids in private memory, or in Orcheck's pool (orc_alloc)\n"
     "  --final FILE --picture FILE.ppm --profile FILE.csv --report FILE.json\n"
     "  --die STEP   rehearsal: the last rank kills itself while checkpoint STEP is being flushed,\n"
@@ -525,6 +544,17 @@ static void parse(Settings *set, int argc, char **argv) {
             set->closed = true;
             continue;
         }
+        if (strcmp(argv[i], "--elastic") == 0) {
+            set->elastic = true;
+            continue;
+        }
+        if (strcmp(argv[i], "--cut") == 0 && i + 1 < argc) {
+            char end;
+            int *d = set->dims;
+            if (sscanf(argv[++i], "%dx%dx%d%c", &d[X], &d[Y], &d[Z], &end) != 3 || d[X] < 1 || d[Y] < 1 || d[Z] < 1)
+                die("--cut: %s is not three numbers such as 2x2x1", argv[i]);
+            continue;
+        }
         while (k < entries && strcmp(argv[i], table[k].name) != 0) k++;
         if (k == entries || i + 1 == argc) die("%s: not an option, or no value\n%s", argv[i], usage);
         char *end = argv[++i];
@@ -538,6 +568,8 @@ static void parse(Settings *set, int argc, char **argv) {
         set->nx > 1 << 20 || set->ny > 1 << 20 || set->nz > 1 << 20 || set->steps < 0 ||
         set->every < 0 || !(set->re > 0) || !(set->lid_velocity > 0))
         die("a value out of range\n%s", usage);
+    if (set->elastic && strcmp(set->checkpoint, "lent") == 0)
+        die("--elastic: cells without their rim cannot be lent. Next: --checkpoint async");
 }
 
 int main(int argc, char **argv) {

@@ -7,8 +7,9 @@
  *     p' = p + K sin x,   x' = x + p'  (mod 2 pi)
  *
  * A rank owns the particles on its part of the ring. After each step they move to their new owners, so each rank holds
- * another number of them in every checkpoint: it asks how many before it allocates, and asks again (ORC_AGAIN) when the
- * newest checkpoint turned out damaged. The motion is chaotic; one wrong bit is a different end after a few dozen steps. The
+ * another number of them in every checkpoint. They are lists: a restart may have any number of ranks, each of which asks
+ * for its share before it allocates, and asks again (ORC_AGAIN) when the newest checkpoint turned out damaged. From there
+ * the particles go to their owners as after a step. The motion is chaotic; one wrong bit is a different end after a few dozen steps. The
  * hash at the end is over all particles, whoever owns them, and does not depend on ranks, kills and restarts.
  *
  * Where checkpoints go and when they are due comes from the environment (ORCHECK_GLOBAL=/scratch/me, ORCHECK_EVERY_STEPS=50);
@@ -98,7 +99,9 @@ static void advance(Particles *q) {
 
 /* Where the particles are now, and how many. */
 static void protect(orc_session *s, Particles *q) {
-  ORC_TRY(ORC_PROTECT(s, {"x", q->x, ORC_F64, q->n, 0}, {"p", q->p, ORC_F64, q->n, 0}, {"id", q->id, ORC_U64, q->n, 0}));
+  ORC_TRY(orc_protect_list(s, "x", q->x, ORC_F64, NULL, 0, q->n, 0));
+  ORC_TRY(orc_protect_list(s, "p", q->p, ORC_F64, NULL, 0, q->n, 0));
+  ORC_TRY(orc_protect_list(s, "id", q->id, ORC_U64, NULL, 0, q->n, 0));
 }
 
 /* The sum of a hash of each particle: the same whoever owns it. */
@@ -146,6 +149,7 @@ int main(int argc, char **argv) {
     die = UINT64_MAX;                                   /* one rehearsal is enough */
     if (rank == 0) printf("%s%sresumed from step %" PRIu64 "\n", orc_message(), *orc_message() ? "\n" : "", t);
     fflush(stdout);
+    migrate(&q);                                        /* the share of a list is not the part of the ring */
   }
   while (t < steps && !orc_should_stop(s)) {
     t++;
