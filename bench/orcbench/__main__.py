@@ -6,6 +6,7 @@ import sys
 # One module each. The Makefile reads this list.
 BENCHMARKS = (
     "contention",
+    "elastic",
     "flush",
     "lbm",
     "mixed",
