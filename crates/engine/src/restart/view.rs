@@ -126,7 +126,7 @@ impl RankView {
             match open_copy(places, (candidate, level), rank, world_size, &mut notes) {
                 Ok(Some(mut copy)) => match copy.is_complete(copies.first()) {
                     Ok(()) => copies.push(copy),
-                    Err(error) if error.is(Detail::NotGiven) => {
+                    Err(error) if level != Level::Global && error.is(Detail::NotGiven) => {
                         unseen.push(error.at(format!("level {level}")))
                     }
                     Err(error) => errors.push(error.at(format!("level {level}"))),
