@@ -48,6 +48,8 @@ pub enum Command {
     Restore(RestoreArgs),
     /// Copy a checkpoint to another level, such as from the nodes to the file system
     Copy(CopyArgs),
+    /// After a run has died: take the newest step that only its nodes hold to level global
+    Scavenge(ScavengeArgs),
     /// Remove chosen checkpoints of a job
     Rm(RmArgs),
     /// Keep checkpoints, whatever the program's keep rule says
@@ -90,6 +92,7 @@ impl Command {
             Command::Verify(_) => "verify",
             Command::Restore(_) => "restore",
             Command::Copy(_) => "copy",
+            Command::Scavenge(_) => "scavenge",
             Command::Prove(_) => "prove",
             Command::Rm(_) => "rm",
             Command::Keep(_) => "keep",
@@ -342,6 +345,40 @@ pub enum CopyCompress {
     Zstd,
     /// By LZ4.
     Lz4,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+For the end of a batch script, or for a later job on the same nodes. Run it on a node of the job, or where the directories of the nodes \
+are visible. It waits for the agents of this machine and for a run that is ending, asks the agents of other nodes, and copies as \
+`orcheck copy --to global` does. A step with missing or damaged parts is named and left, and the next older one is taken \
+(exit code 3). Refused while a run is alive (exit code 7).")]
+pub struct ScavengeArgs {
+    /// Directories to search: of a job, of a node, or above them
+    #[arg(value_name = "DIR")]
+    pub at: Vec<PathBuf>,
+    #[command(flatten)]
+    pub place: Where,
+    #[command(flatten)]
+    pub unlock: Unlock,
+    /// Directory of level global to write to; repeat for each. The files go to ROOT/JOB. Default:
+    /// that of --dir, or ORCHECK_GLOBAL
+    #[arg(long = "global", value_name = "ROOT", value_delimiter = ',')]
+    pub global: Vec<PathBuf>,
+    /// Group of users that shares the new files, as the job's option `group`. Default:
+    /// ORCHECK_GROUP
+    #[arg(long, value_name = "NAME")]
+    pub group: Option<String>,
+    /// Longest wait for agents that still write, and for a run or another scavenge that is ending,
+    /// without a unit in seconds
+    #[arg(long, value_name = "TIME", default_value = "2min", value_parser = time_or_none, allow_negative_numbers = true)]
+    pub timeout: f64,
+    /// Take the newest step or none
+    #[arg(long)]
+    pub strict: bool,
+    /// Show what would be taken, and take nothing
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 #[derive(Debug, Args)]

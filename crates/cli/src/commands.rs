@@ -16,6 +16,7 @@ mod prune;
 mod restore;
 mod rm;
 mod run;
+mod scavenge;
 mod server;
 mod show;
 mod status;
@@ -32,6 +33,7 @@ pub fn dispatch(cli: Cli) -> Result<Outcome, Failure> {
         Command::Verify(args) => verify::run(&args, !cli.json),
         Command::Restore(args) => restore::run(&args, cli.json),
         Command::Copy(args) => copy::run(&args, !cli.json),
+        Command::Scavenge(args) => scavenge::run(&args, !cli.json),
         Command::Rm(args) => rm::run(&args),
         Command::Keep(args) => keep::run(&args),
         Command::Prune(args) => prune::run(&args),

@@ -6,12 +6,14 @@
 //! | `owner.rs` | a directory whose containers also appear on other nodes |
 //! | `keeper.rs` | the holder: takes replicas in and serves them |
 //! | `remote.rs` | the files of other nodes, as directories |
+//! | `members.rs` | the nodes of earlier runs: who they are, and what they hold |
 //! | `store.rs` | where replicas of other nodes are kept |
 //! | `mend.rs` | makes replicas again after nodes were lost |
 //!
 //! Not here: who holds whose replicas (`orcheck-placement`).
 
 mod keeper;
+mod members;
 pub mod mend;
 mod owner;
 mod protect;
@@ -19,10 +21,12 @@ mod remote;
 mod store;
 
 pub use keeper::{CREDIT_BYTES, KeeperContext, KeeperThread};
+pub(crate) use members::merge;
+pub use members::{keeper_of, list_all, remembered};
 pub use owner::{Replicas, ReplicasContext};
 pub use protect::{
     ConnSlot, Keeper, KeeperAction, KeeperEvent, Owner, OwnerAction, OwnerEvent, PIECE_BYTES,
 };
 pub(crate) use remote::OTHER_NODES;
-pub use remote::{Files, Holdings, NodeAt, Others, OthersContext, files_of};
+pub use remote::{Files, Holdings, NodeAt, Others, OthersContext, files_of, node_dir};
 pub use store::{KeptReplicas, ReplicaStore};

@@ -1,14 +1,16 @@
-//! Maintains checkpoints on disks: verifies, scrubs and copies them.
+//! Maintains checkpoints on disks: verifies, scrubs, copies and rescues them.
 //!
 //! | file | what |
 //! | --- | --- |
 //! | `verify.rs` | reads and verifies every byte of a checkpoint |
 //! | `scrub.rs` | does so again and again in the background |
 //! | `copying.rs` | copies a checkpoint to another level or directory |
+//! | `scavenge.rs` | finds what the nodes of an ended run hold, and copies it to level `global` |
 //!
 //! Not here: who asks for it (the commands, the server).
 
 pub mod copying;
+pub mod scavenge;
 pub mod scrub;
 mod verify;
 

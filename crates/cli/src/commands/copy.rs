@@ -18,8 +18,9 @@ use orcheck_engine::directory::Commit;
 use orcheck_engine::encoding::Trust;
 use orcheck_engine::upkeep::copying::{Copied, Destination, Order, Plan};
 use orcheck_format::disk::{CommitRecord, Compression};
-use orcheck_format::{Detail, Error, ErrorKind, Level};
+use orcheck_format::{Detail, Error, ErrorKind, JobName, Level};
 use orcheck_io::clock::SystemClock;
+use orcheck_io::disk::Dir;
 use orcheck_io::failpoints::Failpoints;
 use orcheck_io::user::env_var;
 use orcheck_staging::client::shown;
@@ -155,22 +156,14 @@ fn destinations(
     roots: &[PathBuf],
     record: &CommitRecord,
 ) -> Result<Vec<Destination>, Failure> {
-    let (job, level) = (record.job.as_str(), args.to);
+    let job = record.job.as_str();
+    if args.to != Level::Node {
+        return global_destinations(&record.job, args.group.as_deref(), roots);
+    }
     let group = group(args.group.as_deref())?;
     let mut all = Vec::new();
     for root in roots {
-        let dir = open_shared(root, group, Failpoints::none())?;
-        if holds_files(&dir.list()?) {
-            return Err(
-                Error::invalid(format!("{} is the directory of a job", name_of(root)))
-                    .next("give the directory above it: the files go to ROOT/JOB")
-                    .into(),
-            );
-        }
-        if level != Level::Node {
-            all.push(Destination::new(dir, vec![job.to_owned()], name_of(root)));
-            continue;
-        }
+        let dir = open_root(root, group)?;
         all.extend(record.nodes.iter().map(|node| {
             let below = vec![job.to_owned(), node.clone()];
             let name = root.join(job).join(node).display().to_string();
@@ -178,6 +171,37 @@ fn destinations(
         }));
     }
     Ok(all)
+}
+
+/// The directories of a job at level `global` below these roots.
+pub(super) fn global_destinations(
+    job: &JobName,
+    shared_with: Option<&str>,
+    roots: &[PathBuf],
+) -> Result<Vec<Destination>, Failure> {
+    let group = group(shared_with)?;
+    let destination = |root: &PathBuf| {
+        let below = vec![job.as_str().to_owned()];
+        Ok(Destination::new(
+            open_root(root, group)?,
+            below,
+            name_of(root),
+        ))
+    };
+    roots.iter().map(destination).collect()
+}
+
+/// A root that is copied to.
+fn open_root(root: &Path, group: Option<u32>) -> Result<Arc<dyn Dir>, Failure> {
+    let dir = open_shared(root, group, Failpoints::none())?;
+    if holds_files(&dir.list()?) {
+        return Err(
+            Error::invalid(format!("{} is the directory of a job", name_of(root)))
+                .next("give the directory above it: the files go to ROOT/JOB")
+                .into(),
+        );
+    }
+    Ok(dir)
 }
 
 fn name_of(root: &Path) -> String {

@@ -17,63 +17,19 @@
 
 use crate::collective::{Collective, agree, agree_min, bcast_bytes};
 use crate::open::holdings::exchange_holdings;
-use orcheck_engine::directory::epoch::read_members;
 use orcheck_engine::encoding::Trust;
 use orcheck_engine::node::Layout;
-use orcheck_engine::replicas::{Files, Holdings, NodeAt};
+use orcheck_engine::replicas::{Files, Holdings, NodeAt, keeper_of, list_all};
 use orcheck_format::disk::{FileName, Member, Members};
 use orcheck_format::{Epoch, Error, JobName, NodeId, Rank, Result, count};
 use orcheck_io::disk::{Dir, write_private};
 use orcheck_io::failpoints::Failpoints;
-use orcheck_io::machine::thread::spawn_scoped;
-use orcheck_net::Key;
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A node is forgotten if it took part in none of this many runs.
-const RUNS_KNOWN: u64 = 8;
 /// Longest wait for the answer of an absent node.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum number of absent nodes that one node asks at once.
-const ASKED_AT_ONCE: usize = 32;
 /// Separates the number of an absent node from the name of a file in the nodes' reports.
 const MARK: char = '/';
-
-/// What a directory remembers of the nodes of the last few runs before `epoch`: for each node, its
-/// latest entry. Unreadable lists are reported and left out.
-pub(crate) fn remembered(
-    dir: &dyn Dir,
-    (job, epoch): (&JobName, u64),
-    trust: &Trust,
-    notes: &mut Vec<String>,
-) -> Result<Vec<Member>> {
-    let mut known: BTreeMap<String, Member> = BTreeMap::new();
-    for entry in dir.list()? {
-        let of = match FileName::parse(&entry.name) {
-            // Breaks if: older ones are read too; each damaged one would be a warning, although all
-            // that it lists is forgotten.
-            Some(FileName::Members { epoch: of }) if of < epoch && epoch - of <= RUNS_KNOWN => of,
-            _ => continue,
-        };
-        let list = match read_members(dir, job, of, trust) {
-            Ok(list) => list,
-            Err(error) => {
-                notes.push(format!(
-                    "the nodes of epoch {of} are not known here: {error}"
-                ));
-                continue;
-            }
-        };
-        for member in list.nodes {
-            let newer = |known: &Member| known.epoch >= member.epoch;
-            if !known.get(&member.name).is_some_and(newer) {
-                known.insert(member.name.clone(), member);
-            }
-        }
-    }
-    let recent = |member: &Member| member.epoch.saturating_add(RUNS_KNOWN) >= epoch;
-    Ok(known.into_values().filter(recent).collect())
-}
 
 /// Writes down the members of this run, and the nodes of earlier ones.
 pub(crate) fn remember(
@@ -152,18 +108,7 @@ fn absent(
     let there = layout.node_names();
     let nodes = list.nodes.into_iter();
     let gone = nodes.filter(|member| !there.contains(&member.name));
-    let known = gone.map(|member| {
-        let addresses = member.addresses.iter().map(|text| text.parse());
-        let at = NodeAt {
-            addresses: addresses.collect::<Result<_>>()?,
-            name: member.name,
-            key: Key {
-                bytes: member.key,
-                encrypt: member.encrypt,
-            },
-        };
-        Ok((at, member.epoch))
-    });
+    let known = gone.map(|member| Ok((keeper_of(&member)?, member.epoch)));
     let known = known.collect::<Result<_>>();
     agree(collective, known)
 }
@@ -251,80 +196,15 @@ fn ask(
     failpoints: &Failpoints,
 ) -> Result<Files> {
     let mut told = Files::new();
-    for some in asked.chunks(ASKED_AT_ONCE) {
-        let answers = std::thread::scope(|scope| {
-            let threads = some.iter().map(|&(at, (node, _))| {
-                let list = move || node.list(own, failpoints, ANSWER_TIMEOUT);
-                Ok((at, spawn_scoped(scope, "orcheck-ask", list)?))
-            });
-            // All are started before the first is joined.
-            let threads: Vec<_> = threads.collect::<Result<_>>()?;
-            let joined = threads.into_iter().map(|(at, thread)| {
-                let answer = thread.join();
-                (
-                    at,
-                    answer.unwrap_or_else(|_| Err(Error::internal("asking a node panicked"))),
-                )
-            });
-            Ok::<_, Error>(joined.collect::<Vec<_>>())
-        })?;
-        for (at, answer) in answers {
-            let Ok(files) = answer else { continue };
-            told.push((format!("{at}{MARK}"), 0));
-            let named = files
-                .into_iter()
-                .map(|(file, len)| (format!("{at}{MARK}{file}"), len));
-            told.extend(named);
-        }
+    let nodes: Vec<&NodeAt> = asked.iter().map(|(_, (node, _))| node).collect();
+    let answers = list_all(&nodes, own, failpoints, ANSWER_TIMEOUT)?;
+    for (&(at, _), answer) in asked.iter().zip(answers) {
+        let Ok(files) = answer else { continue };
+        told.push((format!("{at}{MARK}"), 0));
+        let named = files
+            .into_iter()
+            .map(|(file, len)| (format!("{at}{MARK}{file}"), len));
+        told.extend(named);
     }
     Ok(told)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use orcheck_format::RunId;
-    use orcheck_io::disk::write_small;
-    use orcheck_staging::open_dir;
-    use orcheck_testing::Scratch;
-
-    fn list(epoch: u64, name: &str) -> Vec<u8> {
-        let member = Member {
-            name: name.to_owned(),
-            addresses: Vec::new(),
-            key: [7; 32],
-            encrypt: false,
-            epoch,
-        };
-        let epoch = Epoch {
-            counter: epoch,
-            run: RunId([1; 16]),
-        };
-        let job = JobName::new("job").unwrap();
-        let nodes = vec![member];
-        Members { job, epoch, nodes }.encode()
-    }
-
-    #[test]
-    fn thousands_of_damaged_lists_are_a_few_warnings_and_cost_nothing_else() {
-        const NOW: u64 = 3_000;
-        let scratch = Scratch::new("members");
-        let dir = open_dir(scratch.path(), Failpoints::none()).unwrap();
-        let write = |epoch, bytes: &[u8]| {
-            let name = FileName::Members { epoch }.to_string();
-            write_small(dir.as_ref(), &name, bytes).unwrap();
-        };
-        (1..NOW).for_each(|epoch| write(epoch, b"no list"));
-        write(NOW - RUNS_KNOWN, &list(NOW - RUNS_KNOWN, "known"));
-        write(
-            NOW - RUNS_KNOWN - 1,
-            &list(NOW - RUNS_KNOWN - 1, "forgotten"),
-        );
-        let mut notes = Vec::new();
-        let (job, trust) = (JobName::new("job").unwrap(), Trust::nobody());
-        let known = remembered(dir.as_ref(), (&job, NOW), &trust, &mut notes).unwrap();
-        let names: Vec<&str> = known.iter().map(|member| member.name.as_str()).collect();
-        assert_eq!(names, ["known"]);
-        assert_eq!(notes.len() as u64, RUNS_KNOWN - 1, "{notes:?}");
-    }
 }

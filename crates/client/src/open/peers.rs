@@ -10,13 +10,13 @@
 
 use crate::collective::{Collective, agree, bcast_bytes};
 use crate::open::doors;
-use crate::open::members::{remember, remembered};
+use crate::open::members::remember;
 use crate::open::start::Start;
 use crate::options::Options;
 use orcheck_engine::encoding::Trust;
 use orcheck_engine::host::Replication;
 use orcheck_engine::node::Layout;
-use orcheck_engine::replicas::{Holdings, NodeAt, ReplicaStore};
+use orcheck_engine::replicas::{Holdings, NodeAt, ReplicaStore, remembered};
 use orcheck_format::disk::Member;
 use orcheck_format::{Epoch, JobName, Rank, Result};
 use orcheck_io::disk::Dir;

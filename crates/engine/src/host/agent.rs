@@ -9,7 +9,7 @@
 //! claims and pool.
 //!
 //! ```text
-//! rank ── Yield ─▶ agent: older runs of the job finished?        ◀── Done
+//! rank ── Yield ─▶ agent: older runs of the job finished?   ◀── Note…, Done
 //!      ── Adopt + pool, Lock…, Door…, Link… (each ◀── Done), Begin ─▶ threads started ◀── Done
 //!      ── ResumedFrom ─▶        ◀── Note
 //!      ── Leave, or its end ─▶ drained, everything released          ◀── hangs up
@@ -337,6 +337,10 @@ impl Agent {
             return Break((!caller.conn.is_closed()).then_some(caller));
         }
         caller.yields = None;
+        // For whoever wants to know what became of them; ranks pass over it.
+        if self.send_ends(&mut caller.conn).is_err() {
+            return Break(None);
+        }
         let answer = match busy && !off(Switch::AgentYields) {
             true => Err(
                 Error::unavailable("an older run of the job is still being flushed")
@@ -519,6 +523,24 @@ pub fn drain(at: &Address, patience: Duration, timeout: Duration) -> Result<(Age
         Err(error) if answered && error.kind() == ErrorKind::Unavailable => Ok((told, false)),
         Err(error) => Err(error),
     }
+}
+
+/// Waits, for at most `patience`, until the agent at this address has finished what ranks left
+/// behind; the agent stays. Returns its report on each session, the newest last.
+///
+/// # Errors
+/// Unavailable if it is gone, does not answer, or has not finished.
+pub fn finish(at: &Address, patience: Duration, timeout: Duration) -> Result<AgentStatus> {
+    let mut conn = Conn::connect(at, &KEY, &Failpoints::none(), timeout)?;
+    let mut told = Vec::new();
+    let message = AgentMessage::Yield {
+        force: false,
+        patience_ms: patience.as_millis().try_into().unwrap_or(u64::MAX),
+    };
+    ask(&mut conn, message, None, patience + timeout, |text| {
+        told.push(read_fields(&text));
+    })?;
+    Ok(told)
 }
 
 impl Caller {

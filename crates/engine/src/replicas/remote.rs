@@ -102,6 +102,19 @@ impl Others {
         })
     }
 
+    /// The files that one node has listed, as a directory. Each answer may take `timeout`.
+    fn alone(at: NodeAt, files: Files, timeout: Duration, failpoints: &Failpoints) -> Arc<Self> {
+        let context = OthersContext {
+            own: (Rank(0), NodeId(0)),
+            members: 1,
+            asks_own: true,
+            nodes: vec![at],
+            timeout,
+            failpoints: failpoints.clone(),
+        };
+        Self::new(context, &vec![files])
+    }
+
     /// Their files: the first directory holds one copy of each, the next another one, and so on.
     #[must_use]
     pub fn dirs(self: &Arc<Self>) -> Vec<Arc<dyn Dir>> {
@@ -190,6 +203,23 @@ impl NodeAt {
             other => Err(strange(&self.name, &other)),
         }
     }
+}
+
+/// The directory of one node, which has listed these files; each further answer may take
+/// `timeout`.
+#[must_use]
+pub fn node_dir(
+    at: NodeAt,
+    files: Files,
+    timeout: Duration,
+    failpoints: &Failpoints,
+) -> Arc<dyn Dir> {
+    let path = Path::new(OTHER_NODES).join(&at.name);
+    Arc::new(OtherDir {
+        path,
+        others: Others::alone(at, files, timeout, failpoints),
+        nth: 0,
+    })
 }
 
 /// Names and lengths of the job's files in a directory, without those of no use to others.

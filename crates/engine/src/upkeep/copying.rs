@@ -38,7 +38,7 @@ mod allowed;
 use crate::commit::{make_copy_visible, record_of_copy};
 use crate::directory::choose::{decide, decision};
 use crate::directory::epoch::{
-    Claimant, bring_claim, claim, highest_counter, read_claim, remove_unfinished_claims,
+    ClaimLock, Claimant, bring_claim, claim, highest_counter, read_claim, remove_unfinished_claims,
 };
 use crate::directory::{Catalog, Commit};
 use crate::encoding::Trust;
@@ -48,6 +48,7 @@ use again::{Again, rewrite_container};
 use orcheck_format::disk::{
     BLOCK_BYTES, CommitRecord, Compression, ContainerRef, Encoding, FileName,
 };
+use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{
     Decision, Epoch, Error, ErrorKind, JobName, Level, NodeId, Result, RunId, Step, TargetId,
 };
@@ -62,6 +63,9 @@ use std::time::Duration;
 
 /// Level of the compressor if the source does not say.
 const COMPRESS_LEVEL: i32 = 1;
+
+/// Time between two attempts to claim the destinations.
+const CLAIM_AGAIN: Duration = Duration::from_millis(50);
 
 /// A directory to which the checkpoint is copied. It is created when the copy is carried out.
 #[derive(Clone)]
@@ -98,7 +102,7 @@ impl Destination {
     }
 
     /// `None` if it does not exist yet.
-    fn there(&self) -> Result<Option<Arc<dyn Dir>>> {
+    pub(crate) fn there(&self) -> Result<Option<Arc<dyn Dir>>> {
         match self.open(false) {
             Ok(dir) => Ok(Some(dir)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -219,21 +223,8 @@ impl Order<'_> {
                 notes: plan.notes.clone(),
             });
         }
-        self.wait_for_run(&dirs, clock)?;
-        let record = &self.commit.record;
-        let claimant = Claimant {
-            job: self.job.clone(),
-            run: RunId(random_bytes()),
-            host: host_name(),
-            pid: process_id(),
-            uid: effective_uid(),
-            world_size: record.world_size,
-            nodes: record.nodes.clone(),
-            trust: Arc::clone(self.trust),
-        };
-        let sources = highest_counter(self.catalog.places())?;
-        let counter = sources.max(highest_counter(&dirs)?) + 1;
-        let mut held = claim(&dirs, &claimant, counter, clock)?;
+        let mut held = self.hold(&dirs, clock)?;
+        let counter = held.epoch.counter;
         for dir in &dirs {
             // Best effort: it is in nobody's way, and the next run prunes it.
             let _ = remove_unfinished_claims(dir.as_ref());
@@ -271,6 +262,42 @@ impl Order<'_> {
             was_there,
             notes,
         })
+    }
+
+    /// Claims the destinations, once no run and no other copy is alive there.
+    fn hold(&self, dirs: &[Arc<dyn Dir>], clock: &dyn Clock) -> Result<ClaimLock> {
+        let record = &self.commit.record;
+        let claimant = Claimant {
+            job: self.job.clone(),
+            run: RunId(random_bytes()),
+            host: host_name(),
+            pid: process_id(),
+            uid: effective_uid(),
+            world_size: record.world_size,
+            nodes: record.nodes.clone(),
+            trust: Arc::clone(self.trust),
+        };
+        let next = || {
+            let sources = highest_counter(self.catalog.places())?;
+            Ok::<_, Error>(sources.max(highest_counter(dirs)?) + 1)
+        };
+        let until = clock.now() + self.patience;
+        loop {
+            // Breaks if: this follows the look at who is alive; of two copies that begin at the
+            // same moment, both would hold a claim, and remove each other's files.
+            let mut counter = next()?;
+            self.wait_for_run(dirs, clock)?;
+            if off(Switch::CopyCountsFirst) {
+                counter = next()?;
+            }
+            match claim(dirs, &claimant, counter, clock) {
+                // Another one claimed meanwhile: it is waited for as if it had been there.
+                Err(error) if error.kind() == ErrorKind::Fenced && clock.now() < until => {
+                    clock.sleep(CLAIM_AGAIN);
+                }
+                held => return held,
+            }
+        }
     }
 
     fn key(&self) -> (Step, Epoch) {
@@ -376,7 +403,7 @@ impl Order<'_> {
         let name = |node: NodeId| record.nodes.get(node.index()).map_or("?", String::as_str);
         let listed: Vec<String> = missing
             .iter()
-            .map(|container| homes(record, container))
+            .map(|container| format!("{} ({})", homes(record, container), ranks_of(container)))
             .collect();
         let wanted: Vec<String> = missing
             .iter()
@@ -586,6 +613,17 @@ impl Order<'_> {
                 .next("see what `orcheck ls` says of these directories"),
         )
     }
+}
+
+/// The ranks of a container, for a message: `rank 3`, `ranks 0-2, 8`.
+fn ranks_of(container: &ContainerRef) -> String {
+    let ranges = container.ranks.iter().map(|&(first, many)| match many {
+        0 | 1 => first.to_string(),
+        many => format!("{first}-{}", first.0 + many - 1),
+    });
+    let listed: Vec<String> = ranges.collect();
+    let one = container.ranks.iter().map(|(_, many)| many).sum::<u32>() == 1;
+    format!("rank{} {}", if one { "" } else { "s" }, listed.join(", "))
 }
 
 /// The error for an existing copy that is not good.

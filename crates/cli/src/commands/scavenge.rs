@@ -1,0 +1,373 @@
+//! Implements `orcheck scavenge`, which takes the newest step that only nodes hold to level
+//! `global` after a run has died.
+//!
+//! How: agents on this machine finish what the ranks left behind; the directories are found as in
+//! `verify`; the engine asks the other nodes, chooses and copies (`scavenge.rs`).
+//!
+//! Invariants:
+//! 1. Nothing is taken while a rank of the job is alive on this machine.
+//! 2. "Nothing to take" is only said if no more nodes are out of sight than the level may lose.
+//! 3. Everything newer that is not taken is named. With `--dry-run` nothing is changed.
+//!
+//! Not here: what is copied and refused (engine), agents of other machines (their nodes are asked).
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use orcheck_engine::host::agent::{address, finish, is_of, list, status};
+use orcheck_engine::upkeep::copying::Destination;
+use orcheck_engine::upkeep::scavenge::{self, Held, Left, Scavenge, Source, Taken};
+use orcheck_format::{Detail, Error, ErrorKind, Level};
+use orcheck_io::clock::{Clock, SystemClock};
+use orcheck_io::failpoints::Failpoints;
+use orcheck_staging::client::shown;
+use serde_json::{Value, json};
+
+use crate::args::{ScavengeArgs, Where};
+use crate::commands::copy::global_destinations;
+use crate::job::{Job, PLACED, roots, trust};
+use crate::output::{
+    Failure, Outcome, count, plain, progress_bar, right, size, table, table_text,
+};
+use crate::{exit, stop};
+
+/// Longest possible wait, in seconds: no clock can count further.
+const LONGEST_S: f64 = 1e9;
+/// Longest wait until an agent, or another node, begins to answer.
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+/// Longest wait for a piece of a container of another node.
+const PIECE_LIMIT: Duration = Duration::from_secs(60);
+
+/// Takes what there is.
+pub fn run(args: &ScavengeArgs, show_progress: bool) -> Result<Outcome, Failure> {
+    stop::install()?;
+    let timeout = Duration::try_from_secs_f64(args.timeout.min(LONGEST_S)).map_err(|_| {
+        Error::invalid(format!(
+            "--timeout {}: expected seconds from 0",
+            args.timeout
+        ))
+    })?;
+    let clock = SystemClock::new();
+    let until = clock.now() + timeout;
+    let trust = trust(&args.unlock)?;
+    let mut place = args.place.clone();
+    place.anywhere.extend(args.at.iter().cloned());
+    let to = destination_roots(args)?;
+    let job = Job::open_trusting(&place, &trust)?;
+    let agents = Agents::wait(&job, &place, &to, until, &clock)?;
+    let order = Scavenge {
+        job: &job.name,
+        trust: &trust,
+        destinations: global_destinations(&job.name, args.group.as_deref(), &to)?,
+        patience: until.saturating_sub(clock.now()),
+        answer: (ANSWER_LIMIT.min(timeout.max(Duration::from_secs(1))), PIECE_LIMIT),
+        strict: args.strict,
+        failpoints: Failpoints::none(),
+    };
+    let failed = |error: Error| explain(&job, error);
+    let held = order.find(sources(&job), &clock).map_err(failed)?;
+    let bar = progress_bar(show_progress);
+    let outcome = order.take(&held, args.dry_run, &clock, &mut |done| {
+        bar.set_position(done);
+        match stop::requested() {
+            None => Ok(()),
+            Some(_) => Err(Error::unavailable(
+                "stopped by a signal; what was written of the copy was removed",
+            )),
+        }
+    });
+    bar.finish_and_clear();
+    let outcome = outcome.map_err(failed)?;
+    Report {
+        job: &job,
+        held: &held,
+        agents: &agents,
+        destinations: &order.destinations,
+    }
+    .of(outcome)
+}
+
+/// The roots of level global to write to.
+fn destination_roots(args: &ScavengeArgs) -> Result<Vec<PathBuf>, Failure> {
+    let given = [&args.global, &args.place.dirs];
+    let given = given.into_iter().find(|roots| !roots.is_empty());
+    let found = match given {
+        Some(given) => given.clone(),
+        None => roots(&[], &[])?.0,
+    };
+    match found.is_empty() {
+        false => Ok(found),
+        true => Err(Error::invalid("no directory of level global is given")
+            .next("give --global ROOT, or set ORCHECK_GLOBAL")
+            .into()),
+    }
+}
+
+/// The directories that are visible here.
+fn sources(job: &Job) -> Vec<Source> {
+    let places = job.catalog.places().iter().zip(&job.place_kinds);
+    let source = |(dir, kind): (&_, &String)| Source {
+        dir: std::sync::Arc::clone(dir),
+        node: (kind != PLACED).then(|| kind.trim_start_matches("node ").to_owned()),
+    };
+    places.map(source).collect()
+}
+
+/// What the agents of the job on this machine say.
+#[derive(Default)]
+struct Agents {
+    /// For each, its node, and what of its last session is not safe.
+    told: Vec<(String, String)>,
+    notes: Vec<String>,
+}
+
+impl Agents {
+    /// Waits until they have finished what their ranks left behind.
+    fn wait(
+        job: &Job,
+        place: &Where,
+        to: &[PathBuf],
+        until: Duration,
+        clock: &SystemClock,
+    ) -> Result<Self, Failure> {
+        let mut agents = Agents::default();
+        let seen = list(clock)?;
+        agents.notes.extend(seen.strangers());
+        // Agents are named after the first placed directory, or else that of the nodes.
+        let (placed, per_node) = match place.anywhere.is_empty() {
+            true => roots(&place.dirs, &place.node_dirs)?,
+            false => (Vec::new(), Vec::new()),
+        };
+        let known: Vec<PathBuf> = [&placed[..], &per_node, to].concat();
+        for at in seen.own {
+            // One of another job may be ending.
+            let Ok(told) = status(&at, ANSWER_LIMIT) else {
+                continue;
+            };
+            let own = told.into_iter().next().unwrap_or_default();
+            let node = own.get("node").cloned().unwrap_or_default();
+            let here = |root: &PathBuf| is_of(&at, &address(&job.name, &node, root));
+            if own.get("job").map(String::as_str) != Some(job.name.as_str())
+                || !(known.iter().any(here) || !place.anywhere.is_empty())
+            {
+                continue;
+            }
+            let left = until.saturating_sub(clock.now());
+            let sessions = finish(&at, left, ANSWER_LIMIT).map_err(|error| {
+                let late = error.at(format!("the agent of node {node} has not finished"));
+                Failure::with(
+                    exit::HELD,
+                    late.next("wait for it (--timeout), or end it with `orcheck drain`"),
+                )
+            })?;
+            let Some(last) = sessions.last() else {
+                continue;
+            };
+            let field = |name: &str| last.get(name).cloned().unwrap_or_default();
+            // Breaks if: it is left out; a run whose directories of level global are elsewhere
+            // would be taken for one that has ended.
+            if !matches!(field("ranks_alive").as_str(), "" | "0") {
+                let error = Error::unavailable(format!(
+                    "{} of {} ranks of job {} on node {node} are alive",
+                    field("ranks_alive"),
+                    field("ranks"),
+                    job.name.as_str()
+                ));
+                let error = error.next("wait for the run or end it; `orcheck halt` ends it in order");
+                return Err(Failure::with(exit::HELD, error));
+            }
+            agents.told.push((node, field("not_safe")));
+        }
+        Ok(agents)
+    }
+
+    /// What agents say is not safe.
+    fn not_safe(&self) -> impl Iterator<Item = String> {
+        let lost = self.told.iter().filter(|(_, text)| !matches!(text.as_str(), "" | "none"));
+        lost.map(|(node, text)| format!("the agent of node {node} could not save {text}"))
+    }
+}
+
+fn explain(job: &Job, error: Error) -> Failure {
+    match (stop::requested(), error.is(Detail::Held)) {
+        (Some(code), _) => Failure::with(code, error),
+        (_, true) => Failure::with(exit::HELD, error),
+        _ => job.unread_file(error),
+    }
+}
+
+/// What the outcome is told from.
+struct Report<'a> {
+    job: &'a Job,
+    held: &'a Held,
+    agents: &'a Agents,
+    destinations: &'a [Destination],
+}
+
+impl Report<'_> {
+    fn of(&self, outcome: scavenge::Outcome) -> Result<Outcome, Failure> {
+        let mut notes = self.held.notes.clone();
+        notes.extend(self.agents.notes.iter().cloned());
+        notes.extend(self.agents.not_safe());
+        notes.extend(self.held.undecided());
+        let unseen = self.held.unseen.iter();
+        notes.extend(unseen.map(|one| format!("node {} was not read: {}", one.node, one.error)));
+        let left = &outcome.left;
+        match &outcome.taken {
+            Some(taken) => {
+                notes.extend(left.iter().map(describe));
+                notes.extend(taken.notes().iter().cloned());
+            }
+            None => self.refuse(&outcome)?,
+        }
+        let safe = outcome.safe.map(|step| step.0);
+        let code = match left.is_empty() {
+            true => exit::OK,
+            false => exit::PARTIAL,
+        };
+        let (text, mut document) = match &outcome.taken {
+            None => (self.nothing(safe), json!({ "step": Value::Null })),
+            Some(taken) => self.taken(taken),
+        };
+        let listed: Vec<Value> = left
+            .iter()
+            .map(|left| {
+                json!({ "step": left.step.0, "level": left.level.to_string(), "error": left.error.message() })
+            })
+            .collect();
+        let unseen: Vec<Value> = (self.held.unseen.iter())
+            .map(|one| json!({ "node": one.node, "error": one.error.message() }))
+            .collect();
+        let more = json!({
+            "job": self.job.name.as_str(),
+            "safe_step": safe,
+            "left": listed,
+            "asked": self.held.asked,
+            "unseen": unseen,
+            "notes": notes,
+        });
+        if let (Value::Object(document), Value::Object(more)) = (&mut document, more) {
+            document.extend(more);
+        }
+        Ok(Outcome {
+            code,
+            text,
+            document,
+            warnings: notes,
+        })
+    }
+
+    /// Refuses to say that all is well if nothing was taken and something newer is, or may be,
+    /// elsewhere.
+    fn refuse(&self, outcome: &scavenge::Outcome) -> Result<(), Failure> {
+        let job = self.job.name.as_str();
+        let unseen: Vec<&str> = self.held.unseen.iter().map(|one| one.node.as_str()).collect();
+        if let Some(newest) = outcome.left.first() {
+            let all: Vec<String> = outcome.left.iter().map(|left| left.error.what()).collect();
+            let error = Error::new(
+                newest.error.kind(),
+                format!("nothing was taken: {}", all.join("; ")),
+            );
+            let error = match newest.error.next_step() {
+                Some(next) => error.next(next),
+                None => error.next("give the directories of more nodes, with --node-dir"),
+            };
+            let code = match (newest.error.kind(), unseen.is_empty()) {
+                (ErrorKind::NotFound, false) | (ErrorKind::Unavailable, _) => exit::UNREACHABLE,
+                (kind, _) => exit::of(kind),
+            };
+            return Err(Failure::with(code, error));
+        }
+        if !self.held.has_nodes() {
+            return Err(Error::not_found(format!(
+                "no directory of a node of job {job} is here, and none says where the nodes are"
+            ))
+            .next("run it on a node of the job, or give its directories with --node-dir")
+            .into());
+        }
+        if unseen.len() > self.held.losses() {
+            let error = Error::unavailable(format!(
+                "job {job}: nothing newer is on the nodes that were read; what {} may hold is not known",
+                unseen.join(", ")
+            ));
+            return Err(Failure::with(
+                exit::UNREACHABLE,
+                error.next("bring these nodes back, or run it on one of them"),
+            ));
+        }
+        if outcome.safe.is_none() {
+            return self.job.pick(&crate::args::Which::newest()).map(|_| ());
+        }
+        Ok(())
+    }
+
+    fn nothing(&self, safe: Option<u64>) -> String {
+        let step = safe.map_or_else(|| "none".to_owned(), |step| step.to_string());
+        format!(
+            "job {}: nothing to take; the newest step at level global is {step}\n",
+            self.job.name.as_str()
+        )
+    }
+
+    fn taken(&self, taken: &Taken) -> (String, Value) {
+        let (record, plan) = (&taken.record, &taken.plan);
+        let places: Vec<&str> = self.destinations.iter().map(Destination::name).collect();
+        let copied = taken.copied.as_ref();
+        let was_there = plan.is_there || copied.is_some_and(|copied| copied.was_there);
+        let bytes: u64 = plan.containers.iter().map(|one| one.region_bytes).sum();
+        let of = format!(
+            "step {} of job {} (level {}, epoch {})",
+            record.step,
+            self.job.name.as_str(),
+            record.level,
+            record.epoch
+        );
+        let what = format!(
+            "{of} to level {}: {} in {}",
+            Level::Global,
+            size(bytes),
+            count(record.containers.len() as u64, "container")
+        );
+        let mut text = match (was_there, copied) {
+            (true, _) => format!("{of} is at level global already, and good\n"),
+            (false, Some(_)) => format!("took {what}\n"),
+            (false, None) => format!("would take {what}\n"),
+        };
+        let mut shown_ = table(&["container", "directory", "size"]);
+        let mut containers = Vec::new();
+        for (number, one) in plan.containers.iter().enumerate() {
+            let made = copied.map(|copied| copied.record.containers[number].len_bytes);
+            let file_bytes = made.unwrap_or(one.file_bytes);
+            let directory = shown(places[one.destination]);
+            shown_.add_row([plain(&one.file), plain(directory), right(size(file_bytes))]);
+            containers.push(json!({
+                "file": one.file,
+                "directory": directory,
+                "region_bytes": one.region_bytes,
+                "len_bytes": file_bytes,
+            }));
+        }
+        if !containers.is_empty() {
+            text += &table_text(&shown_);
+        }
+        let document = json!({
+            "step": record.step.0,
+            "epoch": record.epoch.to_string(),
+            "from_level": record.level.to_string(),
+            "to_level": Level::Global.to_string(),
+            "directories": places,
+            "dry_run": copied.is_none(),
+            "was_there": was_there,
+            "region_bytes": bytes,
+            "containers": containers,
+        });
+        (text, document)
+    }
+}
+
+fn describe(left: &Left) -> String {
+    format!(
+        "step {} at level {} is newer, and was left: {}",
+        left.step, left.level, left.error
+    )
+}
