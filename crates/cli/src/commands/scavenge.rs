@@ -26,9 +26,7 @@ use serde_json::{Value, json};
 use crate::args::{ScavengeArgs, Where};
 use crate::commands::copy::global_destinations;
 use crate::job::{Job, PLACED, roots, trust};
-use crate::output::{
-    Failure, Outcome, count, plain, progress_bar, right, size, table, table_text,
-};
+use crate::output::{Failure, Outcome, count, plain, progress_bar, right, size, table, table_text};
 use crate::{exit, stop};
 
 /// Longest possible wait, in seconds: no clock can count further.
@@ -60,7 +58,10 @@ pub fn run(args: &ScavengeArgs, show_progress: bool) -> Result<Outcome, Failure>
         trust: &trust,
         destinations: global_destinations(&job.name, args.group.as_deref(), &to)?,
         patience: until.saturating_sub(clock.now()),
-        answer: (ANSWER_LIMIT.min(timeout.max(Duration::from_secs(1))), PIECE_LIMIT),
+        answer: (
+            ANSWER_LIMIT.min(timeout.max(Duration::from_secs(1))),
+            PIECE_LIMIT,
+        ),
         strict: args.strict,
         failpoints: Failpoints::none(),
     };
@@ -173,7 +174,8 @@ impl Agents {
                     field("ranks"),
                     job.name.as_str()
                 ));
-                let error = error.next("wait for the run or end it; `orcheck halt` ends it in order");
+                let error =
+                    error.next("wait for the run or end it; `orcheck halt` ends it in order");
                 return Err(Failure::with(exit::HELD, error));
             }
             agents.told.push((node, field("not_safe")));
@@ -183,7 +185,10 @@ impl Agents {
 
     /// What agents say is not safe.
     fn not_safe(&self) -> impl Iterator<Item = String> {
-        let lost = self.told.iter().filter(|(_, text)| !matches!(text.as_str(), "" | "none"));
+        let lost = self
+            .told
+            .iter()
+            .filter(|(_, text)| !matches!(text.as_str(), "" | "none"));
         lost.map(|(node, text)| format!("the agent of node {node} could not save {text}"))
     }
 }
@@ -261,7 +266,12 @@ impl Report<'_> {
     /// elsewhere.
     fn refuse(&self, outcome: &scavenge::Outcome) -> Result<(), Failure> {
         let job = self.job.name.as_str();
-        let unseen: Vec<&str> = self.held.unseen.iter().map(|one| one.node.as_str()).collect();
+        let unseen: Vec<&str> = self
+            .held
+            .unseen
+            .iter()
+            .map(|one| one.node.as_str())
+            .collect();
         if let Some(newest) = outcome.left.first() {
             let all: Vec<String> = outcome.left.iter().map(|left| left.error.what()).collect();
             let error = Error::new(

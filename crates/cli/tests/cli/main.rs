@@ -23,6 +23,7 @@ mod program;
 mod prove;
 mod restore;
 mod run;
+mod scavenge;
 mod server;
 mod shown;
 mod sight;

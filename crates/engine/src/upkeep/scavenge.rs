@@ -142,11 +142,18 @@ impl Scavenge<'_> {
     /// Unavailable, marked as [`Detail::Held`], while a run is alive; otherwise as
     /// [`Catalog::scan_trusting`].
     pub fn find(&self, here: Vec<Source>, clock: &dyn Clock) -> Result<Held> {
+        let mut here = here;
+        // What is there already counts as well.
+        for destination in &self.destinations {
+            let dir = destination.there()?;
+            here.extend(dir.map(|dir| Source { dir, node: None }));
+        }
         let dirs: Vec<Arc<dyn Dir>> = here.iter().map(|one| Arc::clone(&one.dir)).collect();
         // Breaks if: it is left out; a step would be taken from under a run that is about to
         // supersede it.
         if !off(Switch::ScavengeWaits) {
-            wait_for_holder(&dirs, self.patience, (self.job, self.trust), clock).map_err(held_by)?;
+            wait_for_holder(&dirs, self.patience, (self.job, self.trust), clock)
+                .map_err(held_by)?;
         }
         let mut notes = Vec::new();
         let members = self.members(&here, &mut notes)?;
@@ -358,7 +365,13 @@ impl Held {
     pub fn undecided(&self) -> Vec<String> {
         let commits = self.catalog.commits().iter().chain(self.catalog.rejected());
         let newest = commits.map(|commit| commit.record.step).max();
-        let Some(run) = self.catalog.claims().iter().map(|(claim, _)| claim).next_back() else {
+        let Some(run) = self
+            .catalog
+            .claims()
+            .iter()
+            .map(|(claim, _)| claim)
+            .next_back()
+        else {
             return Vec::new();
         };
         let mut of: BTreeMap<(Step, u64), BTreeSet<NodeId>> = BTreeMap::new();

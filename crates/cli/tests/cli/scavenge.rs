@@ -1,0 +1,410 @@
+//! Tests `scavenge` with real processes: ranks that are killed, and agents that outlive them.
+//!
+//! The ranks of a job are threads of one program, which is this test program started again: four
+//! ranks on four nodes. Their agents are processes of `orcheck agent`. The command is given the
+//! directory of one node alone, as if the others were elsewhere.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use orcheck_client::{Environment, Options, Session, Which};
+use orcheck_format::disk::FileName;
+use orcheck_format::{Dtype, Level, Step};
+use orcheck_io::memory::Span;
+use orcheck_jobs::support::Threads;
+use orcheck_testing::Scratch;
+
+use crate::program::Running;
+use crate::{Answer, answer, orcheck};
+
+const WHAT: &str = "ORCHECK_TEST_RANKS";
+const ROOT: &str = "ORCHECK_TEST_ROOT";
+const JOB: &str = "ORCHECK_TEST_RANKS_JOB";
+const MORE: &str = "ORCHECK_TEST_RANKS_OPTIONS";
+const NODES: [&str; 4] = ["a", "b", "c", "d"];
+const LONG: Duration = Duration::from_secs(60);
+const BYTES: usize = 300_000;
+
+/// What a rank holds in a step: every 8 bytes say rank, step and offset.
+fn payload(rank: u32, step: u64) -> Vec<u8> {
+    let word = |at: usize| (u64::from(rank) << 56 | step << 32 | at as u64).to_le_bytes();
+    (0..BYTES / 8).flat_map(word).collect()
+}
+
+/// The ranks. In a run of the tests nobody tells them anything. `what` is a list of words:
+/// `step N` takes it and waits until it is safe on the nodes, `stage N` does not wait, `from N`
+/// restarts from that step, `stop` waits for input.
+#[test]
+fn ranks() {
+    let Ok(what) = std::env::var(WHAT) else {
+        return;
+    };
+    let root = PathBuf::from(std::env::var(ROOT).unwrap());
+    let (job, more) = (std::env::var(JOB).unwrap(), std::env::var(MORE).unwrap());
+    let (what, root, job, more) = (&what, &root, &job, &more);
+    std::thread::scope(|scope| {
+        for (rank, world) in (0u32..).zip(Threads::world(4)) {
+            scope.spawn(move || rank_of(rank, world, what, (root, job, more)));
+        }
+    });
+}
+
+fn rank_of(rank: u32, world: Threads, what: &str, (root, job, more): (&Path, &str, &str)) {
+    let node = NODES[rank as usize];
+    let options = format!(
+        "node_dir = '{}'\nnode_name = '{node}'\npeers = 1\nchunk = '64 KiB'\npool = '4 MiB'\nagent = 'start'\n\
+         agent_program = '{}'\nagent_linger_s = 60\ntake_over_wait_s = 0.0\n{more}",
+        root.join("local").display(),
+        env!("CARGO_BIN_EXE_orcheck"),
+    );
+    let options = Options::from_text(&options);
+    let world = Box::new(world);
+    let mut session = Session::open_with(job, world, options, Environment::default()).unwrap();
+    let mut bytes = vec![0; BYTES / 8 * 8];
+    session
+        .protect("u", Span::from_mut(&mut bytes), Dtype::U8, 0)
+        .unwrap();
+    let said = |text: String| {
+        if rank == 0 {
+            println!("{text}");
+        }
+    };
+    let mut words = what.split_whitespace();
+    if words.clone().next() != Some("from") {
+        match session.find() {
+            Ok(_) => said(format!("began {}", session.restart().unwrap())),
+            Err(_) => said("began 0".to_owned()),
+        }
+    }
+    while let Some(word) = words.next() {
+        let mut number = || words.next().unwrap().parse::<u64>().unwrap();
+        match word {
+            "from" => {
+                session.find_step(Which::Exactly(Step(number()))).unwrap();
+                said(format!("began {}", session.restart().unwrap()));
+            }
+            "step" | "stage" => {
+                let step = number();
+                bytes.copy_from_slice(&payload(rank, step));
+                session.checkpoint(step).unwrap();
+                if word == "step" {
+                    session.wait(step, Level::Peers(1), LONG).unwrap();
+                }
+                said(format!("taken {step}"));
+            }
+            _ => {
+                said("waits".to_owned());
+                // The end of its input is the end of the test that started it.
+                let _ = std::io::stdin().read(&mut [0]);
+            }
+        }
+    }
+}
+
+/// A job of a test, with its directories and agents.
+struct Site {
+    scratch: Scratch,
+    job: String,
+    options: String,
+}
+
+impl Site {
+    fn new(test: &str) -> Self {
+        let scratch = Scratch::new(test);
+        for name in ["local", "pfs"] {
+            std::fs::create_dir(scratch.path().join(name)).unwrap();
+        }
+        Site {
+            job: format!("scavenge-{test}-{}", std::process::id()),
+            options: String::new(),
+            scratch,
+        }
+    }
+
+    fn with(mut self, options: &str) -> Self {
+        self.options = options.to_owned();
+        self
+    }
+
+    /// The directory of a node.
+    fn node(&self, node: &str) -> PathBuf {
+        self.scratch.path().join("local").join(&self.job).join(node)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.scratch.path().join(name).display().to_string()
+    }
+
+    fn run(&self, what: &str) -> Running {
+        let own = std::env::current_exe().unwrap();
+        let mut command = Command::new(own);
+        command.args(["--exact", "scavenge::ranks", "--nocapture"]);
+        command.env(WHAT, what).env(ROOT, self.scratch.path());
+        command.env(JOB, &self.job).env(MORE, &self.options);
+        Running::of(command)
+    }
+
+    /// Runs the ranks until they wait, and kills all of them at once.
+    fn kill_after(&self, what: &str) {
+        let mut ranks = self.run(&format!("{what} stop"));
+        ranks.wait_for("waits");
+        drop(ranks);
+    }
+
+    /// The command, from the node `a`, where no other node's directory is visible.
+    fn command(&self, more: &[&str]) -> Command {
+        let (node, pfs) = (self.node("a").display().to_string(), self.path("pfs"));
+        orcheck(&[&["scavenge", &node, "--global", &pfs][..], more].concat())
+    }
+
+    fn scavenge(&self, more: &[&str]) -> Answer {
+        Answer::of(self.command(more).output().unwrap())
+    }
+
+    fn start(&self, more: &[&str]) -> Child {
+        let mut command = self.command(more);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    }
+
+    /// The processes of the agents, with their nodes.
+    fn agents(&self) -> Vec<(String, String)> {
+        let all = std::fs::read_dir("/proc").unwrap().flatten();
+        let lines = all.filter_map(|entry| {
+            let pid = entry.file_name().to_str()?.to_owned();
+            pid.parse::<u32>().ok()?;
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+            let line = String::from_utf8_lossy(&line).into_owned();
+            let words: Vec<&str> = line.split('\0').collect();
+            let at = words.iter().position(|word| *word == "--node")?;
+            let own = words.contains(&"--detached") && words.contains(&self.job.as_str());
+            own.then(|| (words[at + 1].to_owned(), pid))
+        });
+        lines.collect()
+    }
+
+    fn signal(&self, nodes: &[&str], signal: &str) {
+        for (_, pid) in self
+            .agents()
+            .iter()
+            .filter(|(node, _)| nodes.contains(&&**node))
+        {
+            let _ = Command::new("kill").args([signal, pid]).status();
+        }
+    }
+
+    /// A node goes, with its agent and its disk.
+    fn lose(&self, node: &str) {
+        self.signal(&[node], "-KILL");
+        let _ = std::fs::remove_dir_all(self.node(node));
+    }
+
+    /// Containers of a step in the directory of a node.
+    fn containers(&self, node: &str, step: u64) -> usize {
+        let Ok(entries) = std::fs::read_dir(self.node(node)) else {
+            return 0;
+        };
+        let of_step = |name: &str| matches!(FileName::parse(name), Some(FileName::Container { step: of, .. }) if of.0 == step);
+        let names = entries.flatten().map(|entry| entry.file_name());
+        names
+            .filter(|name| name.to_str().is_some_and(of_step))
+            .count()
+    }
+
+    /// Nothing is at level global, not even in part.
+    fn is_untouched(&self) -> bool {
+        let dir = self.scratch.path().join("pfs").join(&self.job);
+        std::fs::read_dir(dir).is_ok_and(|entries| entries.count() == 0)
+            || !self.scratch.path().join("pfs").join(&self.job).exists()
+    }
+
+    /// Every rank's bytes at level global alone are those of the step, and the step is the newest.
+    fn holds(&self, step: u64) {
+        for node in NODES {
+            self.lose(node);
+        }
+        let pfs = self.path("pfs");
+        let verified = answer(&["verify", "--job", &self.job, "--dir", &pfs]);
+        assert_eq!(verified.code, 0, "{}{}", verified.stdout, verified.stderr);
+        for rank in 0..4 {
+            let out = self.path("restored");
+            let rank_ = rank.to_string();
+            let common = ["restore", "--job", &self.job, "--dir", &pfs, "--force"];
+            let more = ["--rank", &rank_, "--region", "u", "--out", &out];
+            let restored = answer(&[&common[..], &more].concat());
+            assert_eq!(restored.code, 0, "{}", restored.stderr);
+            let bytes = std::fs::read(&out).unwrap();
+            assert!(bytes == payload(rank, step), "rank {rank} of step {step}");
+        }
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        self.signal(&NODES, "-KILL");
+    }
+}
+
+fn words(answer: &Answer, code: i32, words: &[&str]) {
+    let said = format!("{}{}", answer.stdout, answer.stderr);
+    assert_eq!(answer.code, code, "{said}");
+    for word in words {
+        assert!(said.contains(word), "{word}: {said}");
+    }
+}
+
+// Breaks if: nodes are not asked, or what they answer is not believed.
+#[test]
+fn what_killed_ranks_left_with_their_agents_is_taken() {
+    let site = Site::new("killed");
+    site.kill_after("step 1 step 2 step 3");
+    words(
+        &site.scavenge(&["--dry-run"]),
+        0,
+        &["would take step 3", "(level peers(1), epoch 1-"],
+    );
+    assert!(site.is_untouched());
+    let taken = site.scavenge(&["--json"]);
+    words(&taken, 0, &[]);
+    let document = taken.json();
+    assert_eq!(
+        (
+            &document["step"],
+            &document["was_there"],
+            &document["safe_step"]
+        ),
+        (&3.into(), &false.into(), &serde_json::Value::Null)
+    );
+    assert_eq!(document["asked"], serde_json::json!(NODES));
+    assert_eq!(document["containers"].as_array().unwrap().len(), 4);
+    words(
+        &site.scavenge(&[]),
+        0,
+        &["nothing to take; the newest step at level global is 3"],
+    );
+    site.holds(3);
+}
+
+// Breaks if: replicas do not stand for the containers of a lost node, or a part is taken.
+#[test]
+fn lost_nodes_are_replaced_by_replicas_or_named() {
+    let site = Site::new("lost");
+    site.kill_after("step 1 step 2");
+    site.lose("d");
+    words(
+        &site.scavenge(&[]),
+        0,
+        &["took step 2", "node d was not read"],
+    );
+    site.holds(2);
+    let site = Site::new("lost-more");
+    site.kill_after("step 1 step 2");
+    for node in ["d", "c", "b"] {
+        site.lose(node);
+    }
+    let whole = [1, 2].map(|step| site.containers("a", step) == 4);
+    let taken = site.scavenge(&["--json"]);
+    if whole == [false, false] {
+        words(
+            &taken,
+            15,
+            &[
+                "nothing was taken: step 2 at level peers(1) is not complete here",
+                "(rank ",
+            ],
+        );
+        assert!(site.is_untouched());
+    } else {
+        assert!(taken.code == 0 || taken.code == 3, "{}", taken.stdout);
+    }
+}
+
+// Breaks if: replicas in the memory of agents are not asked for.
+#[test]
+fn replicas_in_memory_are_scavenged() {
+    let site = Site::new("memory").with("replica_store = 'memory'\nreplica_budget = '64 MiB'\n");
+    site.kill_after("step 1");
+    site.lose("c");
+    assert_eq!(site.containers("a", 1), 1, "only its own is on the disk");
+    words(&site.scavenge(&[]), 0, &["took step 1"]);
+    site.holds(1);
+}
+
+// Breaks if: a step is taken whose flush is not over, or the agent's work is not waited for.
+#[test]
+fn what_agents_still_flush_is_waited_for() {
+    let site = Site::new("flush");
+    let mut ranks = site.run("step 1 stop stage 2 stop");
+    ranks.wait_for("waits");
+    site.signal(&NODES, "-STOP");
+    for _ in 0..4 {
+        ranks.go_on();
+    }
+    ranks.wait_for("taken 2");
+    drop(ranks);
+    let late = site.scavenge(&["--timeout", "0.2"]);
+    words(&late, 7, &["Next: "]);
+    assert!(site.is_untouched());
+    let waits = site.start(&["--timeout", "60"]);
+    site.signal(&NODES, "-CONT");
+    let taken = Answer::of(waits.wait_with_output().unwrap());
+    words(&taken, 0, &["took step 2"]);
+    site.holds(2);
+}
+
+// Breaks if: two write at once, or the second damages what the first wrote.
+#[test]
+fn two_at_once_leave_one_good_copy() {
+    let site = Site::new("two");
+    site.kill_after("step 1 step 2");
+    let both = [site.start(&[]), site.start(&[])];
+    let both = both.map(|child| Answer::of(child.wait_with_output().unwrap()));
+    let took = |answer: &Answer| answer.stdout.starts_with("took step 2");
+    for answer in &both {
+        words(answer, 0, &[]);
+    }
+    assert!(
+        both.iter().any(took),
+        "{}{}",
+        both[0].stdout,
+        both[1].stdout
+    );
+    site.holds(2);
+}
+
+// Breaks if: a step is taken from under a run that is alive.
+#[test]
+fn scavenge_waits_for_a_run() {
+    let site = Site::new("alive");
+    site.kill_after("step 1 step 2");
+    let mut next = site.run("step 3 stop");
+    next.wait_for("waits");
+    let refused = site.scavenge(&["--timeout", "0.2"]);
+    words(&refused, 7, &["Next: "]);
+    assert!(site.is_untouched());
+    drop(next);
+    words(&site.scavenge(&[]), 0, &["took step 3"]);
+    site.holds(3);
+}
+
+// Breaks if: a step that a newer run went back from is newest because it is the highest.
+#[test]
+fn what_a_newer_run_superseded_is_not_taken() {
+    let site = Site::new("superseded");
+    site.kill_after("step 1 step 2 step 5");
+    let (node, kept) = (site.node("c"), site.scratch.path().join("kept"));
+    let copied = Command::new("cp").arg("-r").args([&node, &kept]).status();
+    assert!(copied.unwrap().success());
+    site.kill_after("from 2 step 3");
+    // The disk of a node that was away comes back, as it was.
+    std::fs::remove_dir_all(&node).unwrap();
+    std::fs::rename(&kept, &node).unwrap();
+    words(
+        &site.scavenge(&["--json"]),
+        0,
+        &["\"step\": 3", "step 5 of epoch 1", "does not count"],
+    );
+    site.holds(3);
+}
