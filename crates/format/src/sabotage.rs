@@ -196,7 +196,7 @@ switches! {
     UnfinishedClaim = "unfinished-claim", "that a claim which is being made is not removed by a copy", "orcheck-cli cli killed_copy_left";
     CopyUnreferred = "copy-unreferred", "that a copy replaces no files to which a newer checkpoint refers", "orcheck-engine copying refers_to";
     CopyTemporary = "copy-temporary", "that containers of a copy appear under their names only when they are whole", "orcheck-engine copying killed";
-    CopyCountsFirst = "copy-counts-first", "that of two copies that begin at once only one writes", "orcheck-engine copying begin_at_once";
+    CopyCountsFirst = "copy-counts-first", "that of two copies that begin at once only one writes", "orcheck-engine copying that_begin_at_once";
     ScavengeWaits = "scavenge-waits", "that nothing is scavenged while a run holds the job", "orcheck-cli cli scavenge_waits_for_a_run";
     ScavengeAsks = "scavenge-asks", "that nodes whose directories are elsewhere are asked what they hold", "orcheck-cli cli replicas_in_memory_are_scavenged";
     CopyRoom = "copy-room", "that room for a copy is looked for before anything is written", "orcheck-engine copying room";

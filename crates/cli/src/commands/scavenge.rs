@@ -11,15 +11,17 @@
 //!
 //! Not here: what is copied and refused (engine), agents of other machines (their nodes are asked).
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use orcheck_engine::host::agent::{address, finish, is_of, list, status};
+use orcheck_engine::host::agent::{address, finish, is_of, list, look};
 use orcheck_engine::upkeep::copying::Destination;
 use orcheck_engine::upkeep::scavenge::{self, Held, Left, Scavenge, Source, Taken};
 use orcheck_format::{Detail, Error, ErrorKind, Level};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::failpoints::Failpoints;
+use orcheck_net::Address;
 use orcheck_staging::client::shown;
 use serde_json::{Value, json};
 
@@ -33,6 +35,8 @@ use crate::{exit, stop};
 const LONGEST_S: f64 = 1e9;
 /// Longest wait until an agent, or another node, begins to answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+/// The same, if the whole wait is over.
+const LEAST_ANSWER: Duration = Duration::from_secs(1);
 /// Longest wait for a piece of a container of another node.
 const PIECE_LIMIT: Duration = Duration::from_secs(60);
 
@@ -58,10 +62,7 @@ pub fn run(args: &ScavengeArgs, show_progress: bool) -> Result<Outcome, Failure>
         trust: &trust,
         destinations: global_destinations(&job.name, args.group.as_deref(), &to)?,
         patience: until.saturating_sub(clock.now()),
-        answer: (
-            ANSWER_LIMIT.min(timeout.max(Duration::from_secs(1))),
-            PIECE_LIMIT,
-        ),
+        answer: (timeout.clamp(LEAST_ANSWER, ANSWER_LIMIT), PIECE_LIMIT),
         strict: args.strict,
         failpoints: Failpoints::none(),
     };
@@ -134,51 +135,45 @@ impl Agents {
         let mut agents = Agents::default();
         let seen = list(clock)?;
         agents.notes.extend(seen.strangers());
-        // Agents are named after the first placed directory, or else that of the nodes.
-        let (placed, per_node) = match place.anywhere.is_empty() {
-            true => roots(&place.dirs, &place.node_dirs)?,
-            false => (Vec::new(), Vec::new()),
-        };
-        let known: Vec<PathBuf> = [&placed[..], &per_node, to].concat();
-        for at in seen.own {
-            // One of another job may be ending.
-            let Ok(told) = status(&at, ANSWER_LIMIT) else {
+        let firsts = first_names(job, place, to);
+        for at in &seen.own {
+            let mut of = firsts.iter().filter(|(_, first)| is_of(at, first));
+            let Some((node, first)) = of.next() else {
                 continue;
             };
-            let own = told.into_iter().next().unwrap_or_default();
-            let node = own.get("node").cloned().unwrap_or_default();
-            let here = |root: &PathBuf| is_of(&at, &address(&job.name, &node, root));
-            if own.get("job").map(String::as_str) != Some(job.name.as_str())
-                || !(known.iter().any(here) || !place.anywhere.is_empty())
-            {
-                continue;
-            }
             let left = until.saturating_sub(clock.now());
-            let sessions = finish(&at, left, ANSWER_LIMIT).map_err(|error| {
-                let late = error.at(format!("the agent of node {node} has not finished"));
-                Failure::with(
-                    exit::HELD,
-                    late.next("wait for it (--timeout), or end it with `orcheck drain`"),
-                )
-            })?;
+            let answer = left.clamp(LEAST_ANSWER, ANSWER_LIMIT);
+            let sessions = match finish(at, left, answer) {
+                Ok(sessions) => sessions,
+                Err(error) => {
+                    if !look(first, &Failpoints::none(), clock)?.own.contains(at) {
+                        // It ended meanwhile.
+                        continue;
+                    }
+                    let error = error.at(format!("the agent of node {node} has not finished"));
+                    let next = "wait for it (--timeout), or end it";
+                    return Err(Failure::with(exit::HELD, error.next(next)));
+                }
+            };
             let Some(last) = sessions.last() else {
                 continue;
             };
-            let field = |name: &str| last.get(name).cloned().unwrap_or_default();
+            let field = |name: &str| last.get(name).map_or("", String::as_str);
             // Breaks if: it is left out; a run whose directories of level global are elsewhere
             // would be taken for one that has ended.
-            if !matches!(field("ranks_alive").as_str(), "" | "0") {
+            if !matches!(field("ranks_alive"), "" | "0") {
                 let error = Error::unavailable(format!(
                     "{} of {} ranks of job {} on node {node} are alive",
                     field("ranks_alive"),
                     field("ranks"),
                     job.name.as_str()
                 ));
-                let error =
-                    error.next("wait for the run or end it; `orcheck halt` ends it in order");
-                return Err(Failure::with(exit::HELD, error));
+                let next = "wait for the run, or end it with `orcheck halt`";
+                return Err(Failure::with(exit::HELD, error.next(next)));
             }
-            agents.told.push((node, field("not_safe")));
+            agents
+                .told
+                .push((node.clone(), field("not_safe").to_owned()));
         }
         Ok(agents)
     }
@@ -191,6 +186,33 @@ impl Agents {
             .filter(|(_, text)| !matches!(text.as_str(), "" | "none"));
         lost.map(|(node, text)| format!("the agent of node {node} could not save {text}"))
     }
+}
+
+/// The names that agents of the job would have on this machine, each with its node. An agent is
+/// named after the first placed directory of its job, or else that of the nodes.
+fn first_names(job: &Job, place: &Where, to: &[PathBuf]) -> Vec<(String, Address)> {
+    let mut known = [&place.dirs[..], &place.node_dirs, to].concat();
+    if let (true, Ok((placed, per_node))) = (place.anywhere.is_empty(), roots(&[], &[])) {
+        known.extend(placed.into_iter().chain(per_node));
+    }
+    let places = job.catalog.places().iter().zip(&job.place_kinds);
+    let mut nodes: BTreeSet<&str> = BTreeSet::new();
+    for (dir, kind) in places {
+        let mut above = dir.path().ancestors().skip(1);
+        if let Some(node) = kind.strip_prefix("node ") {
+            nodes.insert(node);
+            above.next();
+        }
+        known.extend(above.next().map(PathBuf::from));
+    }
+    let claims = job.catalog.claims().iter();
+    nodes.extend(claims.flat_map(|(claim, _)| claim.nodes.iter().map(String::as_str)));
+    let mut names = Vec::new();
+    for root in &known {
+        let name = |node: &&str| ((*node).to_owned(), address(&job.name, node, root));
+        names.extend(nodes.iter().map(name));
+    }
+    names
 }
 
 fn explain(job: &Job, error: Error) -> Failure {

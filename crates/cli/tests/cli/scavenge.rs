@@ -395,12 +395,14 @@ fn what_a_newer_run_superseded_is_not_taken() {
     let site = Site::new("superseded");
     site.kill_after("step 1 step 2 step 5");
     let (node, kept) = (site.node("c"), site.scratch.path().join("kept"));
-    let copied = Command::new("cp").arg("-r").args([&node, &kept]).status();
-    assert!(copied.unwrap().success());
+    let copy = |from: &Path, to: &Path| {
+        let status = Command::new("cp").arg("-rn").args([from, to]).status();
+        assert!(status.unwrap().success());
+    };
+    copy(&node, &kept);
     site.kill_after("from 2 step 3");
-    // The disk of a node that was away comes back, as it was.
-    std::fs::remove_dir_all(&node).unwrap();
-    std::fs::rename(&kept, &node).unwrap();
+    // What was pruned from a node comes back, as from a snapshot of its disk.
+    copy(&kept.join("."), &node);
     words(
         &site.scavenge(&["--json"]),
         0,

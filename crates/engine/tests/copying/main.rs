@@ -4,6 +4,7 @@
 // Tests make and damage files themselves, and a failed preparation may panic anywhere.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
+mod at_once;
 mod crash;
 mod refused;
 
