@@ -44,14 +44,21 @@ fn ranks() {
     let root = PathBuf::from(std::env::var(ROOT).unwrap());
     let (job, more) = (std::env::var(JOB).unwrap(), std::env::var(MORE).unwrap());
     let (what, root, job, more) = (&what, &root, &job, &more);
+    // Nobody says what not all have done.
+    let all = &std::sync::Barrier::new(4);
     std::thread::scope(|scope| {
         for (rank, world) in (0u32..).zip(Threads::world(4)) {
-            scope.spawn(move || rank_of(rank, world, what, (root, job, more)));
+            scope.spawn(move || rank_of(rank, world, (what, all), (root, job, more)));
         }
     });
 }
 
-fn rank_of(rank: u32, world: Threads, what: &str, (root, job, more): (&Path, &str, &str)) {
+fn rank_of(
+    rank: u32,
+    world: Threads,
+    (what, all): (&str, &std::sync::Barrier),
+    (root, job, more): (&Path, &str, &str),
+) {
     let node = NODES[rank as usize];
     let options = format!(
         "node_dir = '{}'\nnode_name = '{node}'\npeers = 1\nchunk = '64 KiB'\npool = '4 MiB'\nagent = 'start'\n\
@@ -67,6 +74,7 @@ fn rank_of(rank: u32, world: Threads, what: &str, (root, job, more): (&Path, &st
         .protect("u", Span::from_mut(&mut bytes), Dtype::U8, 0)
         .unwrap();
     let said = |text: String| {
+        all.wait();
         if rank == 0 {
             println!("{text}");
         }
@@ -395,14 +403,20 @@ fn what_a_newer_run_superseded_is_not_taken() {
     let site = Site::new("superseded");
     site.kill_after("step 1 step 2 step 5");
     let (node, kept) = (site.node("c"), site.scratch.path().join("kept"));
+    // Its agent may still be removing files.
     let copy = |from: &Path, to: &Path| {
-        let status = Command::new("cp").arg("-rn").args([from, to]).status();
-        assert!(status.unwrap().success());
+        for entry in std::fs::read_dir(from).unwrap().flatten() {
+            let to = to.join(entry.file_name());
+            if !to.exists() {
+                let _ = std::fs::copy(entry.path(), to);
+            }
+        }
     };
+    std::fs::create_dir(&kept).unwrap();
     copy(&node, &kept);
     site.kill_after("from 2 step 3");
     // What was pruned from a node comes back, as from a snapshot of its disk.
-    copy(&kept.join("."), &node);
+    copy(&kept, &node);
     words(
         &site.scavenge(&["--json"]),
         0,
