@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use orcheck_engine::host::agent::{address, finish, is_of, list, look};
+use orcheck_engine::host::agent::{AgentStatus, address, finish, is_of, list, look};
 use orcheck_engine::upkeep::copying::Destination;
 use orcheck_engine::upkeep::scavenge::{self, Held, Left, Scavenge, Source, Taken};
 use orcheck_format::{Detail, Error, ErrorKind, Level};
@@ -37,6 +37,8 @@ const LONGEST_S: f64 = 1e9;
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// The same, if the whole wait is over.
 const LEAST_ANSWER: Duration = Duration::from_secs(1);
+/// Time between two looks at signals while it waits.
+const SLICE: Duration = Duration::from_secs(1);
 /// Longest wait for a piece of a container of another node.
 const PIECE_LIMIT: Duration = Duration::from_secs(60);
 
@@ -61,25 +63,31 @@ pub fn run(args: &ScavengeArgs, show_progress: bool) -> Result<Outcome, Failure>
         job: &job.name,
         trust: &trust,
         destinations: global_destinations(&job.name, args.group.as_deref(), &to)?,
-        patience: until.saturating_sub(clock.now()),
+        patience: SLICE,
         answer: (timeout.clamp(LEAST_ANSWER, ANSWER_LIMIT), PIECE_LIMIT),
         strict: args.strict,
         failpoints: Failpoints::none(),
     };
-    let failed = |error: Error| explain(&job, error);
-    let held = order.find(sources(&job), &clock).map_err(failed)?;
     let bar = progress_bar(show_progress);
-    let outcome = order.take(&held, args.dry_run, &clock, &mut |done| {
-        bar.set_position(done);
-        match stop::requested() {
-            None => Ok(()),
-            Some(_) => Err(Error::unavailable(
-                "stopped by a signal; what was written of the copy was removed",
-            )),
+    let done = loop {
+        let found = order.find(sources(&job), &clock).and_then(|held| {
+            let tick = &mut |done| {
+                bar.set_position(done);
+                continues("what was written of the copy was removed")
+            };
+            let outcome = order.take(&held, args.dry_run, &clock, tick)?;
+            Ok((held, outcome))
+        });
+        match found {
+            // What it holds is looked at again: the other one may be a scavenge.
+            Err(error) if error.is(Detail::Held) && clock.now() < until => {
+                continues("nothing was written").map_err(|error| explain(&job, error))?;
+            }
+            found => break found,
         }
-    });
+    };
     bar.finish_and_clear();
-    let outcome = outcome.map_err(failed)?;
+    let (held, outcome) = done.map_err(|error| explain(&job, error))?;
     Report {
         job: &job,
         held: &held,
@@ -87,6 +95,17 @@ pub fn run(args: &ScavengeArgs, show_progress: bool) -> Result<Outcome, Failure>
         destinations: &order.destinations,
     }
     .of(outcome)
+}
+
+/// # Errors
+/// Unavailable once a signal asked this process to stop.
+fn continues(or_else: &str) -> orcheck_format::Result<()> {
+    match stop::requested() {
+        None => Ok(()),
+        Some(_) => Err(Error::unavailable(format!(
+            "stopped by a signal; {or_else}"
+        ))),
+    }
 }
 
 /// The roots of level global to write to.
@@ -141,21 +160,12 @@ impl Agents {
             let Some((node, first)) = of.next() else {
                 continue;
             };
-            let left = until.saturating_sub(clock.now());
-            let answer = left.clamp(LEAST_ANSWER, ANSWER_LIMIT);
-            let sessions = match finish(at, left, answer) {
-                Ok(sessions) => sessions,
-                Err(error) => {
-                    if !look(first, &Failpoints::none(), clock)?.own.contains(at) {
-                        // It ended meanwhile.
-                        continue;
-                    }
-                    let error = error.at(format!("the agent of node {node} has not finished"));
-                    let next = "wait for it (--timeout), or end it";
-                    return Err(Failure::with(exit::HELD, error.next(next)));
-                }
-            };
-            let Some(last) = sessions.last() else {
+            let told = finished((at, first), until, clock).map_err(|error| {
+                let error = error.at(format!("the agent of node {node} has not finished"));
+                let code = stop::requested().unwrap_or(exit::HELD);
+                Failure::with(code, error.next("wait for it (--timeout), or end it"))
+            })?;
+            let Some(last) = told.last() else {
                 continue;
             };
             let field = |name: &str| last.get(name).map_or("", String::as_str);
@@ -185,6 +195,30 @@ impl Agents {
             .iter()
             .filter(|(_, text)| !matches!(text.as_str(), "" | "none"));
         lost.map(|(node, text)| format!("the agent of node {node} could not save {text}"))
+    }
+}
+
+/// Waits until this agent has finished; its report on each session, or none if it is gone.
+fn finished(
+    (at, first): (&Address, &Address),
+    until: Duration,
+    clock: &SystemClock,
+) -> orcheck_format::Result<AgentStatus> {
+    loop {
+        let left = until.saturating_sub(clock.now());
+        let answer = left.clamp(LEAST_ANSWER, ANSWER_LIMIT);
+        match finish(at, left.min(SLICE), answer) {
+            Err(error) => {
+                if !look(first, &Failpoints::none(), clock)?.own.contains(at) {
+                    return Ok(AgentStatus::new());
+                }
+                if clock.now() >= until {
+                    return Err(error);
+                }
+                continues("nothing was written")?;
+            }
+            told => return told,
+        }
     }
 }
 

@@ -18,6 +18,7 @@ use orcheck_testing::Scratch;
 
 use crate::program::Running;
 use crate::{Answer, answer, orcheck};
+use orcheck_fixtures::reading::{Scratch as Files, Spec, Written, claim, epoch, flip, write};
 
 const WHAT: &str = "ORCHECK_TEST_RANKS";
 const ROOT: &str = "ORCHECK_TEST_ROOT";
@@ -34,7 +35,8 @@ fn payload(rank: u32, step: u64) -> Vec<u8> {
 }
 
 /// The ranks. In a run of the tests nobody tells them anything. `what` is a list of words:
-/// `step N` takes it and waits until it is safe on the nodes, `stage N` does not wait, `from N`
+/// `step N` takes it and waits until it is safe on the nodes, `global N` until it is safe at that level,
+/// `stage N` does not wait, `from N`
 /// restarts from that step, `stop` waits for input.
 #[test]
 fn ranks() {
@@ -93,12 +95,17 @@ fn rank_of(
                 session.find_step(Which::Exactly(Step(number()))).unwrap();
                 said(format!("began {}", session.restart().unwrap()));
             }
-            "step" | "stage" => {
+            "global" | "step" | "stage" => {
                 let step = number();
                 bytes.copy_from_slice(&payload(rank, step));
                 session.checkpoint(step).unwrap();
-                if word == "step" {
-                    session.wait(step, Level::Peers(1), LONG).unwrap();
+                let level = match word {
+                    "global" => Some(Level::Global),
+                    "step" => Some(Level::Peers(1)),
+                    _ => None,
+                };
+                if let Some(level) = level {
+                    session.wait(step, level, LONG).unwrap();
                 }
                 said(format!("taken {step}"));
             }
@@ -340,6 +347,32 @@ fn replicas_in_memory_are_scavenged() {
     site.holds(1);
 }
 
+// Breaks if: what level global has is not looked at, or an older attempt there is in the way.
+#[test]
+fn what_level_global_lost_is_taken_to_it_afterwards() {
+    let site = Site::new("global");
+    let options = format!("global = '{}'\n", site.path("pfs"));
+    let site = site.with(&options);
+    let mut ranks = site.run("global 1 stop step 2 stop");
+    ranks.wait_for("waits");
+    let (there, away) = (site.path("pfs"), site.path("away"));
+    std::fs::rename(&there, &away).unwrap();
+    for _ in 0..4 {
+        ranks.go_on();
+    }
+    ranks.wait_for("waits");
+    drop(ranks);
+    std::fs::rename(&away, &there).unwrap();
+    let taken = site.scavenge(&["--json"]);
+    words(&taken, 0, &["could not save step 2 at level global"]);
+    let document = taken.json();
+    assert_eq!(
+        (&document["step"], &document["safe_step"]),
+        (&2.into(), &1.into())
+    );
+    site.holds(2);
+}
+
 // Breaks if: a step is taken whose flush is not over, or the agent's work is not waited for.
 #[test]
 fn what_agents_still_flush_is_waited_for() {
@@ -360,6 +393,96 @@ fn what_agents_still_flush_is_waited_for() {
     let taken = Answer::of(waits.wait_with_output().unwrap());
     words(&taken, 0, &["took step 2"]);
     site.holds(2);
+}
+
+/// Two nodes without peers, all of whose directories are visible.
+fn collected(steps: &[u64]) -> (Files, Vec<Written>) {
+    let scratch = Files::new();
+    let nodes = ["node0", "node1"].map(|node| scratch.dir(&format!("local/cavity/{node}")));
+    for node in &nodes {
+        claim(node, epoch(1), None);
+    }
+    let of_step = |&step: &u64| {
+        let mut spec = Spec::new(step, 1);
+        spec.level = Level::Node;
+        write(&nodes, &spec)
+    };
+    let written = steps.iter().map(of_step).collect();
+    (scratch, written)
+}
+
+// Breaks if: an older step is taken without a word, or what is missing is not named.
+#[test]
+fn a_newer_step_that_is_not_whole_is_named() {
+    let (scratch, written) = collected(&[5, 10]);
+    let (local, pfs) = (scratch.dir("local"), scratch.dir("pfs"));
+    let (local, pfs) = (local.display().to_string(), pfs.display().to_string());
+    let common = ["scavenge", "--node-dir", &local, "--global", &pfs];
+    let scavenge = |more: &[&str]| answer(&[&common[..], more].concat());
+    let missing = "step 10 at level node is not complete here: 1 of its 2 containers is incomplete or missing: node 1 'node1' (rank";
+    std::fs::remove_file(&written[1].paths[1]).unwrap();
+    words(
+        &scavenge(&["--strict"]),
+        10,
+        &["nothing was taken", missing],
+    );
+    words(
+        &scavenge(&["--dry-run"]),
+        3,
+        &["would take step 5", missing],
+    );
+    assert_eq!(std::fs::read_dir(&pfs).unwrap().count(), 0);
+    let taken = scavenge(&["--json"]);
+    words(&taken, 3, &[]);
+    assert_eq!(taken.json()["left"][0]["step"], 10);
+    words(&answer(&["verify", "--dir", &pfs]), 0, &["5"]);
+    // What remains newer is still said, and is no success.
+    words(&scavenge(&[]), 10, &["nothing was taken", missing]);
+    // Damage that only reading finds.
+    let (scratch, written) = collected(&[5, 10]);
+    flip(&written[1].paths[0], 8192 + 100, 3);
+    let (local, pfs) = (scratch.dir("local"), scratch.dir("pfs"));
+    let (local, pfs) = (local.display().to_string(), pfs.display().to_string());
+    let taken = answer(&["scavenge", "--node-dir", &local, "--global", &pfs]);
+    words(
+        &taken,
+        3,
+        &[
+            "took step 5",
+            "step 10 at level node is newer, and was left",
+        ],
+    );
+    words(&answer(&["verify", "--dir", &pfs]), 0, &["5"]);
+}
+
+// Breaks if: where no node was read, it is said that there is nothing to take.
+#[test]
+fn nodes_that_nobody_looked_at_are_not_empty() {
+    let (scratch, _) = collected(&[5]);
+    let (local, pfs) = (scratch.dir("local"), scratch.dir("pfs"));
+    let (local, pfs) = (local.display().to_string(), pfs.display().to_string());
+    words(
+        &answer(&["scavenge", "--node-dir", &local, "--global", &pfs]),
+        0,
+        &["took step 5"],
+    );
+    let none = answer(&["scavenge", "--dir", &pfs]);
+    words(
+        &none,
+        10,
+        &[
+            "no directory of a node of job cavity is here",
+            "Next: run it on a node",
+        ],
+    );
+    std::fs::remove_dir_all(scratch.path().join("local/cavity/node1")).unwrap();
+    let part = answer(&["scavenge", "--node-dir", &local, "--global", &pfs]);
+    words(&part, 15, &["node1", "is not known"]);
+    words(
+        &answer(&["scavenge", "--node-dir", &local]),
+        2,
+        &["Next: give --global ROOT"],
+    );
 }
 
 // Breaks if: two write at once, or the second damages what the first wrote.

@@ -64,6 +64,8 @@ use std::time::Duration;
 /// Level of the compressor if the source does not say.
 const COMPRESS_LEVEL: i32 = 1;
 
+/// Maximum number of attempts to claim the destinations that others win.
+const CLAIM_ATTEMPTS: u32 = 20;
 /// Time between two attempts to claim the destinations.
 const CLAIM_AGAIN: Duration = Duration::from_millis(50);
 
@@ -281,7 +283,7 @@ impl Order<'_> {
             let sources = highest_counter(self.catalog.places())?;
             Ok::<_, Error>(sources.max(highest_counter(dirs)?) + 1)
         };
-        let until = clock.now() + self.patience;
+        let mut lost = 0;
         loop {
             // Breaks if: this follows the look at who is alive; of two copies that begin at the
             // same moment, both would hold a claim, and remove each other's files.
@@ -292,7 +294,8 @@ impl Order<'_> {
             }
             match claim(dirs, &claimant, counter, clock) {
                 // Another one claimed meanwhile: it is waited for as if it had been there.
-                Err(error) if error.kind() == ErrorKind::Fenced && clock.now() < until => {
+                Err(error) if error.kind() == ErrorKind::Fenced && lost < CLAIM_ATTEMPTS => {
+                    lost += 1;
                     clock.sleep(CLAIM_AGAIN);
                 }
                 held => return held,
