@@ -199,6 +199,7 @@ switches! {
     CopyCountsFirst = "copy-counts-first", "that of two copies that begin at once only one writes", "orcheck-engine copying that_begin_at_once";
     ScavengeWaits = "scavenge-waits", "that nothing is scavenged while a run holds the job", "orcheck-cli cli scavenge_waits_for_a_run";
     ScavengeAsks = "scavenge-asks", "that nodes whose directories are elsewhere are asked what they hold", "orcheck-cli cli replicas_in_memory_are_scavenged";
+    ScavengeUnseen = "scavenge-unseen", "that nodes which nobody looked at are not taken for empty", "orcheck-cli cli nobody_looked_at";
     CopyRoom = "copy-room", "that room for a copy is looked for before anything is written", "orcheck-engine copying room";
     NeededOrphans = "needed-orphans", "that no container is called left over that others need", "orcheck-cli cli a_mark_needs";
     PruneProven = "prune-proven", "that without the key nothing of an encrypted job is pruned by hand", "orcheck-cli cli forged_newer";
@@ -397,9 +398,7 @@ promises! {
         EveryDirectory PathIsHandle RecordReadable AllDirectories LostServers AllRecorded
         RecordsFirst KeepRule Kept LeftoversOfDead FailedDirectory NewerRun BeingWritten
         LivingTemporary HomeCommitted ReferredLost FullAfterLoss Pins PinsOfPinned PinsUnread Chain
-        AgentDrained RejectedCounts KeptByHand UnfinishedClaim CopyUnreferred CopyCountsFirst CopyRoom
-        ScavengeWaits ScavengeAsks
-        NeededOrphans
+        AgentDrained RejectedCounts KeptByHand UnfinishedClaim CopyUnreferred CopyRoom NeededOrphans
         PruneProven RemovedUnreferred AgentDrains AgentShelf MendFetch AgentYields HolderGone
         AllHeld ReplicaEpoch ReplicaWhole ReplicaCrc ReplicaCount ReplicaDomain SameEnabled
         UncommittedBound StoreSettled ServerIdentity StoreRest NamesCounted StoreAnew ScrubPruned
@@ -441,6 +440,14 @@ promises! {
         ReplicaBudget ReplicaRoom FrameLength StoreCredit Revoked StoreVersion Quota QuotaLook
         QuotaTurn QuotaOrder QuotaLength QuotaOpen QuotaEntries QuotaDeep QuotaRecount PullStalled
         PullBound OrdinaryShare ScrubRate;
+    "C7":
+        CopyCountsFirst;
+    "V1":
+        ScavengeAsks;
+    "V2":
+        ScavengeWaits;
+    "V3":
+        ScavengeUnseen;
     "N2":
         ListTotal AllRanksThere;
     "N3":

@@ -1,8 +1,9 @@
 //! Implements `orcheck scavenge`, which takes the newest step that only nodes hold to level
 //! `global` after a run has died.
 //!
-//! How: agents on this machine finish what the ranks left behind; the directories are found as in
-//! `verify`; the engine asks the other nodes, chooses and copies (`scavenge.rs`).
+//! How: agents on this machine finish what the ranks left behind (`scavenge/agents.rs`); the
+//! directories are found as in `verify`; the engine asks the other nodes, chooses and copies
+//! (`scavenge.rs` there).
 //!
 //! Invariants:
 //! 1. Nothing is taken while a rank of the job is alive on this machine.
@@ -11,25 +12,26 @@
 //!
 //! Not here: what is copied and refused (engine), agents of other machines (their nodes are asked).
 
-use std::collections::BTreeSet;
+mod agents;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
-use orcheck_engine::host::agent::{AgentStatus, address, finish, is_of, list, look};
 use orcheck_engine::upkeep::copying::Destination;
 use orcheck_engine::upkeep::scavenge::{self, Held, Left, Scavenge, Source, Taken};
+use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Detail, Error, ErrorKind, Level};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::failpoints::Failpoints;
-use orcheck_net::Address;
 use orcheck_staging::client::shown;
 use serde_json::{Value, json};
 
-use crate::args::{ScavengeArgs, Where};
+use crate::args::ScavengeArgs;
 use crate::commands::copy::global_destinations;
 use crate::job::{Job, PLACED, roots, trust};
 use crate::output::{Failure, Outcome, count, plain, progress_bar, right, size, table, table_text};
 use crate::{exit, stop};
+use agents::Agents;
 
 /// Longest possible wait, in seconds: no clock can count further.
 const LONGEST_S: f64 = 1e9;
@@ -38,7 +40,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// The same, if the whole wait is over.
 const LEAST_ANSWER: Duration = Duration::from_secs(1);
 /// Time between two looks at signals while it waits.
-const SLICE: Duration = Duration::from_secs(1);
+const SLICE: Duration = Duration::from_millis(500);
 /// Longest wait for a piece of a container of another node.
 const PIECE_LIMIT: Duration = Duration::from_secs(60);
 
@@ -134,121 +136,6 @@ fn sources(job: &Job) -> Vec<Source> {
     places.map(source).collect()
 }
 
-/// What the agents of the job on this machine say.
-#[derive(Default)]
-struct Agents {
-    /// For each, its node, and what of its last session is not safe.
-    told: Vec<(String, String)>,
-    notes: Vec<String>,
-}
-
-impl Agents {
-    /// Waits until they have finished what their ranks left behind.
-    fn wait(
-        job: &Job,
-        place: &Where,
-        to: &[PathBuf],
-        until: Duration,
-        clock: &SystemClock,
-    ) -> Result<Self, Failure> {
-        let mut agents = Agents::default();
-        let seen = list(clock)?;
-        agents.notes.extend(seen.strangers());
-        let firsts = first_names(job, place, to);
-        for at in &seen.own {
-            let mut of = firsts.iter().filter(|(_, first)| is_of(at, first));
-            let Some((node, first)) = of.next() else {
-                continue;
-            };
-            let told = finished((at, first), until, clock).map_err(|error| {
-                let error = error.at(format!("the agent of node {node} has not finished"));
-                let code = stop::requested().unwrap_or(exit::HELD);
-                Failure::with(code, error.next("wait for it (--timeout), or end it"))
-            })?;
-            let Some(last) = told.last() else {
-                continue;
-            };
-            let field = |name: &str| last.get(name).map_or("", String::as_str);
-            // Breaks if: it is left out; a run whose directories of level global are elsewhere
-            // would be taken for one that has ended.
-            if !matches!(field("ranks_alive"), "" | "0") {
-                let error = Error::unavailable(format!(
-                    "{} of {} ranks of job {} on node {node} are alive",
-                    field("ranks_alive"),
-                    field("ranks"),
-                    job.name.as_str()
-                ));
-                let next = "wait for the run, or end it with `orcheck halt`";
-                return Err(Failure::with(exit::HELD, error.next(next)));
-            }
-            agents
-                .told
-                .push((node.clone(), field("not_safe").to_owned()));
-        }
-        Ok(agents)
-    }
-
-    /// What agents say is not safe.
-    fn not_safe(&self) -> impl Iterator<Item = String> {
-        let lost = self
-            .told
-            .iter()
-            .filter(|(_, text)| !matches!(text.as_str(), "" | "none"));
-        lost.map(|(node, text)| format!("the agent of node {node} could not save {text}"))
-    }
-}
-
-/// Waits until this agent has finished; its report on each session, or none if it is gone.
-fn finished(
-    (at, first): (&Address, &Address),
-    until: Duration,
-    clock: &SystemClock,
-) -> orcheck_format::Result<AgentStatus> {
-    loop {
-        let left = until.saturating_sub(clock.now());
-        let answer = left.clamp(LEAST_ANSWER, ANSWER_LIMIT);
-        match finish(at, left.min(SLICE), answer) {
-            Err(error) => {
-                if !look(first, &Failpoints::none(), clock)?.own.contains(at) {
-                    return Ok(AgentStatus::new());
-                }
-                if clock.now() >= until {
-                    return Err(error);
-                }
-                continues("nothing was written")?;
-            }
-            told => return told,
-        }
-    }
-}
-
-/// The names that agents of the job would have on this machine, each with its node. An agent is
-/// named after the first placed directory of its job, or else that of the nodes.
-fn first_names(job: &Job, place: &Where, to: &[PathBuf]) -> Vec<(String, Address)> {
-    let mut known = [&place.dirs[..], &place.node_dirs, to].concat();
-    if let (true, Ok((placed, per_node))) = (place.anywhere.is_empty(), roots(&[], &[])) {
-        known.extend(placed.into_iter().chain(per_node));
-    }
-    let places = job.catalog.places().iter().zip(&job.place_kinds);
-    let mut nodes: BTreeSet<&str> = BTreeSet::new();
-    for (dir, kind) in places {
-        let mut above = dir.path().ancestors().skip(1);
-        if let Some(node) = kind.strip_prefix("node ") {
-            nodes.insert(node);
-            above.next();
-        }
-        known.extend(above.next().map(PathBuf::from));
-    }
-    let claims = job.catalog.claims().iter();
-    nodes.extend(claims.flat_map(|(claim, _)| claim.nodes.iter().map(String::as_str)));
-    let mut names = Vec::new();
-    for root in &known {
-        let name = |node: &&str| ((*node).to_owned(), address(&job.name, node, root));
-        names.extend(nodes.iter().map(name));
-    }
-    names
-}
-
 fn explain(job: &Job, error: Error) -> Failure {
     match (stop::requested(), error.is(Detail::Held)) {
         (Some(code), _) => Failure::with(code, error),
@@ -269,7 +156,7 @@ impl Report<'_> {
     fn of(&self, outcome: scavenge::Outcome) -> Result<Outcome, Failure> {
         let mut notes = self.held.notes.clone();
         notes.extend(self.agents.notes.iter().cloned());
-        notes.extend(self.agents.not_safe());
+        notes.extend(self.agents.not_safe.iter().cloned());
         notes.extend(self.held.undecided());
         let unseen = self.held.unseen.iter();
         notes.extend(unseen.map(|one| format!("node {} was not read: {}", one.node, one.error)));
@@ -351,7 +238,8 @@ impl Report<'_> {
             .next("run it on a node of the job, or give its directories with --node-dir")
             .into());
         }
-        if unseen.len() > self.held.losses() {
+        // Breaks if: it is left out; a job whose newest step is on other nodes would be called safe.
+        if unseen.len() > self.held.losses() && !off(Switch::ScavengeUnseen) {
             let error = Error::unavailable(format!(
                 "job {job}: nothing newer is on the nodes that were read; what {} may hold is not known",
                 unseen.join(", ")

@@ -145,7 +145,17 @@ pub const PROOFS: &[(&str, &str)] = &[
     ("C6", "orcheck-engine copying"),
     (
         "C7",
-        "orcheck-engine copying: refused; orcheck-jobs session: copying",
+        "orcheck-engine copying: refused, at_once; orcheck-jobs session: copying",
+    ),
+    (
+        "V1",
+        "orcheck-cli cli: scavenge (ranks killed, agents alive, nodes lost; bytes compared)",
+    ),
+    ("V2", "orcheck-cli cli: scavenge"),
+    ("V3", "orcheck-cli cli: scavenge"),
+    (
+        "V4",
+        "orcheck-cli cli: scavenge; orcheck-engine copying: at_once",
     ),
     (
         "E1",
