@@ -238,7 +238,7 @@ impl Report<'_> {
             .next("run it on a node of the job, or give its directories with --node-dir")
             .into());
         }
-        // Breaks if: it is left out; a job whose newest step is on other nodes would be called safe.
+        // Breaks if: it is left out; a job whose newest step is elsewhere would be called safe.
         if unseen.len() > self.held.losses() && !off(Switch::ScavengeUnseen) {
             let error = Error::unavailable(format!(
                 "job {job}: nothing newer is on the nodes that were read; what {} may hold is not known",

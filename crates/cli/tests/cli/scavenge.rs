@@ -35,9 +35,8 @@ fn payload(rank: u32, step: u64) -> Vec<u8> {
 }
 
 /// The ranks. In a run of the tests nobody tells them anything. `what` is a list of words:
-/// `step N` takes it and waits until it is safe on the nodes, `global N` until it is safe at that level,
-/// `stage N` does not wait, `from N`
-/// restarts from that step, `stop` waits for input.
+/// `step N` takes it and waits until it is safe on the nodes, `global N` until it is safe at that
+/// level, `stage N` does not wait; `from N` restarts from that step, `stop` waits for input.
 #[test]
 fn ranks() {
     let Ok(what) = std::env::var(WHAT) else {
@@ -436,7 +435,7 @@ fn a_newer_step_that_is_not_whole_is_named() {
     words(&taken, 3, &[]);
     assert_eq!(taken.json()["left"][0]["step"], 10);
     words(&answer(&["verify", "--dir", &pfs]), 0, &["5"]);
-    // What remains newer is still said, and is no success.
+    // What remains newer is named again, and is no success.
     words(&scavenge(&[]), 10, &["nothing was taken", missing]);
     // Damage that only reading finds.
     let (scratch, written) = collected(&[5, 10]);
@@ -455,7 +454,7 @@ fn a_newer_step_that_is_not_whole_is_named() {
     words(&answer(&["verify", "--dir", &pfs]), 0, &["5"]);
 }
 
-// Breaks if: where no node was read, it is said that there is nothing to take.
+// Breaks if: where no node was read, there is nothing to take all the same.
 #[test]
 fn nodes_that_nobody_looked_at_are_not_empty() {
     let (scratch, _) = collected(&[5]);

@@ -359,8 +359,8 @@ impl Held {
         self.nodes.iter().any(Option::is_some)
     }
 
-    /// Steps of which nodes hold containers without any commit record, newer than all that is
-    /// committed: one line each, newest first.
+    /// Steps newer than all that is committed whose containers are on nodes without a commit
+    /// record: one line each, newest first.
     #[must_use]
     pub fn undecided(&self) -> Vec<String> {
         let commits = self.catalog.commits().iter().chain(self.catalog.rejected());

@@ -2,7 +2,7 @@
 //!
 //! How: an agent is named after job, node and first directory, so those of this job are found by
 //! the nodes and directories that are known here. Each is asked to finish with its ranks, as by a
-//! next run; it stays, and goes on serving what its node holds.
+//! next run; it stays, and still serves what its node holds.
 //!
 //! Invariants:
 //! 1. An agent that does not answer, has not finished, or whose ranks are alive is an error at the
