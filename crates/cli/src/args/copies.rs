@@ -97,6 +97,10 @@ pub struct ScavengeArgs {
     /// Take the newest step or none
     #[arg(long)]
     pub strict: bool,
+    /// Take nothing: give out what this node's directory holds to a scavenge on another node, in
+    /// the place of an agent that has ended, until a signal or for --timeout
+    #[arg(long, conflicts_with_all = ["global", "group", "strict", "dry_run"])]
+    pub serve: bool,
     /// Show what would be taken, and take nothing
     #[arg(long)]
     pub dry_run: bool,

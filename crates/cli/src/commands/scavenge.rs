@@ -13,6 +13,7 @@
 //! Not here: what is copied and refused (engine), agents of other machines (their nodes are asked).
 
 mod agents;
+mod serve;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -58,6 +59,10 @@ pub fn run(args: &ScavengeArgs, show_progress: bool) -> Result<Outcome, Failure>
     let trust = trust(&args.unlock)?;
     let mut place = args.place.clone();
     place.anywhere.extend(args.at.iter().cloned());
+    if args.serve {
+        let job = Job::open_trusting(&place, &trust)?;
+        return serve::run(&job, &trust, (timeout, show_progress), &clock);
+    }
     let to = destination_roots(args)?;
     let job = Job::open_trusting(&place, &trust)?;
     let agents = Agents::wait(&job, &place, &to, until, &clock)?;

@@ -335,6 +335,47 @@ fn lost_nodes_are_replaced_by_replicas_or_named() {
     }
 }
 
+// Breaks if: without agents, other nodes are out of reach; or what serves in their place takes the
+// place of somebody who serves.
+#[test]
+fn nodes_without_agents_are_served_by_a_process_each() {
+    let site = Site::new("served");
+    site.kill_after("step 1 step 2");
+    let serve = |node: &str, more: &[&str]| {
+        let dir = site.node(node).display().to_string();
+        orcheck(&[&["scavenge", "--serve", &dir][..], more].concat())
+    };
+    let taken = Answer::of(serve("b", &[]).output().unwrap());
+    words(
+        &taken,
+        1,
+        &["in the place of the keeper of node 'b'", "Next: leave it"],
+    );
+    site.signal(&NODES, "-KILL");
+    words(
+        &site.scavenge(&[]),
+        15,
+        &["step 2 at level peers(1) is not complete here"],
+    );
+    let mut served: Vec<Running> = ["b", "c"]
+        .iter()
+        .map(|node| Running::of(serve(node, &["--timeout", "60"])))
+        .collect();
+    for one in &mut served {
+        one.wait_for(&format!("job {}: gives out what", site.job));
+    }
+    words(
+        &site.scavenge(&[]),
+        0,
+        &["took step 2", "node d was not read"],
+    );
+    served[0].signal("TERM");
+    assert_eq!(served.remove(0).end().0, Some(143));
+    let over = Answer::of(serve("b", &["--timeout", "0.1"]).output().unwrap());
+    words(&over, 0, &["ready"]);
+    site.holds(2);
+}
+
 // Breaks if: replicas in the memory of agents are not asked for.
 #[test]
 fn replicas_in_memory_are_scavenged() {
