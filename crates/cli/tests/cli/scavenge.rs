@@ -5,6 +5,7 @@
 //! directory of one node alone, as if the others were elsewhere.
 
 use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -16,6 +17,7 @@ use orcheck_io::memory::Span;
 use orcheck_jobs::support::Threads;
 use orcheck_testing::Scratch;
 
+use crate::encrypted::KEY;
 use crate::program::Running;
 use crate::{Answer, answer, orcheck};
 use orcheck_fixtures::reading::{Scratch as Files, Spec, Written, claim, epoch, flip, write};
@@ -122,6 +124,8 @@ struct Site {
     scratch: Scratch,
     job: String,
     options: String,
+    /// Source of the key, for the commands.
+    key: String,
 }
 
 impl Site {
@@ -133,6 +137,7 @@ impl Site {
         Site {
             job: format!("scavenge-{test}-{}", std::process::id()),
             options: String::new(),
+            key: String::new(),
             scratch,
         }
     }
@@ -170,7 +175,15 @@ impl Site {
     /// The command, from the node `a`, where no other node's directory is visible.
     fn command(&self, more: &[&str]) -> Command {
         let (node, pfs) = (self.node("a").display().to_string(), self.path("pfs"));
-        orcheck(&[&["scavenge", &node, "--global", &pfs][..], more].concat())
+        let mut command = orcheck(&[&["scavenge", &node, "--global", &pfs][..], more].concat());
+        command.env("ORCHECK_ENCRYPT_KEY", &self.key);
+        command
+    }
+
+    fn answer(&self, arguments: &[&str]) -> Answer {
+        let mut command = orcheck(arguments);
+        command.env("ORCHECK_ENCRYPT_KEY", &self.key);
+        Answer::of(command.output().unwrap())
     }
 
     fn scavenge(&self, more: &[&str]) -> Answer {
@@ -240,14 +253,14 @@ impl Site {
             self.lose(node);
         }
         let pfs = self.path("pfs");
-        let verified = answer(&["verify", "--job", &self.job, "--dir", &pfs]);
+        let verified = self.answer(&["verify", "--job", &self.job, "--dir", &pfs]);
         assert_eq!(verified.code, 0, "{}{}", verified.stdout, verified.stderr);
         for rank in 0..4 {
             let out = self.path("restored");
             let rank_ = rank.to_string();
             let common = ["restore", "--job", &self.job, "--dir", &pfs, "--force"];
             let more = ["--rank", &rank_, "--region", "u", "--out", &out];
-            let restored = answer(&[&common[..], &more].concat());
+            let restored = self.answer(&[&common[..], &more].concat());
             assert_eq!(restored.code, 0, "{}", restored.stderr);
             let bytes = std::fs::read(&out).unwrap();
             assert!(bytes == payload(rank, step), "rank {rank} of step {step}");
@@ -413,6 +426,27 @@ fn what_level_global_lost_is_taken_to_it_afterwards() {
     site.holds(2);
 }
 
+// Breaks if: the key does not open what nodes hold, or what is taken is no longer encrypted.
+#[test]
+fn encrypted_steps_are_taken_with_their_key_alone() {
+    let mut site = Site::new("encrypted");
+    let key = site.scratch.path().join("key");
+    std::fs::write(&key, KEY).unwrap();
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let source = format!("file:{}", key.display());
+    site.options = format!(
+        "encrypt = 'aes-256-gcm'\nencrypt_key = '{source}'\ncompress = 'zstd'\nnet = 'tcp'\nnet_encrypt = 'aes-256-gcm'\n"
+    );
+    site.kill_after("step 1 step 2");
+    site.lose("b");
+    words(&site.scavenge(&[]), 2, &["Next: "]);
+    site.key = source;
+    words(&site.scavenge(&[]), 0, &["took step 2"]);
+    let listed = site.answer(&["ls", "--json", "--dir", &site.path("pfs")]);
+    assert_eq!(listed.json()["checkpoints"][0]["authenticated"], true);
+    site.holds(2);
+}
+
 // Breaks if: a step is taken whose flush is not over, or the agent's work is not waited for.
 #[test]
 fn what_agents_still_flush_is_waited_for() {
@@ -558,6 +592,12 @@ fn scavenge_waits_for_a_run() {
     drop(next);
     words(&site.scavenge(&[]), 0, &["took step 3"]);
     site.holds(3);
+    // One that began, and died before it took anything, is not in the way.
+    let site = Site::new("began");
+    site.kill_after("step 1 step 2");
+    site.kill_after("");
+    words(&site.scavenge(&[]), 0, &["took step 2"]);
+    site.holds(2);
 }
 
 // Breaks if: a step that a newer run went back from is newest because it is the highest.
