@@ -273,7 +273,7 @@ fn set(bytes: &mut [u8], at: usize, value: f64) {
 }
 
 /// To the test that started this.
-fn say(text: &str) {
+pub fn say(text: &str) {
     let mut out = std::io::stdout().lock();
     out.write_all(format!("{text}\n").as_bytes()).unwrap();
     out.flush().unwrap();

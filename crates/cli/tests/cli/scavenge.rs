@@ -18,7 +18,7 @@ use orcheck_jobs::support::Threads;
 use orcheck_testing::Scratch;
 
 use crate::encrypted::KEY;
-use crate::program::Running;
+use crate::program::{Running, say};
 use crate::{Answer, answer, orcheck};
 use orcheck_fixtures::reading::{Scratch as Files, Spec, Written, claim, epoch, flip, write};
 
@@ -79,7 +79,7 @@ fn rank_of(
     let said = |text: String| {
         all.wait();
         if rank == 0 {
-            println!("{text}");
+            say(&text);
         }
     };
     let mut words = what.split_whitespace();

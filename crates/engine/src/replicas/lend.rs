@@ -152,8 +152,6 @@ fn doors(addresses: &[Address]) -> Vec<Address> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     // Breaks if: a port is bound twice, or at the loopback alone although other hosts knew it.
     #[test]
     fn one_port_is_opened_once_for_all_addresses() {
