@@ -200,6 +200,7 @@ switches! {
     ScavengeWaits = "scavenge-waits", "that nothing is scavenged while a run holds the job", "orcheck-cli cli scavenge_waits_for_a_run";
     ScavengeAsks = "scavenge-asks", "that nodes whose directories are elsewhere are asked what they hold", "orcheck-cli cli replicas_in_memory_are_scavenged";
     ScavengeUnseen = "scavenge-unseen", "that nodes which nobody looked at are not taken for empty", "orcheck-cli cli nobody_looked_at";
+    ScavengePatience = "scavenge-patience", "that no older step is scavenged while a node may still come", "orcheck-cli cli nodes_without_agents_are_served";
     CopyRoom = "copy-room", "that room for a copy is looked for before anything is written", "orcheck-engine copying room";
     NeededOrphans = "needed-orphans", "that no container is called left over that others need", "orcheck-cli cli a_mark_needs";
     PruneProven = "prune-proven", "that without the key nothing of an encrypted job is pruned by hand", "orcheck-cli cli forged_newer";
@@ -443,7 +444,7 @@ promises! {
     "C7":
         CopyCountsFirst;
     "V1":
-        ScavengeAsks;
+        ScavengeAsks ScavengePatience;
     "V2":
         ScavengeWaits;
     "V3":

@@ -66,7 +66,7 @@ pub fn run(args: &ScavengeArgs, show_progress: bool) -> Result<Outcome, Failure>
     let to = destination_roots(args)?;
     let job = Job::open_trusting(&place, &trust)?;
     let agents = Agents::wait(&job, &place, &to, until, &clock)?;
-    let order = Scavenge {
+    let mut order = Scavenge {
         job: &job.name,
         trust: &trust,
         destinations: global_destinations(&job.name, args.group.as_deref(), &to)?,
@@ -76,7 +76,11 @@ pub fn run(args: &ScavengeArgs, show_progress: bool) -> Result<Outcome, Failure>
         failpoints: Failpoints::none(),
     };
     let bar = progress_bar(show_progress);
+    let mut takes_older = false;
     let done = loop {
+        let is_late = clock.now() >= until;
+        takes_older |= is_late;
+        order.strict = args.strict || !takes_older;
         let found = order.find(sources(&job), &clock).and_then(|held| {
             let tick = &mut |done| {
                 bar.set_position(done);
@@ -85,13 +89,21 @@ pub fn run(args: &ScavengeArgs, show_progress: bool) -> Result<Outcome, Failure>
             let outcome = order.take(&held, args.dry_run, &clock, tick)?;
             Ok((held, outcome))
         });
-        match found {
+        match &found {
             // What it holds is looked at again: the other one may be a scavenge.
-            Err(error) if error.is(Detail::Held) && clock.now() < until => {
-                continues("nothing was written").map_err(|error| explain(&job, error))?;
+            Err(error) if error.is(Detail::Held) && !is_late => {}
+            Ok((_, outcome)) if outcome.left.is_empty() => break found,
+            // Breaks if: an older step is taken at once; the newest may be whole as soon as all
+            // nodes serve.
+            Ok((held, outcome)) if !takes_older && may_come(held, outcome) => {}
+            Ok(_) if !takes_older => {
+                takes_older = true;
+                continue;
             }
-            found => break found,
+            _ => break found,
         }
+        continues("nothing was written").map_err(|error| explain(&job, error))?;
+        clock.sleep(SLICE.min(until.saturating_sub(clock.now())));
     };
     bar.finish_and_clear();
     let (held, outcome) = done.map_err(|error| explain(&job, error))?;
@@ -102,6 +114,13 @@ pub fn run(args: &ScavengeArgs, show_progress: bool) -> Result<Outcome, Failure>
         destinations: &order.destinations,
     }
     .of(outcome)
+}
+
+/// Whether the missing parts of the newest step may be on a node that does not serve yet.
+fn may_come(held: &Held, outcome: &scavenge::Outcome) -> bool {
+    let mut newest = outcome.left.iter().take(1).map(|left| left.error.kind());
+    let is_missing = |kind| matches!(kind, ErrorKind::NotFound | ErrorKind::Unavailable);
+    newest.any(is_missing) && !held.unseen.is_empty() && !off(Switch::ScavengePatience)
 }
 
 /// # Errors

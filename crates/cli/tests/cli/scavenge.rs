@@ -332,7 +332,7 @@ fn lost_nodes_are_replaced_by_replicas_or_named() {
         site.lose(node);
     }
     let whole = [1, 2].map(|step| site.containers("a", step) == 4);
-    let taken = site.scavenge(&["--json"]);
+    let taken = site.scavenge(&["--json", "--timeout", "0.2"]);
     if whole == [false, false] {
         words(
             &taken,
@@ -370,6 +370,8 @@ fn nodes_without_agents_are_served_by_a_process_each() {
         15,
         &["step 2 at level peers(1) is not complete here"],
     );
+    // It waits for nodes that may still come.
+    let waits = site.start(&["--timeout", "60"]);
     let mut served: Vec<Running> = ["b", "c"]
         .iter()
         .map(|node| Running::of(serve(node, &["--timeout", "60"])))
