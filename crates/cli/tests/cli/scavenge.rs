@@ -11,10 +11,15 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use orcheck_client::{Environment, Options, Session, Which};
+use orcheck_engine::directory::epoch::{Claimant, claim as take_claim};
+use orcheck_engine::encoding::Trust;
 use orcheck_format::disk::FileName;
-use orcheck_format::{Dtype, Level, Step};
+use orcheck_format::{Dtype, JobName, Level, RunId, Step};
+use orcheck_io::clock::SystemClock;
+use orcheck_io::failpoints::Failpoints;
 use orcheck_io::memory::Span;
 use orcheck_jobs::support::Threads;
+use orcheck_staging::open_dir;
 use orcheck_testing::Scratch;
 
 use crate::encrypted::KEY;
@@ -513,6 +518,23 @@ fn a_newer_step_that_is_not_whole_is_named() {
     words(&answer(&["verify", "--dir", &pfs]), 0, &["5"]);
     // What remains newer is named again, and is no success.
     words(&scavenge(&[]), 10, &["nothing was taken", missing]);
+    // Containers without a commit record are named, and never put together.
+    let (scratch, _) = collected(&[5, 10]);
+    let (local, pfs) = (scratch.dir("local"), scratch.dir("pfs"));
+    for node in ["node0", "node1"] {
+        let entries = std::fs::read_dir(local.join("cavity").join(node)).unwrap();
+        let is_record = |name: &str| matches!(FileName::parse(name), Some(FileName::Commit { step, .. }) if step.0 == 10);
+        for entry in entries.flatten() {
+            if entry.file_name().to_str().is_some_and(is_record) {
+                std::fs::remove_file(entry.path()).unwrap();
+            }
+        }
+    }
+    let (local, pfs) = (local.display().to_string(), pfs.display().to_string());
+    let taken = answer(&["scavenge", "--node-dir", &local, "--global", &pfs]);
+    let named =
+        "step 10 of epoch 1 was never committed, and is not taken: there are containers of 2 nodes";
+    words(&taken, 0, &["took step 5", named]);
     // Damage that only reading finds.
     let (scratch, written) = collected(&[5, 10]);
     flip(&written[1].paths[0], 8192 + 100, 3);
@@ -565,6 +587,34 @@ fn nodes_that_nobody_looked_at_are_not_empty() {
 fn two_at_once_leave_one_good_copy() {
     let site = Site::new("two");
     site.kill_after("step 1 step 2");
+    // The agents have finished then.
+    words(&site.scavenge(&["--dry-run"]), 0, &["would take step 2"]);
+    // One that holds its claim keeps the other waiting, until its deadline.
+    let pfs = site.scratch.path().join("pfs").join(&site.job);
+    std::fs::create_dir(&pfs).unwrap();
+    let dir = open_dir(&pfs, Failpoints::none()).unwrap();
+    let other = Claimant {
+        job: JobName::new(&site.job).unwrap(),
+        run: RunId([9; 16]),
+        host: "elsewhere".into(),
+        pid: 7,
+        uid: 0,
+        world_size: 4,
+        nodes: NODES.map(str::to_owned).to_vec(),
+        trust: Trust::nobody(),
+    };
+    let held = take_claim(&[dir], &other, 2, &SystemClock::new()).unwrap();
+    let late = site.scavenge(&["--timeout", "0.2"]);
+    words(
+        &late,
+        7,
+        &[
+            "held by another run: process 7",
+            "another scavenge ends by itself",
+        ],
+    );
+    drop(held);
+    assert!(site.is_untouched());
     let both = [site.start(&[]), site.start(&[])];
     let both = both.map(|child| Answer::of(child.wait_with_output().unwrap()));
     let took = |answer: &Answer| answer.stdout.starts_with("took step 2");

@@ -146,7 +146,9 @@ impl Scavenge<'_> {
         // What is there already counts as well.
         for destination in &self.destinations {
             let dir = destination.there()?;
-            here.extend(dir.map(|dir| Source { dir, node: None }));
+            let known = |dir: &Arc<dyn Dir>| here.iter().any(|one| one.dir.path() == dir.path());
+            let new = dir.filter(|dir| !known(dir));
+            here.extend(new.map(|dir| Source { dir, node: None }));
         }
         let dirs: Vec<Arc<dyn Dir>> = here.iter().map(|one| Arc::clone(&one.dir)).collect();
         // Breaks if: it is left out; a step would be taken from under a run that is about to
@@ -365,28 +367,27 @@ impl Held {
     pub fn undecided(&self) -> Vec<String> {
         let commits = self.catalog.commits().iter().chain(self.catalog.rejected());
         let newest = commits.map(|commit| commit.record.step).max();
-        let Some(run) = self
-            .catalog
-            .claims()
-            .iter()
-            .map(|(claim, _)| claim)
-            .next_back()
-        else {
-            return Vec::new();
-        };
+        // What a later run has superseded was not to be taken anyway.
+        let claims = self.catalog.claims();
+        let resumed = claims.iter().rev().find(|(_, resumed)| resumed.is_some());
+        let oldest = resumed.map_or(0, |(claim, _)| claim.epoch.counter);
         let mut of: BTreeMap<(Step, u64), BTreeSet<NodeId>> = BTreeMap::new();
         for (_, _, name) in self.catalog.files() {
             if let Some(FileName::Container {
                 step, epoch, node, ..
             }) = name
                 && Some(*step) > newest
-                && *epoch == run.epoch.counter
+                && *epoch >= oldest
             {
                 of.entry((*step, *epoch)).or_default().insert(*node);
             }
         }
         let line = |((step, epoch), there): ((Step, u64), BTreeSet<NodeId>)| {
-            let numbered = (0u32..).map(NodeId).zip(&run.nodes);
+            let run = claims
+                .iter()
+                .find(|(claim, _)| claim.epoch.counter == epoch);
+            let names = run.map_or(&[][..], |(claim, _)| &claim.nodes);
+            let numbered = (0u32..).map(NodeId).zip(names);
             let missing = numbered.filter(|(node, _)| !there.contains(node));
             let missing: Vec<&str> = missing.map(|(_, name)| name.as_str()).collect();
             let lacks = match missing.is_empty() {

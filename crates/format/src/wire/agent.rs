@@ -126,7 +126,8 @@ pub enum Link {
 /// A message between a rank and the agent of its node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AgentMessage {
-    /// A new run of the job asks the agent to finish older runs; answered by `Done` or `Refused`.
+    /// A new run of the job asks the agent to finish older runs; answered by `Done` or `Refused`,
+    /// after a `Note` about each session that there was.
     Yield {
         /// Also finish a run whose ranks are alive.
         force: bool,
