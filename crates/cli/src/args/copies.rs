@@ -90,8 +90,8 @@ pub struct ScavengeArgs {
     /// ORCHECK_GROUP
     #[arg(long, value_name = "NAME")]
     pub group: Option<String>,
-    /// Longest wait for agents that still write, and for a run or another scavenge that is ending,
-    /// without a unit in seconds
+    /// Longest wait for agents that still write, for a run or another scavenge that is ending, and
+    /// for nodes that may have a missing part of the newest step; without a unit in seconds
     #[arg(long, value_name = "TIME", default_value = "2min", value_parser = time_or_none, allow_negative_numbers = true)]
     pub timeout: f64,
     /// Take the newest step or none

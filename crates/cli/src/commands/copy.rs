@@ -290,34 +290,18 @@ fn outcome(order: &Order<'_>, plan: &Plan, copied: Option<&Copied>, notes: Vec<S
         size(bytes),
         count(record.containers.len() as u64, "container")
     );
-    let listed = places.join(", ");
+    let all = places.join(", ");
     let mut text = match (was_there, copied) {
         (true, Some(_)) => format!(
-            "{of} is at level {} in {listed} already, and good\n",
+            "{of} is at level {} in {all} already, and good\n",
             order.level
         ),
-        (true, None) => format!("{of} is at level {} in {listed} already\n", order.level),
+        (true, None) => format!("{of} is at level {} in {all} already\n", order.level),
         (false, Some(_)) => format!("copied {what}\n"),
         (false, None) => format!("would copy {what}\n"),
     };
-    let mut shown = table(&["container", "directory", "size"]);
-    let mut containers = Vec::new();
-    for (number, one) in plan.containers.iter().enumerate() {
-        // Its actual size, if it is known.
-        let made = copied.map(|copied| copied.record.containers[number].len_bytes);
-        let file_bytes = made.unwrap_or(one.file_bytes);
-        let directory = places[one.destination];
-        shown.add_row([plain(&one.file), plain(directory), right(size(file_bytes))]);
-        containers.push(json!({
-            "file": one.file,
-            "directory": directory,
-            "region_bytes": one.region_bytes,
-            "len_bytes": file_bytes,
-        }));
-    }
-    if !containers.is_empty() {
-        text += &table_text(&shown);
-    }
+    let (containers, listed) = listed(plan, copied, &places);
+    text += &listed;
     let document = json!({
         "job": order.job.as_str(),
         "step": record.step.0,
@@ -337,4 +321,32 @@ fn outcome(order: &Order<'_>, plan: &Plan, copied: Option<&Copied>, notes: Vec<S
         document,
         warnings: notes,
     }
+}
+
+/// The containers of a copy, for programs and as a table.
+pub(super) fn listed(
+    plan: &Plan,
+    copied: Option<&Copied>,
+    places: &[&str],
+) -> (Vec<Value>, String) {
+    let mut shown = table(&["container", "directory", "size"]);
+    let mut containers = Vec::new();
+    for (number, one) in plan.containers.iter().enumerate() {
+        // Its actual size, if it is known.
+        let made = copied.map(|copied| copied.record.containers[number].len_bytes);
+        let file_bytes = made.unwrap_or(one.file_bytes);
+        let directory = places[one.destination];
+        shown.add_row([plain(&one.file), plain(directory), right(size(file_bytes))]);
+        containers.push(json!({
+            "file": one.file,
+            "directory": directory,
+            "region_bytes": one.region_bytes,
+            "len_bytes": file_bytes,
+        }));
+    }
+    let text = match containers.is_empty() {
+        true => String::new(),
+        false => table_text(&shown),
+    };
+    (containers, text)
 }

@@ -24,13 +24,12 @@ use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Detail, Error, ErrorKind, Level};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::failpoints::Failpoints;
-use orcheck_staging::client::shown;
 use serde_json::{Value, json};
 
 use crate::args::ScavengeArgs;
-use crate::commands::copy::global_destinations;
+use crate::commands::copy::{global_destinations, listed};
 use crate::job::{Job, PLACED, roots, trust};
-use crate::output::{Failure, Outcome, count, plain, progress_bar, right, size, table, table_text};
+use crate::output::{Failure, Outcome, count, progress_bar, size};
 use crate::{exit, stop};
 use agents::Agents;
 
@@ -311,23 +310,8 @@ impl Report<'_> {
             (false, Some(_)) => format!("took {what}\n"),
             (false, None) => format!("would take {what}\n"),
         };
-        let mut shown_ = table(&["container", "directory", "size"]);
-        let mut containers = Vec::new();
-        for (number, one) in plan.containers.iter().enumerate() {
-            let made = copied.map(|copied| copied.record.containers[number].len_bytes);
-            let file_bytes = made.unwrap_or(one.file_bytes);
-            let directory = shown(places[one.destination]);
-            shown_.add_row([plain(&one.file), plain(directory), right(size(file_bytes))]);
-            containers.push(json!({
-                "file": one.file,
-                "directory": directory,
-                "region_bytes": one.region_bytes,
-                "len_bytes": file_bytes,
-            }));
-        }
-        if !containers.is_empty() {
-            text += &table_text(&shown_);
-        }
+        let (containers, listed) = listed(plan, copied, &places);
+        text += &listed;
         let document = json!({
             "step": record.step.0,
             "epoch": record.epoch.to_string(),
