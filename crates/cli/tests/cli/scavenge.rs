@@ -632,6 +632,37 @@ fn two_at_once_leave_one_good_copy() {
     site.holds(2);
 }
 
+// Breaks if: a part counts, or what a killed one left is in the way of the next one.
+#[test]
+fn one_that_is_killed_leaves_all_or_nothing() {
+    let site = Site::new("cut");
+    site.kill_after("step 1 step 2");
+    let pfs = site.path("pfs");
+    let written = || {
+        let entries = std::fs::read_dir(site.scratch.path().join("pfs").join(&site.job));
+        let names = entries.into_iter().flatten().flatten();
+        names
+            .filter(|entry| entry.file_name().to_string_lossy().contains(".orc"))
+            .count()
+    };
+    for files in 1..=4 {
+        let mut child = site.start(&[]);
+        while written() < files && child.try_wait().unwrap().is_none() {
+            std::thread::yield_now();
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let found = answer(&["verify", "--job", &site.job, "--dir", &pfs]);
+        // Where it was faster than this test, it must be whole.
+        if found.code == 0 {
+            break;
+        }
+        words(&found, 4, &["no committed checkpoint"]);
+    }
+    words(&site.scavenge(&[]), 0, &["step"]);
+    site.holds(2);
+}
+
 // Breaks if: a step is taken from under a run that is alive.
 #[test]
 fn scavenge_waits_for_a_run() {
