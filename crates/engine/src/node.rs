@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `index.rs` | words and rings that connect ranks, CP-threads and the control thread |
 //! | `descriptor.rs` | what a rank tells its CP-thread about a segment |
+//! | `goes.rs` | which levels a checkpoint goes to |
 //! | `kept.rs` | snapshots that stay in the pool until they are safe |
 //! | `halt.rs` | halt requests, as the processes of a node exchange them |
 //! | `patience.rs` | waits for the engine, but not for one that is gone |
@@ -14,6 +15,7 @@
 
 mod budget;
 mod descriptor;
+mod goes;
 mod halt;
 mod index;
 mod kept;
@@ -21,6 +23,7 @@ mod layout;
 mod patience;
 
 pub use budget::pool_chunks;
+pub use goes::Goes;
 pub use halt::HaltRequest;
 pub use index::{Descriptor, ENGINE_ALIVE, Index, IndexShape, MAX_LANES, Outcome, POOL_IN_USE};
 pub use kept::Kept;

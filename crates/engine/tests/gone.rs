@@ -6,7 +6,7 @@
 use orcheck_engine::directory::Places;
 use orcheck_engine::encoding::{EncodePiece, Recipe};
 use orcheck_engine::flush::{FlushContext, Flusher};
-use orcheck_engine::node::{Descriptor, ENGINE_ALIVE, Index, IndexShape, Mode, Patience};
+use orcheck_engine::node::{Descriptor, ENGINE_ALIVE, Goes, Index, IndexShape, Mode, Patience};
 use orcheck_format::disk::Compression;
 use orcheck_format::wire::Message;
 use orcheck_format::{Epoch, Error, ErrorKind, JobName, NodeId, Rank, RunId, Step, WriterId};
@@ -132,6 +132,7 @@ const BEGIN: Descriptor = Descriptor::Begin {
     pipelined: false,
     may_shrink: false,
     kept: false,
+    goes: Goes::EVERYWHERE,
 };
 
 // Breaks if: `next` does not look whether the rank is gone: the flush waits for the rest of its

@@ -178,6 +178,7 @@ impl Staging {
             pipelined: self.pipelined,
             may_shrink: self.capture.is_some(),
             kept: self.context.kept.is_some(),
+            goes: self.context.goes,
         })?;
         self.open = true;
         allowed.map(|_| ())

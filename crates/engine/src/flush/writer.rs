@@ -2,7 +2,9 @@
 //!
 //! Snapshots are flushed one after the other, in the order in which they begin. In mode
 //! `orchestrated` a snapshot is written only while the **gate** of its lane is held, so that a
-//! directory receives one sequential stream from a node. There are two ways through the levels:
+//! directory receives one sequential stream from a node. A snapshot names the levels that it goes to
+//! (`node/goes.rs`); the others get no container and no report. There are two ways through the
+//! levels:
 //!
 //! * the pool holds everything: level `node` is written and reported first, then level `global`
 //!   from the same chunks, which are freed after their last write;
@@ -35,7 +37,7 @@ use crate::directory::Places;
 use crate::encoding::{EncodePiece, Encoder, Recipe};
 use crate::flush::container::Announced;
 use crate::flush::ledger::Ledger;
-use crate::node::{Descriptor, Index, IndexShape, Mode};
+use crate::node::{Descriptor, Goes, Index, IndexShape, Mode};
 use crate::replicas::Replicas;
 use orcheck_format::disk::{BLOCK_BYTES, MAX_REFERRED};
 use orcheck_format::sabotage::{Switch, off};
@@ -291,7 +293,8 @@ impl Flusher {
 
     fn flush_step(&mut self, first: usize, begin: Begin) -> Result<()> {
         let step = begin.step;
-        let levels = self.context.places.levels();
+        let goes = begin.goes;
+        let levels = goes.of(self.context.places.levels());
         let together = begin.pipelined || levels.len() < 2;
         let first_pass: &[Level] = if together { &levels } else { &levels[..1] };
         let mut sinks: Vec<Sink> = Vec::new();
@@ -304,6 +307,12 @@ impl Flusher {
         while let Some((which, begin)) = next {
             waiting.retain(|&other| other != which);
             let snapshot = match begin {
+                // The ranks agreed on the levels; one that names others is not of this checkpoint.
+                Some(begin) if begin.goes != goes => {
+                    return Err(Error::corrupt(format!(
+                        "local rank {which} sent step {step} to other levels than the ranks before it"
+                    )));
+                }
                 Some(begin) => self.stream_snapshot(step, which, &begin, &mut sinks, together)?,
                 None => self.missing_snapshot(step, which, &mut sinks)?,
             };
@@ -557,4 +566,5 @@ struct Begin {
     announced: Announced,
     pipelined: bool,
     kept: bool,
+    goes: Goes,
 }

@@ -17,6 +17,7 @@
 )]
 
 use crate::encoding::EncodePiece;
+use crate::node::goes::Goes;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Crc64, Step};
 
@@ -39,6 +40,8 @@ pub enum Descriptor {
         may_shrink: bool,
         /// The rank itself returns its chunks (`kept.rs`).
         kept: bool,
+        /// The levels that it goes to; the same for all ranks of a checkpoint.
+        goes: Goes,
     },
     /// A piece of the segment that follows.
     Piece(EncodePiece),
@@ -87,6 +90,7 @@ impl Descriptor {
                 pipelined,
                 may_shrink,
                 kept,
+                goes,
             } => [
                 1,
                 step.0,
@@ -95,7 +99,7 @@ impl Descriptor {
                 u64::from(pipelined),
                 u64::from(may_shrink),
                 u64::from(kept),
-                0,
+                goes.bits(),
             ],
             Self::Segment {
                 pool_at_bytes,
@@ -161,6 +165,7 @@ impl Descriptor {
                 pipelined: words[4] != 0,
                 may_shrink: words[5] != 0,
                 kept: words[6] != 0,
+                goes: Goes::from_bits(words[7])?,
             },
             2 => Self::Segment {
                 pool_at_bytes: words[1],
@@ -236,6 +241,7 @@ mod tests {
                 pipelined: true,
                 may_shrink: true,
                 kept: true,
+                goes: Goes::EVERYWHERE,
             },
             Descriptor::Refers { step: Step(8) },
             Descriptor::Piece(piece),

@@ -18,16 +18,18 @@
 //!       34, 35, 36   in microseconds: the interval of measured triggers, the cost of a
 //!                    checkpoint, and the time until it is safe; 0: none
 //!       37           the control thread removes what a commit has replaced
-//!       38 …         per writer: news (incremented when one of its rings gets an entry)
+//!       38 … 41      the pace of the node's own level and of level global: microseconds, steps; 0: none
+//!       42 …         the last 64 checkpoints: step plus one, and the levels that it goes to
+//!       170 …        per writer: news (incremented when one of its rings gets an entry)
 //!       …            per rank:   done, taken, popped, declared[2], …, and the reasons for
 //!                    the last 16 snapshots that it gave up
 //!       …            the board: the last 64 steps, state and error per level, error text
 //! ```
 //!
 //! Invariants:
-//! 1. A word has one writer: a rank writes its own block, the lowest rank the interval, a CP-thread
-//!    `done/taken/popped` of its ranks, the control thread the rest. Anybody may increment the news
-//!    words, and count chunks of `alloc` and returns.
+//! 1. A word has one writer: a rank writes its own block, the lowest rank the intervals and the
+//!    levels of checkpoints, a CP-thread `done/taken/popped` of its ranks, the control thread the
+//!    rest. Anybody may increment the news words, and count chunks of `alloc` and returns.
 //! 2. A descriptor is read from the ring once, then bounds-checked by the pool before use.
 //! 3. A board entry's text is written before its state, and its step is checked after reading.
 //!
@@ -40,6 +42,7 @@ mod returns;
 mod tests;
 
 pub use crate::node::descriptor::Descriptor;
+use crate::node::goes::Goes;
 use crate::node::halt::HaltRequest;
 use crate::node::layout::Node;
 use orcheck_format::sabotage::{Switch, off};
@@ -67,7 +70,9 @@ const COMMITTED_PROCESS: u32 = INACTIVE + MAX_INACTIVE / 64;
 const HALT: u32 = COMMITTED_PROCESS + 1;
 const INTERVAL: u32 = HALT + 1;
 const PRUNING: u32 = INTERVAL + 3;
-const WRITERS: u32 = PRUNING + 1;
+const PACES: u32 = PRUNING + 1;
+const GOING: u32 = PACES + 4;
+const WRITERS: u32 = GOING + 2 * BOARD_STEPS;
 const RANK_WORDS: u32 = REASON + reasons::WORDS;
 const BOARD_STEPS: u32 = 64;
 const TEXT_WORDS: u32 = 64;
@@ -439,6 +444,39 @@ impl<'p> Index<'p> {
         [0, 1, 2].map(|number| self.get(INTERVAL + number))
     }
 
+    /// Publishes the pace of the node's own level and of level global: seconds and steps between two
+    /// checkpoints there; 0: none. Called by the lowest rank of the node.
+    pub fn set_paces(&self, paces: [(f64, u64); 2]) {
+        for (word, (seconds, steps)) in (PACES..).step_by(2).zip(paces) {
+            self.set(word, (seconds * 1e6).ceil() as u64);
+            self.set(word + 1, steps);
+        }
+    }
+
+    /// What [`Self::set_paces`] published, in microseconds and steps.
+    #[must_use]
+    pub fn paces_us(&self) -> [(u64, u64); 2] {
+        [PACES, PACES + 2].map(|word| (self.get(word), self.get(word + 1)))
+    }
+
+    /// Notes which levels a checkpoint goes to; `turn` counts checkpoints. Called by the lowest rank
+    /// of the node, before it stages.
+    pub fn note_going(&self, turn: u64, step: Step, goes: Goes) {
+        let base = GOING + 2 * (turn % u64::from(BOARD_STEPS)) as u32;
+        self.set(base, 0);
+        self.set(base + 1, goes.bits());
+        self.set(base, step.0 + 1);
+    }
+
+    /// The levels that a checkpoint goes to; all of them if that is not known any more.
+    #[must_use]
+    pub(crate) fn going(&self, step: Step) -> Goes {
+        let places = (GOING..WRITERS).step_by(2);
+        let found = (places.into_iter()).find(|&base| self.get(base) == step.0 + 1);
+        let goes = found.and_then(|base| Goes::from_bits(self.get(base + 1)));
+        goes.unwrap_or(Goes::EVERYWHERE)
+    }
+
     /// Marks that the process of a rank has ended; its CP-thread gets nothing more from it.
     pub fn set_rank_gone(&self, local: u32) {
         self.set(self.rank_word(local, RANK_GONE), 1);
@@ -574,11 +612,12 @@ impl<'p> Index<'p> {
         Some(base)
     }
 
-    /// The newest known step.
+    /// The newest known step that goes to this level.
     #[must_use]
-    pub fn newest_step(&self) -> Option<Step> {
+    pub fn newest_step(&self, level: Level) -> Option<Step> {
         let places = (0..BOARD_STEPS).map(|place| self.board_word(place));
-        (places.map(|base| self.get(base)).max()?.checked_sub(1)).map(Step)
+        let steps = places.filter_map(|base| self.get(base).checked_sub(1).map(Step));
+        steps.filter(|&step| self.going(step).includes(level)).max()
     }
 
     /// Publishes the outcome of `step` at `level`.

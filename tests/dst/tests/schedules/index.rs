@@ -1,7 +1,7 @@
 //! The snapshot index and patience.
 
 use crate::explore::explore;
-use orcheck_engine::node::{Descriptor, ENGINE_ALIVE, Index, IndexShape, Outcome, Patience};
+use orcheck_engine::node::{Descriptor, ENGINE_ALIVE, Goes, Index, IndexShape, Outcome, Patience};
 use orcheck_format::{Error, ErrorKind, Level, Step, WriterId};
 use orcheck_io::sync::model::{allow_timeouts, mortal, slept};
 use orcheck_pool::{Gates, Pool, PoolShape};
@@ -36,6 +36,7 @@ fn begin(step: u64) -> Descriptor {
         pipelined: false,
         may_shrink: false,
         kept: false,
+        goes: Goes::EVERYWHERE,
     }
 }
 

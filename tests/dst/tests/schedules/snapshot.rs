@@ -6,7 +6,7 @@ use orcheck_engine::capture::{Entry, Plan, Source, StageContext, Staging};
 use orcheck_engine::directory::Places;
 use orcheck_engine::encoding::Recipe;
 use orcheck_engine::flush::{FlushContext, Flusher, STAGE_SLOT};
-use orcheck_engine::node::{ENGINE_ALIVE, Index, IndexShape, Mode, Patience};
+use orcheck_engine::node::{ENGINE_ALIVE, Goes, Index, IndexShape, Mode, Patience};
 use orcheck_format::disk::{RegionKind, RegionRecord};
 use orcheck_format::wire::Message;
 use orcheck_format::{Dtype, Epoch, JobName, Level, NodeId, Rank, RunId, Step, WriterId};
@@ -109,6 +109,7 @@ impl Node {
         let context = StageContext {
             encoded: false,
             checked: false,
+            goes: Goes::EVERYWHERE,
             pool: Arc::clone(&self.pool),
             shape: SHAPE,
             local,

@@ -3,7 +3,7 @@
 //! Invariant: everything the CP-thread is told about a kept snapshot is also noted in `kept`. Not
 //! here: staging (`stage.rs`).
 
-use crate::node::{Descriptor, Index, IndexShape, Kept, Patience};
+use crate::node::{Descriptor, Goes, Index, IndexShape, Kept, Patience};
 use orcheck_format::{Rank, Result, Step, WriterId};
 use orcheck_io::failpoints::Failpoints;
 use orcheck_pool::{Chunk, Pool};
@@ -27,6 +27,8 @@ pub struct StageContext {
     pub encoded: bool,
     /// Whether the CP-thread compares the pool with what was staged before it writes.
     pub checked: bool,
+    /// The levels that the checkpoint goes to.
+    pub goes: Goes,
     /// Longest wait for a chunk or for the CP-thread without any progress.
     pub timeout: Duration,
     /// How it waits.

@@ -31,6 +31,7 @@ impl Flusher {
                 pipelined,
                 may_shrink,
                 kept,
+                goes,
             }) => {
                 self.begun[which] = Some(Begin {
                     step,
@@ -41,6 +42,7 @@ impl Flusher {
                     },
                     pipelined,
                     kept,
+                    goes,
                 });
                 Ok(())
             }

@@ -503,14 +503,13 @@ fn summary(host: &Host, index: &Index<'_>) -> String {
     ])
 }
 
-/// The level at which the newest step is not committed, and why; or "none".
+/// The levels at which the newest step that goes there is not committed, and why; or "none".
 fn not_safe(host: &Host, index: &Index<'_>) -> String {
-    let Some(newest) = index.newest_step() else {
-        return "none".to_owned();
-    };
-    let levels = host.places.levels().into_iter();
-    let open = levels.filter(|&level| index.committed_step(level) < Some(newest));
-    let texts = open.map(|level| match index.outcome(newest, level) {
+    let open = host.places.levels().into_iter().filter_map(|level| {
+        let newest = index.newest_step(level)?;
+        (index.committed_step(level) < Some(newest)).then_some((newest, level))
+    });
+    let texts = open.map(|(newest, level)| match index.outcome(newest, level) {
         Outcome::Lost(error) => format!("step {newest} at level {level}: {error}"),
         _ => format!("step {newest} at level {level}"),
     });

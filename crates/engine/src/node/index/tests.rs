@@ -32,6 +32,7 @@ fn descriptors_cross_unchanged_and_a_full_ring_has_a_deadline() {
             pipelined: true,
             may_shrink: false,
             kept: false,
+            goes: Goes::EVERYWHERE,
         },
         Descriptor::Begin {
             step: Step(8),
@@ -40,6 +41,7 @@ fn descriptors_cross_unchanged_and_a_full_ring_has_a_deadline() {
             pipelined: false,
             may_shrink: true,
             kept: true,
+            goes: Goes::to(&[Level::Node]).unwrap(),
         },
         Descriptor::Refers { step: Step(5) },
         Descriptor::Segment {
