@@ -161,6 +161,7 @@ switches! {
     PageEnds = "page-ends", "that the parts of pages at both ends of a tracked region are always read", "orcheck-jobs session parts_of_pages";
     PrivatePages = "private-pages", "that only memory which no other process can write is tracked", "orcheck-pool track only_private";
     ScanArmed = "scan-armed", "that memory which was mapped again is noticed", "orcheck-pool track mapped_anew";
+    HomeAtLevel = "home-at-level", "that a checkpoint refers only to what went to all its levels", "orcheck-engine baseline went_to_a_weaker";
     HomeCommitted = "home-committed", "that only what is committed is referred to", "orcheck-jobs session what_a_lost_step";
     ReferredLost = "referred-lost", "that nothing is committed which refers to a directory that failed", "orcheck-engine protocol refers_to_a_failed";
     FullAfterLoss = "full-after-loss", "that everything is stored again after a loss", "orcheck-jobs session after_a_loss_everything";
@@ -398,7 +399,7 @@ promises! {
         FsyncClaimDirectory FsyncPrune FsyncMade FailedSync FailedSyncIsLoss FailedClose
         EveryDirectory PathIsHandle RecordReadable AllDirectories LostServers AllRecorded
         RecordsFirst KeepRule Kept LeftoversOfDead FailedDirectory NewerRun BeingWritten
-        LivingTemporary HomeCommitted ReferredLost FullAfterLoss Pins PinsOfPinned PinsUnread Chain
+        LivingTemporary HomeAtLevel HomeCommitted ReferredLost FullAfterLoss Pins PinsOfPinned PinsUnread Chain
         AgentDrained RejectedCounts KeptByHand UnfinishedClaim CopyUnreferred CopyRoom NeededOrphans
         PruneProven RemovedUnreferred AgentDrains AgentShelf MendFetch AgentYields HolderGone
         AllHeld ReplicaEpoch ReplicaWhole ReplicaCrc ReplicaCount ReplicaDomain SameEnabled

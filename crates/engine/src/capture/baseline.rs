@@ -13,15 +13,23 @@
 //! home lost, or other bytes, or a full capture       → stored, home is this step
 //! ```
 //!
+//! "Every level" means those that this snapshot goes to. A home that did not go to one of them counts
+//! as lost, and its bytes are stored again. What changed since the last snapshot of a level is
+//! therefore what the next one of that level stores, whatever went to other levels in between. The
+//! homes of weaker levels end with each snapshot of the strongest one.
+//!
 //! Invariants:
-//! 1. A snapshot refers only to steps that were committed at every level of the session when it was
-//!    taken. It never waits for one.
+//! 1. A snapshot refers only to steps that were committed, when it was taken, at every level that it
+//!    goes to. It never waits for one.
 //! 2. Homes only move forward: every home after a snapshot is either one of the homes before it or
 //!    the snapshot itself. Each snapshot names all of its older homes (`refers_to`). An earlier
 //!    committed snapshot therefore pins every step that a later one may refer to, and prune need
-//!    not hear from ranks whose snapshot is still in flight.
-//! 3. In every (`chain` + 1)th checkpoint of a session, all ranks capture everything. A checkpoint
-//!    therefore refers to at most `chain` older ones, and pins end there.
+//!    not hear from ranks whose snapshot is still in flight. This holds at each level by itself: all
+//!    homes after a snapshot went to every level that it goes to.
+//! 3. In every (`chain` + 1)th checkpoint of the strongest level, all ranks capture everything. In
+//!    every `chain`th checkpoint in between, no home of a weaker level is used. A checkpoint
+//!    therefore refers to at most 2 `chain` older ones, and to at most `chain` at the strongest
+//!    level, and pins end there.
 //! 4. Unknown bytes are stored: without a baseline (after an error, or while the last snapshot is
 //!    still being staged) a capture is full. A capture is also full after a lost step, because a
 //!    directory may be lost with it. A full disk is the exception: storing everything would make it
@@ -33,15 +41,16 @@
 use crate::capture::home::{Fate, Home};
 use crate::capture::pages::{Copied, Pages, Wanted};
 use crate::capture::stream::{Piece, Segment};
-use orcheck_format::Step;
+use crate::node::Goes;
 use orcheck_format::disk::{Extent, FileName};
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Level, Step};
 use orcheck_io::failpoints::Failpoints;
 use orcheck_io::memory::Span;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Largest `chain`: the index remembers the outcome of 64 steps.
+/// Largest `chain`: a snapshot can refer to 64 older steps, half of them at weaker levels.
 pub const MAX_CHAIN: u32 = 32;
 /// Smaller regions are compared: it costs less to read them than to ask the kernel.
 pub const TRACK_FROM_BYTES: usize = 1 << 20;
@@ -111,8 +120,13 @@ struct State {
     known: bool,
     /// The step whose snapshot has the baseline at present.
     out: Option<Step>,
-    /// Steps since the last full capture that are not decided yet.
-    undecided: BTreeSet<Step>,
+    /// Steps since the last full capture that are not decided yet, by the levels that they go to.
+    undecided: BTreeSet<(Step, Level)>,
+    /// Levels where the next snapshot refers to nothing: a step was lost there, or directories
+    /// changed.
+    suspect: BTreeSet<Level>,
+    /// Every home, the levels that it went to, and those at which it is known to be committed.
+    went: BTreeMap<Step, (Goes, BTreeSet<Level>)>,
     generation: Option<u64>,
     mostly_changed: bool,
     /// Regions that are not tracked, each for this many more checkpoints.
@@ -127,16 +141,43 @@ struct State {
 pub struct Beginning<'a> {
     /// Its step.
     pub step: Step,
-    /// The number of earlier checkpoints of the session; the same on all ranks.
-    pub turn: u64,
+    /// The levels of the session, weakest first, and those that this checkpoint goes to.
+    pub levels: (Vec<Level>, Goes),
+    /// The number of earlier checkpoints of the session that went to its strongest level, and of
+    /// those after the last such checkpoint; the same on all ranks.
+    pub turn: (u64, u64),
     /// The configured chain.
     pub chain: u32,
     /// Placement generation.
     pub generation: u64,
     /// Its own container.
     pub container: FileName,
-    /// The fate of a step, and whether a loss makes its directories suspect.
-    pub fate: &'a dyn Fn(Step) -> (Fate, bool),
+    /// The fate of a step at a level, and whether a loss makes its directories suspect.
+    pub fate: &'a dyn Fn(Step, Level) -> (Fate, bool),
+}
+
+impl Beginning<'_> {
+    fn goes_to(&self, level: Level) -> bool {
+        self.levels.1.includes(level)
+    }
+
+    /// The strongest level, unless this checkpoint goes there or the session has no other.
+    fn strongest_elsewhere(&self) -> Option<Level> {
+        let strongest = self.levels.0.last().copied();
+        strongest.filter(|&level| !self.goes_to(level))
+    }
+
+    /// Whether all ranks capture everything.
+    fn is_full(&self) -> bool {
+        let period = u64::from(self.chain) + 1;
+        self.strongest_elsewhere().is_none() && self.turn.0.is_multiple_of(period)
+    }
+
+    /// Whether no home of a weaker level is used.
+    fn ends_weaker_homes(&self) -> bool {
+        let nth = self.turn.1 + 1;
+        self.strongest_elsewhere().is_some() && nth.is_multiple_of(u64::from(self.chain.max(1)))
+    }
 }
 
 impl Baseline {
@@ -210,13 +251,16 @@ impl Baseline {
         let full = state.why_full(beginning);
         // Breaks if: only the steps of a full capture are forgotten here; a lost step would then
         // end every chain.
+        let fate = |step, level| (beginning.fate)(step, level).0;
+        let undecided = &mut state.undecided;
+        undecided.retain(|&(step, level)| fate(step, level) == Fate::Pending);
         if full.is_some() {
-            state.undecided.clear();
-        } else {
-            let fate = |step: &Step| (beginning.fate)(*step).0;
-            state.undecided.retain(|step| fate(step) == Fate::Pending);
+            undecided.retain(|&(_, level)| !beginning.goes_to(level));
+            state.suspect.retain(|&level| !beginning.goes_to(level));
         }
-        state.undecided.insert(beginning.step);
+        let (levels, goes) = &beginning.levels;
+        let going = goes.of(levels.clone()).into_iter();
+        (state.undecided).extend(going.map(|level| (beginning.step, level)));
         state.out = Some(beginning.step);
         state.known = false;
         state.resting.retain(|_, left| {
@@ -229,7 +273,6 @@ impl Baseline {
         if cfg!(debug_assertions) {
             state.check_invariants();
         }
-        drop(state);
         let held: Vec<Option<RegionBaseline>> = names
             .iter()
             .map(|(name, paged)| {
@@ -243,15 +286,19 @@ impl Baseline {
         let homes: BTreeSet<Step> = homes.collect();
         // 2. Homes only move forward.
         debug_assert!(homes.range(beginning.step..).next().is_none());
+        state.went.retain(|step, _| homes.contains(step));
         let home = |&step: &Step| {
             let container = beginning.container.at_step(step).to_string();
-            (step, ((beginning.fate)(step).0, container))
+            (step, (state.fate_of_home(step, beginning), container))
         };
+        let homes = homes.iter().map(home).collect();
+        state.went.insert(beginning.step, (*goes, BTreeSet::new()));
+        drop(state);
         Capture {
             baseline: Arc::clone(self),
             step: beginning.step,
             full,
-            homes: homes.iter().map(home).collect(),
+            homes,
             next: names.iter().map(|_| Vec::new()).collect(),
             names: names.into_iter().map(|(name, _)| name).collect(),
             held,
@@ -272,20 +319,54 @@ impl Baseline {
 impl State {
     /// Why the snapshot that begins must not refer to any other; `None` if it may.
     fn why_full(&mut self, beginning: &Beginning<'_>) -> Option<Full> {
-        let lost = self.undecided.iter().any(|&step| (beginning.fate)(step).1);
+        let lost = |&&(step, level): &&(Step, Level)| (beginning.fate)(step, level).1;
+        let lost = self.undecided.iter().filter(lost);
+        self.suspect.extend(lost.map(|&(_, level)| level));
         let generation = self.generation.replace(beginning.generation);
-        let moved = generation.is_some_and(|before| before != beginning.generation);
-        let chain = u64::from(beginning.chain) + 1;
+        if generation.is_some_and(|before| before != beginning.generation) {
+            self.suspect.insert(Level::Global);
+        }
+        let suspect = |&level: &Level| beginning.goes_to(level);
         if !self.known {
             Some(Full::First)
-        } else if beginning.turn.is_multiple_of(chain) && !off(Switch::Chain) {
+        } else if beginning.is_full() && !off(Switch::Chain) {
             Some(Full::Chain)
-        } else if (lost || moved) && !off(Switch::FullAfterLoss) {
+        } else if self.suspect.iter().any(suspect) && !off(Switch::FullAfterLoss) {
             Some(Full::Loss)
         } else if self.mostly_changed {
             Some(Full::Share)
         } else {
             None
+        }
+    }
+
+    /// The fate of an older home at the levels of the snapshot that begins.
+    fn fate_of_home(&mut self, step: Step, beginning: &Beginning<'_>) -> Fate {
+        let (levels, goes) = &beginning.levels;
+        let Some((went, committed)) = self.went.get_mut(&step) else {
+            return Fate::Lost;
+        };
+        let mut fate = Fate::Committed;
+        // The board forgets; what is committed and referred to stays.
+        for level in went.of(levels.clone()) {
+            if committed.contains(&level) {
+                continue;
+            }
+            let found = (beginning.fate)(step, level).0;
+            if found == Fate::Committed {
+                committed.insert(level);
+            } else if goes.includes(level) && fate != Fate::Lost {
+                fate = found;
+            }
+        }
+        // Breaks if: what is committed somewhere may be referred to everywhere; a checkpoint would
+        // need the containers of a level that it is not at.
+        let elsewhere = !went.covers(*goes) && !off(Switch::HomeAtLevel);
+        let strongest = beginning.strongest_elsewhere();
+        let weaker = strongest.is_some_and(|level| !went.includes(level));
+        match elsewhere || weaker && beginning.ends_weaker_homes() {
+            true => Fate::Lost,
+            false => fate,
         }
     }
 

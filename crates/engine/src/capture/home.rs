@@ -13,13 +13,13 @@ pub struct Home {
     pub stream_at_bytes: u64,
 }
 
-/// The outcome of a step, over all levels of the session.
+/// The outcome of a step, over all levels that the snapshot in question goes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     /// Committed at every level.
     Committed,
     /// Not yet decided at every level.
     Pending,
-    /// Lost at one level or more.
+    /// Lost at one level or more, or never there.
     Lost,
 }
