@@ -278,6 +278,13 @@ module orcheck
       integer(c_int64_t), value :: step
       integer(c_int) :: c_checkpoint
     end function
+    function c_checkpoint_at(s, step, level) bind(c, name='orc_checkpoint_at')
+      import
+      type(c_ptr), value :: s
+      integer(c_int64_t), value :: step
+      integer(c_int), value :: level
+      integer(c_int) :: c_checkpoint_at
+    end function
     function c_wait(s, step, level, timeout_s) bind(c, name='orc_wait')
       import
       type(c_ptr), value :: s
@@ -518,19 +525,25 @@ contains
     call conclude(c_lent_done(s%handle, text(name), timeout_s), ierr)
   end subroutine
 
-  !> Takes a checkpoint; returns when it is staged. Collective.
-  subroutine checkpoint_int64(s, step, ierr)
+  !> Takes a checkpoint, with level= one that goes at least there; returns when it is staged. Collective.
+  subroutine checkpoint_int64(s, step, ierr, level)
     type(orc_session_t), intent(in) :: s
     integer(int64), intent(in) :: step
     integer, intent(out), optional :: ierr
-    call conclude(c_checkpoint(s%handle, step), ierr)
+    integer, intent(in), optional :: level
+    if (present(level)) then
+      call conclude(c_checkpoint_at(s%handle, step, int(level, c_int)), ierr)
+    else
+      call conclude(c_checkpoint(s%handle, step), ierr)
+    end if
   end subroutine
 
-  subroutine checkpoint_int32(s, step, ierr)
+  subroutine checkpoint_int32(s, step, ierr, level)
     type(orc_session_t), intent(in) :: s
     integer(int32), intent(in) :: step
     integer, intent(out), optional :: ierr
-    call checkpoint_int64(s, int(step, int64), ierr)
+    integer, intent(in), optional :: level
+    call checkpoint_int64(s, int(step, int64), ierr, level)
   end subroutine
 
   !> Waits until a step is committed at a level.

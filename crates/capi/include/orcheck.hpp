@@ -421,6 +421,8 @@ public:
 
   /** Returns when staged. [collective] */
   void checkpoint(std::uint64_t step) { check(orc_checkpoint(session_, step)); }
+  /** The same for a checkpoint that goes at least to a level. [collective] */
+  void checkpoint(std::uint64_t step, orc_level level) { check(orc_checkpoint_at(session_, step, level)); }
   void wait(std::uint64_t step, orc_level level, double timeout_s) {
     check(orc_wait(session_, step, level, timeout_s));
   }

@@ -11,6 +11,7 @@
 mod enabled;
 mod fields;
 mod kinds;
+mod levels;
 mod other_variables;
 mod together;
 mod wrong_value;
@@ -20,6 +21,7 @@ pub use kinds::{
     AgentKind, Balance, Close, IncrementalKind, IntervalKind, Marshal, NetKind, Numa, OnLoss,
     Overrun,
 };
+pub use levels::Pace;
 
 use fields::{
     EncryptName, HugePagesName, ModeName, NAMES, OneOrMany, Raw, SchemeName, Size, StartName,
@@ -30,7 +32,7 @@ use orcheck_engine::encoding::Accept;
 use orcheck_engine::node::{Mode, Scheme};
 use orcheck_engine::replicas::ReplicaStore;
 use orcheck_format::disk::Compression;
-use orcheck_format::{Error, Result};
+use orcheck_format::{Error, Level, Result};
 use orcheck_io::user::{SecretSource, env_names, env_text, env_var, read_text};
 use orcheck_pool::HugePages;
 use orcheck_staging::client::{is_served, with_key};
@@ -168,6 +170,8 @@ pub struct Options {
     pub encrypt_key: Vec<SecretSource>,
     /// What a restart accepts although encryption is configured.
     pub accept: Accept,
+    /// How often checkpoints go to each level, weakest first; empty: always to all of them.
+    pub paces: Vec<Pace>,
     /// What was set, unchanged, for messages.
     pub(crate) given: toml::Table,
 }
@@ -228,7 +232,18 @@ impl Options {
         } else {
             of_nodes_s
         };
-        (self.interval == IntervalKind::Auto).then_some(mtbf_s)
+        (self.interval == IntervalKind::Auto && self.paces.is_empty()).then_some(mtbf_s)
+    }
+
+    /// The levels that are configured, weakest first.
+    #[must_use]
+    pub fn levels(&self) -> Vec<Level> {
+        let own = self.node_dir.as_ref().map(|_| match self.peers {
+            0 => Level::Node,
+            losses => Level::Peers(losses),
+        });
+        let global = (!self.global.is_empty()).then_some(Level::Global);
+        own.into_iter().chain(global).collect()
     }
 
     /// Options from TOML text alone, for tests.
@@ -255,6 +270,7 @@ impl Options {
         mtbf(&raw)?;
         start(&raw)?;
         let global = directories(&raw)?;
+        let paces = levels::paces(&raw, !global.is_empty())?;
         let resumes = raw.start == Some(StartName::Resume);
         let without = enabled::without(raw.enabled, anywhere, resumes)?;
         let signal = watched_signal(raw.signal.as_deref(), raw.signal_stop)?;
@@ -351,6 +367,7 @@ impl Options {
             agent: raw.agent,
             agent_program: raw.agent_program,
             agent_linger_s: raw.agent_linger_s,
+            paces,
             given: table,
         })
     }
@@ -490,12 +507,12 @@ fn table_of(text: Option<&str>) -> Result<(toml::Table, Vec<&'static str>)> {
         merge(&mut table, &text, &path)?;
     }
     let (mut empty, mut set) = (Vec::new(), Vec::new());
-    for name in NAMES {
+    for name in NAMES.into_iter().chain(levels::OF_LEVELS) {
         match env_text(&other_variables::variable_of(name))? {
             None => {}
             Some(value) if value.is_empty() => empty.push(name),
             Some(value) => {
-                table.insert(name.to_owned(), value_of(name, &value));
+                levels::enter(&mut table, name, value_of(name, &value));
                 set.push(name);
             }
         }
@@ -531,6 +548,10 @@ fn unreadable(text: &str, source: &str, error: &toml::de::Error) -> Error {
 fn merge(table: &mut toml::Table, text: &str, source: &str) -> Result<()> {
     let more: toml::Table = (text.parse()).map_err(|error| unreadable(text, source, &error))?;
     for (name, value) in more {
+        if name == "level" {
+            levels::merge(table, value);
+            continue;
+        }
         if !NAMES.contains(&name.as_str()) {
             let error = Error::invalid(format!("{source}: unknown option '{name}'"));
             return Err(match nearest(&name) {

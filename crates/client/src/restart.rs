@@ -7,6 +7,7 @@
 //! | `choose.rs` | rejects a checkpoint, or reads one region alone |
 //! | `beside.rs` | starts from nothing, and looks for misplaced data first |
 //! | `mending.rs` | makes copies again |
+//! | `paces.rs` | continues the paces of levels |
 //!
 //! Not here: reading and verifying (the engine).
 
@@ -14,4 +15,5 @@ mod beside;
 mod choose;
 mod elastic;
 mod mending;
+mod paces;
 mod resume;

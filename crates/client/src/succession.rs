@@ -153,7 +153,7 @@ impl Session {
             own: self.memory.allocations.values().copied().collect(),
             kept: Arc::clone(&self.memory.kept),
             levels,
-            history: self.progress.history.iter().copied().collect(),
+            history: self.progress.history.clone().into_iter().collect(),
             resubmitted: Vec::new(),
             lost: Vec::new(),
             committed: Vec::new(),
@@ -165,9 +165,11 @@ impl Session {
     /// Takes back reported losses of steps that are committed elsewhere or flushed again; returns
     /// these steps.
     fn withdraw_losses(&mut self, again: &Reopen) -> Vec<Step> {
-        let levels = self.link.places.levels();
-        let flushed = (again.resubmitted.iter())
-            .flat_map(|&step| levels.iter().map(move |&level| (step, level)));
+        let flushed = (again.resubmitted.iter()).flat_map(|&step| {
+            self.levels_of(step)
+                .into_iter()
+                .map(move |level| (step, level))
+        });
         let all: BTreeSet<(Step, Level)> = again.committed.iter().copied().chain(flushed).collect();
         let back: BTreeSet<Step> = (all.into_iter())
             .filter(|&(step, level)| self.progress.outcomes.take_back(step, level))
@@ -217,13 +219,11 @@ impl Session {
     /// more than `most` are left.
     pub(crate) fn release_kept_snapshots(&self, most: usize) {
         let index = self.index();
-        let levels = self.link.places.levels();
         // Breaks if: lost ones are returned too; a step may be lost because the agent of another
         // node has ended.
         let is_safe = |step| {
-            levels
-                .iter()
-                .all(|&level| index.outcome(step, level) == Outcome::Committed)
+            let mut levels = self.levels_of(step).into_iter();
+            levels.all(|level| index.outcome(step, level) == Outcome::Committed)
         };
         let is_over = |step| index.is_done(self.local, step);
         self.memory

@@ -350,6 +350,10 @@ switches! {
     RejectedStands = "rejected-stands", "that a job whose checkpoints were all rejected does not begin from nothing", "orcheck-jobs session rejected";
     FallBack = "fall-back", "that an older checkpoint is used when the newest is damaged", "orcheck-jobs session after_damage";
     SameRegions = "same-regions", "that what is stored once for all ranks is the same on all", "orcheck-jobs session not_the_same_everywhere";
+    LastToStrongest = "last-to-strongest", "that the last checkpoint goes to the strongest level", "orcheck-jobs session last_checkpoint_goes";
+    WaitedWhereItGoes = "waited-where-it-goes", "that a step is not waited for at a level that it does not go to", "orcheck-jobs session a_step_is_waited_for";
+    LevelOwed = "level-owed", "that a level whose checkpoint was left out is due at the next one", "orcheck-client lib left_out";
+    PaceAlone = "pace-alone", "that options for all levels and paces of levels contradict each other", "orcheck-client lib what_does_not_fit_together";
     UnknownVariable = "unknown-variable", "that a mistyped variable of the environment is not ignored", "orcheck-client lib no_option_names";
     UntriggeredSaid = "untriggered-said", "that a program which asks for due checkpoints hears that no trigger is configured", "orcheck-jobs session without_a_trigger";
     PassedMultiple = "passed-multiple", "that a step trigger sees a multiple which the program stepped over", "orcheck-jobs session stepped_over";
@@ -404,7 +408,8 @@ promises! {
         PruneProven RemovedUnreferred AgentDrains AgentShelf MendFetch AgentYields HolderGone
         AllHeld ReplicaEpoch ReplicaWhole ReplicaCrc ReplicaCount ReplicaDomain SameEnabled
         UncommittedBound StoreSettled ServerIdentity StoreRest NamesCounted StoreAnew ScrubPruned
-        ScrubDue UnknownVariable UntriggeredSaid PassedMultiple StartResumes BesideSaid
+        ScrubDue PaceAlone LevelOwed LastToStrongest
+        WaitedWhereItGoes UnknownVariable UntriggeredSaid PassedMultiple StartResumes BesideSaid
         UncommittedSaid AwayNamed NodeRemembers PastKnown NeverAfresh KnownElsewhere;
     "R3":
         TemporaryName ShortWrite EmptyWrite RingRefusal TruncateSurplus AllVotes AllWriters

@@ -3,7 +3,7 @@
 //! Invariants:
 //! 1. All ranks learn the same: whether the steps, the regions flagged SAME and the lists are
 //!    equal, and whether any rank has to wait, wants to stop, wants a loss returned, or has lost
-//!    its agent.
+//!    its agent. A checkpoint goes to as many levels as the rank wants that wants most.
 //! 2. The message is one row of numbers, so the agreement costs one reduction, whatever the ranks
 //!    agree on.
 //!
@@ -25,10 +25,12 @@ pub(crate) struct Offer {
     /// Negative if this rank wants a loss returned.
     pub(crate) owes: i64,
     pub(crate) agent_ended: bool,
+    /// The number of levels, from the weakest, that this rank wants the checkpoint to go to.
+    pub(crate) depth: usize,
 }
 
 /// Number of values in an [`Offer`].
-const OFFER_LEN: usize = 8;
+const OFFER_LEN: usize = 9;
 
 impl Offer {
     pub(crate) fn encode(&self) -> [i64; OFFER_LEN] {
@@ -41,6 +43,7 @@ impl Offer {
             -i64::from(self.stop),
             self.owes,
             -i64::from(self.agent_ended),
+            -(self.depth as i64),
         ]
     }
 }
@@ -59,7 +62,17 @@ impl Minima {
     /// Invalid if they offered different steps, different contents of regions flagged SAME, or
     /// different lists.
     pub(crate) fn agreed(self) -> Result<Agreed> {
-        let [step, not_step, same, not_same, blocked, stop, owes, _] = self.0;
+        let [
+            step,
+            not_step,
+            same,
+            not_same,
+            blocked,
+            stop,
+            owes,
+            _,
+            depth,
+        ] = self.0;
         if step != !not_step && !off(Switch::SameStep) {
             return Err(Error::invalid(format!(
                 "the ranks checkpoint different steps, from {} to {}",
@@ -76,6 +89,7 @@ impl Minima {
             blocked: blocked != 0,
             stop: stop != 0,
             owes,
+            depth: depth.unsigned_abs() as usize,
         })
     }
 }
@@ -88,6 +102,8 @@ pub(crate) struct Agreed {
     pub(crate) stop: bool,
     /// Negative if some rank wants a loss returned.
     pub(crate) owes: i64,
+    /// The number of levels, from the weakest, that the checkpoint goes to.
+    pub(crate) depth: usize,
 }
 
 #[cfg(test)]
@@ -103,6 +119,7 @@ mod tests {
             stop: false,
             owes: 0,
             agent_ended: false,
+            depth: 1,
         }
     }
 
@@ -130,10 +147,12 @@ mod tests {
             blocked: true,
             stop: true,
             owes: -1,
+            depth: 2,
             ..offer(Step(3), 9)
         };
         let agreed = least(&[offer(Step(3), 9), one]).agreed().unwrap();
         assert!(agreed.blocked && agreed.stop && agreed.owes == -1);
+        assert_eq!(agreed.depth, 2);
         let ended = Offer {
             agent_ended: true,
             ..offer(Step(3), 9)

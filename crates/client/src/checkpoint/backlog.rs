@@ -3,7 +3,7 @@
 //!
 //! How: a checkpoint waits until fewer than `held_steps` snapshots of this rank are in the pool,
 //! and fewer than `uncommitted_steps` steps are undecided at the level that counts, which is the
-//! weakest configured level that survives a node. If `overrun` is not `wait`, all ranks instead
+//! weakest one that survives a node, of the levels that the checkpoint goes to. If `overrun` is not `wait`, all ranks instead
 //! agree to skip the checkpoint, or to refuse it.
 //!
 //! Invariants:
@@ -44,10 +44,10 @@ impl std::fmt::Display for Blocker {
 }
 
 impl Session {
-    /// The level whose steps `uncommitted_steps` counts: the weakest that survives a node, or else
-    /// the strongest configured one.
-    pub(crate) fn level_that_counts(&self) -> Option<Level> {
-        let levels = self.link.places.levels();
+    /// The level whose steps `uncommitted_steps` counts: of those that the checkpoint at hand goes
+    /// to, the weakest that survives a node, or else the strongest.
+    fn level_that_counts(&self) -> Option<Level> {
+        let levels = self.progress.heading.of(self.link.places.levels());
         let survives = |level: &&Level| **level > Level::Node;
         levels.iter().find(survives).or(levels.last()).copied()
     }

@@ -1,7 +1,8 @@
 //! Ends a session: drains and closes it, or abandons it.
 //!
 //! Invariants:
-//! 1. `close` returns Ok only if the last checkpoint is committed at every level. Otherwise it
+//! 1. `close` returns Ok only if the last checkpoint is committed at every level that it goes to.
+//!    Otherwise it
 //!    returns an error, the same on all ranks, that names what is not safe. In both cases it
 //!    reports the outcome of every checkpoint that was not reported before.
 //! 2. With `close = "copies"` it also returns an error, the same on all ranks, if the checkpoint
@@ -134,7 +135,7 @@ impl Session {
         }
         // A lost level must not end the session while another one is still being written.
         let mut all = Ok(());
-        for level in self.link.places.levels() {
+        for level in self.levels_of(step) {
             let left = until.saturating_sub(clock.now());
             let safe = (self.waiter_for(step, vec![level])).wait_or(left, CLOSED);
             all = all.and(safe);

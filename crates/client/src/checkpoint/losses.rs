@@ -54,7 +54,8 @@ impl Session {
         // Without agents, nothing is decided any more once the engine has ended; with them, the
         // next checkpoint finds others.
         let over = self.options.agent == AgentKind::Off && index.is_gone();
-        let forgotten = self.progress.history.first().copied().unwrap_or_default();
+        let oldest = self.progress.history.first_key_value();
+        let forgotten = oldest.map(|(&step, _)| step).unwrap_or_default();
         let mut events = Vec::new();
         self.progress.outcomes.open.retain(|&(step, level)| {
             let error = match index.outcome(step, level) {
@@ -98,7 +99,8 @@ impl Session {
                 .outcomes
                 .reported
                 .insert((step, level), error.kind());
-            let forgotten = self.progress.history.first().copied().unwrap_or_default();
+            let oldest = self.progress.history.first_key_value();
+            let forgotten = oldest.map(|(&step, _)| step).unwrap_or_default();
             self.progress
                 .outcomes
                 .reported

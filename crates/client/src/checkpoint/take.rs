@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! 1. Either all ranks stage a checkpoint of the same step, or none does: the step, the readiness
-//!    of every rank and the wish to stop travel in one message.
+//!    of every rank, the wish to stop and the levels travel in one message.
 //! 2. All ranks of a node decide from the same numbers whether the pool holds all snapshots.
 //! 3. All ranks return the same status. An error known before the agreement is returned by all, and
 //!    nothing is staged. An error that only one rank meets afterwards (a codec, the pool) costs the
@@ -20,12 +20,12 @@ use orcheck_engine::capture::{
     Beginning, Capture, Entry, Fate, Pages, Plan, Source, StageContext, Staging,
 };
 use orcheck_engine::flush::{STAGE_SLOT, STRIPE_BYTES};
-use orcheck_engine::node::{Index, Mode, Outcome};
+use orcheck_engine::node::{Goes, Index, Mode, Outcome};
 use orcheck_format::disk::{
     BLOCK_BYTES, FileName, MAX_ENCODED_BYTES, MAX_METADATA_BYTES, RegionRecord,
 };
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Error, ErrorKind, Result, Step, hex};
+use orcheck_format::{Error, ErrorKind, Level, Result, Step, hex};
 use orcheck_io::machine::cpuset;
 use orcheck_io::memory::Span;
 use orcheck_pool::{Gate, page_bytes};
@@ -94,16 +94,27 @@ impl Session {
     /// the program is untouched. An error that only one rank meets later, such as a codec that
     /// fails, costs the step and is reported like any loss.
     pub fn checkpoint(&mut self, step: u64) -> Result<()> {
+        self.checkpoint_at(step, None)
+    }
+
+    /// As [`Self::checkpoint`], for a checkpoint that goes at least to the weakest configured level
+    /// that survives what `level` does, and to everything that is due. If levels have no paces of
+    /// their own and no checkpoint is due, it goes no further. Collective; if the ranks ask for
+    /// different levels, the strongest counts.
+    ///
+    /// # Errors
+    /// As there; Unsupported for a level that no configured one covers.
+    pub fn checkpoint_at(&mut self, step: u64, level: Option<Level>) -> Result<()> {
         let step = Step(step);
         self.agents.replaced_in_call = 0;
-        let taken = self.take(step);
+        let taken = self.take(step, level);
         taken.map_err(|error| {
             self.trigger.not_taken();
             not_staged(step, error)
         })
     }
 
-    fn take(&mut self, step: Step) -> Result<()> {
+    fn take(&mut self, step: Step, asked: Option<Level>) -> Result<()> {
         let clock = Arc::clone(&self.environment.clock);
         let begun = clock.now();
         // Before looking for another agent, for which the session would claim a new epoch.
@@ -115,11 +126,11 @@ impl Session {
             settling = clock.now().saturating_sub(begun);
         }
         let turn = self.progress.turn;
-        let (prepared, agreed, blocker) = match self.agree_on_checkpoint(step, turn)? {
+        let (prepared, agreed, blocker) = match self.agree_on_checkpoint(step, turn, asked)? {
             Verdict::Stage(prepared, agreed, blocker) => (prepared, agreed, blocker),
             Verdict::AgentEnded => {
                 self.replace_agents()?;
-                return self.take(step);
+                return self.take(step, asked);
             }
         };
         if let Err(error) = self.return_loss(agreed.owes) {
@@ -129,12 +140,14 @@ impl Session {
         self.trigger.agree_stop(agreed.stop);
         // The last checkpoint before the end is never skipped.
         let last = self.trigger.should_stop();
+        let goes = self.trigger.levels_at(agreed.depth);
+        self.progress.heading = goes;
         if agreed.blocked && !last && !self.overrun(step, blocker)? {
             self.trigger.left_out();
             return Ok(());
         }
-        self.note_taken(step);
-        if let Err(error) = self.stage(step, turn, prepared, begun) {
+        let turns = self.note_taken(step, goes);
+        if let Err(error) = self.stage(step, (turn, turns), prepared, begun) {
             self.warnings
                 .push(gave_up(step, error).message().to_owned());
         }
@@ -146,7 +159,8 @@ impl Session {
         // Breaks if: settling the past counts, such as removing what killed runs left; no other
         // checkpoint has this cost, and the next ones would be delayed.
         let own_s = (blocked_s - settling.as_secs_f64()).max(0.0);
-        self.trigger.taken(step, own_s, flush_cpu_ns);
+        let depth = goes.of(self.options.levels()).len();
+        (self.trigger).taken_at((step, depth), own_s, flush_cpu_ns);
         self.memory
             .lent
             .retain(|_, lent| !matches!(lent, Lent::Announced));
@@ -154,9 +168,17 @@ impl Session {
     }
 
     /// Prepares this rank, and agrees with the others whether and how the checkpoint is taken.
-    fn agree_on_checkpoint(&mut self, step: Step, turn: u64) -> Result<Verdict> {
+    fn agree_on_checkpoint(
+        &mut self,
+        step: Step,
+        turn: u64,
+        asked: Option<Level>,
+    ) -> Result<Verdict> {
+        let covered = asked.map_or(Ok(()), |level| self.levels_that_cover(level).map(drop));
+        let depth = self.trigger.depth_wished(step, asked);
+        self.progress.heading = self.trigger.levels_at(depth);
         // Before the agreement: a rank that waits in vain tells all others, and nothing is staged.
-        let room = self.wait_for_room_here();
+        let room = covered.and_then(|()| self.wait_for_room_here());
         let prepared = room.and_then(|()| self.prepare(step));
         if let Ok(prepared) = &prepared {
             let chunks = self.chunks_of(prepared);
@@ -183,6 +205,7 @@ impl Session {
             stop: self.trigger.stops_with_this(),
             owes: self.progress.outcomes.owes(),
             agent_ended: has_agent && self.agent_ended(),
+            depth,
         };
         let mut values = offer.encode();
         let prepared = agree_min(self.collective.as_mut(), prepared, &mut values)?;
@@ -193,19 +216,30 @@ impl Session {
         Ok(Verdict::Stage(prepared, least.agreed()?, blocker))
     }
 
-    /// Counts a checkpoint that all ranks are about to stage.
-    fn note_taken(&mut self, step: Step) {
+    /// Counts a checkpoint that all ranks are about to stage; returns the number of those before
+    /// that went to the strongest level, and of those after the last one that did.
+    fn note_taken(&mut self, step: Step, goes: Goes) -> (u64, u64) {
+        if self.local == 0 {
+            self.index().note_going(self.progress.turn, step, goes);
+        }
+        let levels = self.link.places.levels();
+        let strongest = levels.last().is_none_or(|&level| goes.includes(level));
         let progress = &mut self.progress;
+        let turns = progress.turns;
+        progress.turns = match strongest {
+            true => (turns.0 + 1, 0),
+            false => (turns.0, turns.1 + 1),
+        };
         progress.turn += 1;
         progress.last_step = Some(step);
         progress.last_taken = Some(step);
         progress.taken.insert(step);
-        progress.history.insert(step);
+        progress.history.insert(step, goes);
         if progress.history.len() > HISTORY {
             progress.history.pop_first();
         }
-        let levels = self.link.places.levels();
-        progress.outcomes.took(step, &levels);
+        progress.outcomes.took(step, &goes.of(levels));
+        turns
     }
 
     fn prepare(&mut self, step: Step) -> Result<Prepared> {
@@ -284,7 +318,12 @@ impl Session {
     }
 
     /// Takes the baseline for the snapshot of `step`.
-    fn capture(&self, step: Step, turn: u64, prepared: &Prepared) -> Option<(Capture, usize)> {
+    fn capture(
+        &self,
+        step: Step,
+        turn: (u64, u64),
+        prepared: &Prepared,
+    ) -> Option<(Capture, usize)> {
         let (baseline, chain) = (
             self.memory.baseline.as_ref()?,
             self.options.incremental_chain?,
@@ -302,22 +341,14 @@ impl Session {
             (name, tracked)
         });
         let index = self.index();
-        let levels = self.link.places.levels();
-        let fate = |step: Step| {
-            let mut fate = Fate::Committed;
-            for &level in &levels {
-                match index.outcome(step, level) {
-                    Outcome::Committed => {}
-                    Outcome::Lost(error) => {
-                        return (Fate::Lost, error.kind() != ErrorKind::NoSpace);
-                    }
-                    Outcome::Pending => fate = Fate::Pending,
-                }
-            }
-            (fate, false)
+        let fate = |step: Step, level: Level| match index.outcome(step, level) {
+            Outcome::Committed => (Fate::Committed, false),
+            Outcome::Lost(error) => (Fate::Lost, error.kind() != ErrorKind::NoSpace),
+            Outcome::Pending => (Fate::Pending, false),
         };
         let beginning = Beginning {
             step,
+            levels: (self.link.places.levels(), self.progress.heading),
             turn,
             chain,
             generation: index.generation(),
@@ -389,7 +420,13 @@ impl Session {
     /// Copies the prepared checkpoint into the pool, and leaves the rest to threads. Because the
     /// ranks have agreed, a rank that fails here still begins its snapshot and gives it up: its
     /// CP-thread and the other ranks are already at this step.
-    fn stage(&mut self, step: Step, turn: u64, prepared: Prepared, begun: Duration) -> Result<()> {
+    fn stage(
+        &mut self,
+        step: Step,
+        (turn, turns): (u64, (u64, u64)),
+        prepared: Prepared,
+        begun: Duration,
+    ) -> Result<()> {
         let clock = Arc::clone(&self.environment.clock);
         let timeout = self.timeout();
         let wait_from = clock.now();
@@ -407,7 +444,7 @@ impl Session {
             };
             self.memory.mapper.finish(ahead);
         }
-        let incremental = self.capture(step, turn, &prepared);
+        let incremental = self.capture(step, turns, &prepared);
         let mut staging = Staging::new(
             self.stage_context(pipelined),
             step,
@@ -506,6 +543,7 @@ impl Session {
             writer: self.writer,
             encoded: self.link.encoded,
             checked: self.options.checks_pool(),
+            goes: self.progress.heading,
             timeout: self.timeout(),
             patience: self.link.patience.clone(),
             failpoints: self.environment.failpoints.clone(),

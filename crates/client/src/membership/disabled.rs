@@ -199,7 +199,7 @@ impl Disabled {
         false
     }
 
-    pub(crate) fn checkpoint(&mut self, step: u64) -> Result<()> {
+    pub(crate) fn checkpoint_at(&mut self, step: u64, _: Option<Level>) -> Result<()> {
         let step = Step(step);
         check_call(step, self.last_step, &self.regions).map_err(|error| not_staged(step, error))?;
         self.last_step = Some(step);

@@ -220,7 +220,15 @@ impl Membership {
     /// # Errors
     /// As there.
     pub fn checkpoint(&mut self, step: u64) -> Result<()> {
-        either!(self, session => session.checkpoint(step))
+        self.checkpoint_at(step, None)
+    }
+
+    /// See [`Session::checkpoint_at`]; without checkpoints, nothing is stored.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn checkpoint_at(&mut self, step: u64, level: Option<Level>) -> Result<()> {
+        either!(self, session => session.checkpoint_at(step, level))
     }
 
     /// See [`Session::waiter`]; without checkpoints there is nothing to wait for, and a warning

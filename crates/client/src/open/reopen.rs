@@ -4,7 +4,7 @@
 
 use crate::collective::{Collective, agree, agree_min};
 use orcheck_engine::commit::undecided;
-use orcheck_engine::node::{Index, IndexShape, Kept, Layout, Outcome, POOL_IN_USE};
+use orcheck_engine::node::{Goes, Index, IndexShape, Kept, Layout, Outcome, POOL_IN_USE};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Level, Result, Step};
 use orcheck_pool::{Gates, Pool};
@@ -25,8 +25,8 @@ pub(crate) struct Reopen {
     pub(crate) own: Vec<(u32, u32)>,
     pub(crate) kept: Arc<Kept>,
     pub(crate) levels: Vec<Level>,
-    /// Steps whose outcome can be queried.
-    pub(crate) history: Vec<Step>,
+    /// Steps whose outcome can be queried, and the levels that each goes to.
+    pub(crate) history: Vec<(Step, Goes)>,
     /// Those among them that are handed to the successor.
     pub(crate) resubmitted: Vec<Step>,
     /// Those among them that are lost.
@@ -52,7 +52,7 @@ impl Reopen {
         let committed = [Level::Node, Level::Global].map(|level| index.committed_step(level));
         let newest = committed.into_iter().flatten().max();
         let mut values = vec![newest.map_or(0, |step| -(step.0 as i64) - 1)];
-        for &step in &self.history {
+        for &(step, _) in &self.history {
             values.push(i64::from(self.kept.has(step)));
             for &level in &self.levels {
                 let committed = index.outcome(step, level) == Outcome::Committed;
@@ -82,13 +82,13 @@ impl Reopen {
         let leads_node = layout.leads_node(collective.rank());
         if leads_node {
             self.pool.renew();
-            index.renew(self.history.last().copied());
+            index.renew(self.history.last().map(|&(step, _)| step));
         }
         self.decide_fates(&values[1..]);
         if leads_node {
             let index = Index::new(&self.pool, self.shape);
-            for &step in &self.history {
-                self.publish(&index, step);
+            for &(step, goes) in &self.history {
+                self.publish(&index, step, goes);
             }
         }
         agree(collective, Ok(()))?;
@@ -105,7 +105,7 @@ impl Reopen {
     /// knows it to be committed.
     fn decide_fates(&mut self, values: &[i64]) {
         let rows = values.chunks(1 + self.levels.len());
-        for (&step, row) in self.history.iter().zip(rows) {
+        for (&(step, _), row) in self.history.iter().zip(rows) {
             let (has, committed) = (row[0] != 0, &row[1..]);
             // Breaks if: a step that was committed at one level is also submitted again; a part of
             // it would supersede the whole of it, and what came after it.
@@ -125,9 +125,9 @@ impl Reopen {
         }
     }
 
-    /// Publishes the outcome of `step` on this node's board.
-    fn publish(&self, index: &Index<'_>, step: Step) {
-        for &level in &self.levels {
+    /// Publishes the outcome of `step` on this node's board, at the levels that it goes to.
+    fn publish(&self, index: &Index<'_>, step: Step, goes: Goes) {
+        for &level in self.levels.iter().filter(|&&level| goes.includes(level)) {
             if self.committed.contains(&(step, level)) {
                 index.forget_loss(step, level);
                 index.publish(step, level, &Outcome::Committed);

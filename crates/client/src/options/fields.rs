@@ -147,6 +147,7 @@ pub(super) struct Raw {
     pub(super) agent: AgentKind,
     pub(super) agent_program: PathBuf,
     pub(super) agent_linger_s: f64,
+    pub(super) level: toml::Table,
 }
 
 impl Default for Raw {
@@ -213,6 +214,7 @@ impl Default for Raw {
             agent: AgentKind::Off,
             agent_program: PathBuf::from("orcheck"),
             agent_linger_s: 600.0,
+            level: toml::Table::new(),
         }
     }
 }

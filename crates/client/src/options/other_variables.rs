@@ -6,7 +6,8 @@
 //!
 //! Not here: the options and the names of their variables (`fields.rs`, `options.rs`).
 
-use super::fields::{NAMES, nearest};
+use super::fields::NAMES;
+use super::levels::{OF_LEVELS, nearest_of_all};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result};
 
@@ -43,7 +44,7 @@ pub const FAMILIES: [&str; 3] = ["ORCHECK_RUN_", "ORCHECK_TEST_", "ORCHECK_WRITE
 pub(super) fn variable_of(name: &str) -> String {
     match name {
         "node_name" => "ORCHECK_NODE".to_owned(),
-        _ => format!("{PREFIX}{}", name.to_uppercase()),
+        _ => format!("{PREFIX}{}", name.to_uppercase().replace('.', "_")),
     }
 }
 
@@ -57,7 +58,10 @@ pub(super) fn check(variables: &[String], places: &[String]) -> Result<()> {
         let Some(rest) = variable.strip_prefix(PREFIX) else {
             continue;
         };
-        let known = NAMES.iter().any(|name| variable_of(name) == *variable)
+        let options = NAMES.iter().chain(&OF_LEVELS);
+        let known = options
+            .into_iter()
+            .any(|name| variable_of(name) == *variable)
             || OTHERS.iter().any(|(other, _)| other == variable)
             || FAMILIES.iter().any(|family| variable.starts_with(family))
             || places.iter().any(|text| names(text, variable));
@@ -68,7 +72,7 @@ pub(super) fn check(variables: &[String], places: &[String]) -> Result<()> {
         let error = Error::invalid(format!(
             "the environment variable {variable} is not an option"
         ));
-        return Err(match nearest(&rest.to_lowercase()) {
+        return Err(match nearest_of_all(&rest.to_lowercase()) {
             Some(near) => error.next(format!("did you mean {}?", variable_of(near))),
             None => error.next("unset it, or look up its name in docs/options.md"),
         });
@@ -138,11 +142,17 @@ mod tests {
     fn a_variable_that_is_no_option_names_the_nearest() {
         let text = refused("ORCHECK_EVERY_STEP").unwrap();
         assert!(text.contains("did you mean ORCHECK_EVERY_STEPS?"), "{text}");
+        let text = refused("ORCHECK_LEVEL_NODE_EVERY").unwrap();
+        assert!(
+            text.contains("did you mean ORCHECK_LEVEL_NODE_EVERY_S?"),
+            "{text}"
+        );
         let text = refused("ORCHECK_NODE_NAME").unwrap();
         assert!(text.contains("did you mean ORCHECK_NODE?"), "{text}");
         assert!(refused("ORCHECK_COMPLETELY_ELSE").is_some());
         for good in [
             "ORCHECK_EVERY_STEPS",
+            "ORCHECK_LEVEL_GLOBAL_EVERY_S",
             "ORCHECK_RUN_ATTEMPT",
             "PATH",
             "ORCHECKED",

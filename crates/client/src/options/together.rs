@@ -33,6 +33,9 @@ pub(super) fn mtbf(raw: &Raw) -> Result<()> {
         }
     }
     let given = [raw.mtbf_s, raw.node_mtbf_s].map(|value| value != 0.0);
+    if !raw.level.is_empty() {
+        return Ok(());
+    }
     match (given, raw.interval) {
         ([true, true], _) => Err(Error::invalid(format!(
             "mtbf_s = {} and node_mtbf_s = {}: expected one of the two",

@@ -25,6 +25,7 @@ pub(super) fn blame(table: &toml::Table, error: &toml::de::Error) -> Error {
         "encrypt_key" => "expected the source of a key or a list of them",
         "enabled" => "expected true, false or 'auto'",
         "accept" => "expected 'plain' or 'v1', or a list of them",
+        "level" => "expected a table for each level, such as [level.node]",
         "global" => "expected a path or a list of paths",
         name if name.ends_with("unix_s") => "expected a time in seconds since 1970",
         name if name.ends_with("_s") => "expected a number of seconds, such as 90 or 0.5",

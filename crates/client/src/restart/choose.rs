@@ -73,7 +73,7 @@ impl Session {
         {
             return Ok(Candidate { step, epoch });
         }
-        if self.progress.history.contains(&step) {
+        if self.progress.history.contains_key(&step) {
             let epoch = self.link.epoch;
             return Ok(Candidate { step, epoch });
         }

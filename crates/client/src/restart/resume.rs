@@ -516,6 +516,7 @@ impl Session {
         self.decide(Some((candidate.step, candidate.epoch)));
         self.progress.last_step = Some(candidate.step);
         self.trigger.count_from(Some(candidate.step));
+        self.continue_paces(candidate.step);
         Ok(candidate.step)
     }
 

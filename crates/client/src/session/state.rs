@@ -24,7 +24,7 @@ use crate::session::stats::Stats;
 use crate::session::waiter::Waiter;
 use crate::trigger::{Request, Trigger};
 use orcheck_engine::capture::{Baseline, Captured};
-use orcheck_engine::node::{Index, Kept, Outcome};
+use orcheck_engine::node::{Goes, Index, Kept, Outcome};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Dtype, Epoch, Error, JobName, Level, Rank, Result, Step, WriterId};
 use orcheck_io::memory::Span;
@@ -71,19 +71,38 @@ pub(crate) struct Memory {
 }
 
 /// How far the job has come in this session.
-#[derive(Default)]
 pub(crate) struct Progress {
     /// The last step that was restarted from or taken; the next one must be larger.
     pub(crate) last_step: Option<Step>,
     pub(crate) last_taken: Option<Step>,
     /// Steps taken whose snapshots may still be in the pool.
     pub(crate) taken: BTreeSet<Step>,
-    /// The last steps taken, whatever their outcome.
-    pub(crate) history: BTreeSet<Step>,
+    /// The last steps taken, whatever their outcome, and the levels that each goes to.
+    pub(crate) history: BTreeMap<Step, Goes>,
+    /// The levels that the checkpoint goes to that is being taken.
+    pub(crate) heading: Goes,
     /// The sequence number of the next checkpoint.
     pub(crate) turn: u64,
+    /// Number of checkpoints that went to the strongest level, and of those since the last one.
+    pub(crate) turns: (u64, u64),
     pub(crate) stats: Stats,
     pub(crate) outcomes: Outcomes,
+}
+
+impl Progress {
+    fn new() -> Self {
+        Self {
+            last_step: None,
+            last_taken: None,
+            taken: BTreeSet::new(),
+            history: BTreeMap::new(),
+            heading: Goes::EVERYWHERE,
+            turn: 0,
+            turns: (0, 0),
+            stats: Stats::default(),
+            outcomes: Outcomes::default(),
+        }
+    }
 }
 
 /// What is known about agents that ended while the session was open.
@@ -138,7 +157,7 @@ impl Session {
                 handed_over: None,
                 kept: Arc::default(),
             },
-            progress: Progress::default(),
+            progress: Progress::new(),
             agents: Agents {
                 replaced_in_call: 0,
                 being_replaced: false,
@@ -287,10 +306,23 @@ impl Session {
             let kept = [kept.interval_s, kept.cost_s, kept.safe_after_s];
             self.index().set_interval(kept);
         }
+        self.publish_paces();
         let complaint = self.trigger.complaint();
         self.warnings
             .extend(complaint.filter(|_| self.rank == Rank(0)));
         Ok(due)
+    }
+
+    /// Publishes the paces of levels, for `orcheck status`.
+    fn publish_paces(&self) {
+        if self.local != 0 {
+            return;
+        }
+        let mut paces = [(0.0, 0); 2];
+        for (level, every_s, every_steps) in self.trigger.paces_in_force() {
+            paces[usize::from(level == Level::Global)] = (every_s, every_steps);
+        }
+        self.index().set_paces(paces);
     }
 
     /// Warns once, if the program asks when checkpoints are due and nothing makes one due.
@@ -332,11 +364,12 @@ impl Session {
 
     /// Tells the triggers when the step that they measure is safe at all levels.
     fn poll_measured_checkpoint(&mut self) {
+        self.poll_measured_levels();
         let Some(step) = self.trigger.awaited() else {
             return;
         };
         let index = self.index();
-        let outcomes: Vec<Outcome> = (self.link.places.levels().into_iter())
+        let outcomes: Vec<Outcome> = (self.levels_of(step).into_iter())
             .map(|level| index.outcome(step, level))
             .collect();
         let flush_cpu_ns = self.flush_cpu_ns_of_node();
@@ -351,6 +384,34 @@ impl Session {
         {
             self.trigger.flushed(false, flush_cpu_ns);
         }
+    }
+
+    /// The same for each level that has a pace of its own.
+    fn poll_measured_levels(&mut self) {
+        let levels = self.options.levels();
+        for (at, step) in self.trigger.awaited_by_level() {
+            let outcome = (levels.get(at))
+                .map_or(Outcome::Pending, |&level| self.index().outcome(step, level));
+            // A level that is not there now, or an engine that has ended, reports nothing.
+            let there =
+                (levels.get(at)).is_some_and(|&level| self.levels_of(step).contains(&level));
+            let ended = || self.trigger.is_overdue() && self.link.patience.check().is_err();
+            let safe = match outcome {
+                Outcome::Committed => true,
+                Outcome::Pending if there && !ended() => continue,
+                _ => false,
+            };
+            let flush_cpu_ns = self.flush_cpu_ns_of_node();
+            self.trigger.flushed_at(at, safe, flush_cpu_ns);
+        }
+    }
+
+    /// The levels that a checkpoint of this session goes to, weakest first; all of them for a step
+    /// that is forgotten.
+    pub(crate) fn levels_of(&self, step: Step) -> Vec<Level> {
+        let goes = self.progress.history.get(&step).copied();
+        goes.unwrap_or(Goes::EVERYWHERE)
+            .of(self.link.places.levels())
     }
 
     /// Tells the triggers whether the engine of this node has seen a halt request.
@@ -399,9 +460,25 @@ impl Session {
     /// Unsupported for a level that no configured one covers; NotFound for a step that this session
     /// never took.
     pub fn waiter(&self, step: u64, level: Level) -> Result<Waiter> {
-        let enough = self.levels_that_cover(level)?;
+        let mut enough = self.levels_that_cover(level)?;
         let step = Step(step);
-        self.check_taken(step, enough[0])?;
+        self.check_taken(step, &enough)?;
+        match self.progress.history.get(&step) {
+            // Breaks if: it is waited for where it does not go; nothing would ever be decided.
+            Some(&goes) if !off(Switch::WaitedWhereItGoes) => {
+                enough.retain(|&level| goes.includes(level));
+            }
+            _ => {
+                let index = self.index();
+                let decided = |&level: &Level| index.outcome(step, level) != Outcome::Pending;
+                if !self.progress.history.contains_key(&step) && !off(Switch::NeverComes) {
+                    enough.retain(decided);
+                }
+            }
+        }
+        if enough.is_empty() {
+            return Err(self.not_there(step, level));
+        }
         Ok(self.waiter_for(step, enough))
     }
 
@@ -432,9 +509,29 @@ impl Session {
         }
     }
 
+    /// The error that a checkpoint goes neither to a level nor to a stronger one.
+    fn not_there(&self, step: Step, level: Level) -> Error {
+        let there: Vec<String> = self.levels_of(step).iter().map(Level::to_string).collect();
+        let newest = self.progress.history.iter().rev().find(|(_, goes)| {
+            let levels = goes.of(self.link.places.levels());
+            levels.iter().any(|&other| other >= level)
+        });
+        let next = match newest {
+            Some((step, _)) => format!(
+                "wait for step {step}, the last one that goes there, or ask for the level when you take the checkpoint (orc_checkpoint_at)"
+            ),
+            None => "ask for the level when you take the checkpoint (orc_checkpoint_at)".to_owned(),
+        };
+        Error::not_found(format!(
+            "checkpoint {step} does not go to level {level}: it goes to level {}",
+            there.join(" and ")
+        ))
+        .next(next)
+    }
+
     /// Checks that this session took a checkpoint of `step`, as far as it still knows.
-    fn check_taken(&self, step: Step, level: Level) -> Result<()> {
-        if self.progress.history.contains(&step) || off(Switch::NeverComes) {
+    fn check_taken(&self, step: Step, levels: &[Level]) -> Result<()> {
+        if self.progress.history.contains_key(&step) || off(Switch::NeverComes) {
             return Ok(());
         }
         let index = self.index();
@@ -442,25 +539,27 @@ impl Session {
             && self
                 .progress
                 .history
-                .first()
-                .is_some_and(|&first| step < first);
-        if forgotten && index.outcome(step, level) != Outcome::Pending {
+                .first_key_value()
+                .is_some_and(|(&first, _)| step < first);
+        let decided = |&level: &Level| index.outcome(step, level) != Outcome::Pending;
+        if forgotten && levels.iter().any(decided) {
             return Ok(());
         }
         if forgotten {
             let newest = index
-                .committed_step(level)
+                .committed_step(levels[0])
                 .map_or("none".to_owned(), |step| step.to_string());
             return Err(Error::not_found(format!(
                 "checkpoint {step} is too long ago: only the outcomes of the last {HISTORY} are \
-                 known; the newest safe at level {level} is {newest}"
+                 known; the newest safe at level {} is {newest}",
+                levels[0]
             )));
         }
         let last = self
             .progress
             .history
-            .last()
-            .map_or("it took none yet".to_owned(), |last| {
+            .last_key_value()
+            .map_or("it took none yet".to_owned(), |(last, _)| {
                 format!("its last is of step {last}")
             });
         Err(Error::not_found(format!(

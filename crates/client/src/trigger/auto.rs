@@ -25,7 +25,7 @@ use std::time::Duration;
 /// followed soon.
 const REMEMBERED: usize = 7;
 /// Minimum cost; smaller ones cannot be measured.
-const LEAST_S: f64 = 1e-6;
+pub(super) const LEAST_S: f64 = 1e-6;
 
 /// What the triggers of one rank know about checkpoints, and the agreed interval.
 #[derive(Debug)]
@@ -176,10 +176,10 @@ impl Auto {
 
 /// The last few measurements.
 #[derive(Debug, Default)]
-struct Recent(VecDeque<f64>);
+pub(super) struct Recent(VecDeque<f64>);
 
 impl Recent {
-    fn push(&mut self, value: f64) {
+    pub(super) fn push(&mut self, value: f64) {
         self.0.push_back(value);
         if self.0.len() > REMEMBERED {
             self.0.pop_front();
@@ -187,7 +187,7 @@ impl Recent {
     }
 
     /// The lower median: the first checkpoint of a run takes longer than all others.
-    fn median(&self) -> Option<f64> {
+    pub(super) fn median(&self) -> Option<f64> {
         let mut sorted: Vec<f64> = self.0.iter().copied().collect();
         sorted.sort_by(f64::total_cmp);
         sorted.get(sorted.len().saturating_sub(1) / 2).copied()

@@ -6,8 +6,11 @@
 //!   end, an overhead budget: one rank may know before another, so all ranks agree every m steps,
 //!   with m such that agreeing costs less than 0.1 % of the run time.
 //!
+//! What is due is a depth, the number of levels that the checkpoint goes to (`paces.rs`); with
+//! triggers for all levels, it is all of them.
+//!
 //! Invariants:
-//! 1. All ranks get the same answer for the same step.
+//! 1. All ranks get the same answer for the same step, and the same depth.
 //! 2. If only a step trigger is configured, no message is sent; requests are then agreed in the
 //!    next checkpoint's own message.
 //! 3. `Request` is async-signal-safe: atomic stores only.
@@ -18,9 +21,11 @@ use crate::collective::{Collective, agree_min};
 use crate::options::Options;
 use crate::trigger::auto::Auto;
 pub use crate::trigger::auto::Kept;
-use orcheck_engine::node::HaltRequest;
+use crate::trigger::paces::{Paces, passed};
+use crate::trigger::pattern::Pattern;
+use orcheck_engine::node::{Goes, HaltRequest};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Result, Step};
+use orcheck_format::{Level, Result, Step};
 use orcheck_io::clock::Clock;
 use orcheck_io::machine::install_signal;
 use std::collections::BTreeMap;
@@ -127,6 +132,10 @@ pub struct Trigger {
     every: Option<Duration>,
     overhead_share: f64,
     auto: Option<Auto>,
+    paces: Paces,
+    pattern: Option<Pattern>,
+    /// The depth of what the last answer made due; 0: nothing.
+    due: usize,
     end_unix_ms: Option<u64>,
     agreed: bool,
     request: &'static Request,
@@ -176,21 +185,32 @@ impl Trigger {
             .end_time_unix_s
             .map(|end| ((end - options.end_margin_s).max(0.0) * 1000.0) as u64);
         let auto = (options.mtbf_s_of(nodes)).map(|mtbf_s| Auto::new(mtbf_s, processors));
-        let chosen =
-            every.is_some() || auto.is_some() || signal.is_some() || options.overhead_percent > 0.0;
-        let configured = chosen || end_unix_ms.is_some();
         let now = clock.now();
+        let paces = Paces::new(options.levels(), &options.paces, now);
+        let pattern = options.pattern_mtbf_s(nodes);
+        let pattern = pattern.map(|mtbf_s| Pattern::new(mtbf_s, processors));
+        let timed = paces.by_clock() || pattern.is_some();
+        let chosen = timed
+            || every.is_some()
+            || auto.is_some()
+            || signal.is_some()
+            || options.overhead_percent > 0.0;
+        let configured = chosen || end_unix_ms.is_some();
         Ok(Self {
             every_steps: options.every_steps,
             counted_from: None,
             chosen: chosen
                 || options.every_steps > 0
+                || paces.is_paced()
                 || end_unix_ms.is_some() && !options.end_is_given,
             every,
             overhead_share: options.overhead_percent / 100.0,
             auto,
+            agreed: configured || options.every_steps == 0 && !paces.is_paced(),
+            paces,
+            pattern,
+            due: 0,
             end_unix_ms,
-            agreed: configured || options.every_steps == 0,
             request,
             signal,
             signal_stop: options.signal_stop,
@@ -266,11 +286,11 @@ impl Trigger {
     /// # Errors
     /// The error of the collective.
     pub fn due(&mut self, collective: &mut dyn Collective, step: Step) -> Result<bool> {
-        let by_steps = self.by_steps(step);
+        self.due = self.by_steps(step);
         self.asked_at = step;
         self.answered = false;
         if !self.agreed {
-            return Ok(by_steps);
+            return Ok(self.due > 0);
         }
         let now = self.clock.now();
         if let Some(last) = self.last_call {
@@ -285,19 +305,23 @@ impl Trigger {
         self.last_call = Some(now);
         self.calls += 1;
         if self.calls < self.stride {
-            return Ok(by_steps);
+            return Ok(self.due > 0);
         }
         self.calls = 0;
         let (wish, ending) = self.wishes(now);
         let mut values = vec![
-            -i64::from(wish),
+            -(wish as i64),
             -i64::from(ending || self.wants_stop()),
             -self.stride_wish(),
         ];
         values.extend(self.auto.iter().flat_map(Auto::measured));
+        values.extend(self.pattern.iter().flat_map(Pattern::measured));
         agree_min(collective, Ok(()), &mut values)?;
         if let (Some(auto), &[.., cost, safe_after]) = (&mut self.auto, &values[..]) {
             auto.agree([cost, safe_after]);
+        }
+        if let Some(pattern) = &mut self.pattern {
+            pattern.agree(&values[3..]);
         }
         let cost_s = self.clock.now().saturating_sub(now).as_secs_f64();
         // The fastest agreement seen is its cost; longer ones waited for a slower rank.
@@ -312,8 +336,12 @@ impl Trigger {
         // The wish to stop makes one checkpoint due, not one at every step until the program ends.
         let stops_now = values[1] != 0 && !self.stop;
         self.stop |= stops_now;
-        let due = values[0] != 0 || stops_now;
-        if due {
+        let agreed = match stops_now {
+            true => self.paces.deepest(),
+            false => values[0].unsigned_abs() as usize,
+        };
+        // A wish for all levels stays if only some of them are due.
+        if agreed == self.paces.deepest() {
             // The wish has been granted.
             self.answered = true;
             self.request.checkpoint.store(false, Ordering::Release);
@@ -321,27 +349,71 @@ impl Trigger {
                 signal.clear();
             }
         }
-        Ok(by_steps || due)
+        self.due = self.due.max(agreed);
+        Ok(self.due > 0)
     }
 
-    /// Whether a multiple of `every_steps` was reached or passed.
-    fn by_steps(&mut self, step: Step) -> bool {
-        let every = self.every_steps;
-        if every == 0 || step == Step(0) {
-            return false;
+    /// The depth of what is due because a multiple of `every_steps` was reached or passed.
+    fn by_steps(&mut self, step: Step) -> usize {
+        let all = passed(self.every_steps, &mut self.counted_from, step);
+        match all {
+            true => self.paces.deepest(),
+            false => self.paces.due_by_steps(step),
         }
-        if off(Switch::PassedMultiple) {
-            return step.0.is_multiple_of(every);
+    }
+
+    /// The depth that this rank offers for a checkpoint of `step`: of all that is due, and of what
+    /// the program asks for; at least the weakest level.
+    pub fn depth_wished(&mut self, step: Step, asked: Option<Level>) -> usize {
+        let least = match asked {
+            Some(level) => self.paces.depth_of(level),
+            None if self.paces.is_paced() => 1,
+            None => self.paces.deepest(),
+        };
+        // Breaks if: the last checkpoint goes only where it is due; the job could end with what a
+        // lost node takes along.
+        if (self.stop || self.stops_with_this()) && !off(Switch::LastToStrongest) {
+            return self.paces.deepest();
         }
-        // A program may begin at any step.
-        let from = *self.counted_from.get_or_insert(Step(step.0 - 1));
-        step.0 / every > from.0 / every
+        if !self.paces.is_paced() {
+            return least.max(self.due);
+        }
+        // A program that does not ask when checkpoints are due takes what is due now.
+        let (wish, _) = self.wishes(self.clock.now());
+        let due = self.due.max(self.paces.owed()).max(wish);
+        least.max(due).max(self.paces.due_by_steps(step))
+    }
+
+    /// The levels of a checkpoint of this depth, on which all ranks agreed.
+    #[must_use]
+    pub fn levels_at(&self, depth: usize) -> Goes {
+        match self.stop && !off(Switch::LastToStrongest) {
+            true => Goes::EVERYWHERE,
+            false => self.paces.at_depth(depth),
+        }
+    }
+
+    /// For each level that has a pace: seconds and steps between two of its checkpoints.
+    pub(crate) fn paces_in_force(&self) -> Vec<(Level, f64, u64)> {
+        let kept_s = self.pattern.as_ref().and_then(Pattern::kept_s);
+        self.paces.in_force(kept_s)
+    }
+
+    /// Whether time makes any level due by itself.
+    pub(crate) fn has_timed_paces(&self) -> bool {
+        self.paces.by_clock() || self.pattern.is_some()
+    }
+
+    /// Notes that the newest checkpoint of a level was this old when the session began.
+    pub(crate) fn continue_from(&mut self, level: Level, age: Duration) {
+        self.paces.continue_from(level, age);
     }
 
     /// Notes that the program continues from this step, which needs no checkpoint; `None`: where it
     /// begins is open again.
     pub fn count_from(&mut self, step: Option<Step>) {
         self.counted_from = step;
+        self.paces.count_from(step);
     }
 
     /// Whether somebody chose a trigger other than requests. The end of the job's time that a batch
@@ -361,7 +433,12 @@ impl Trigger {
         // A wish must not wait long either: a batch system's grace time may be half a minute.
         let every_s = self.every.map(|every| every.as_secs_f64());
         let kept_s = self.kept().map(|kept| kept.interval_s);
-        let patience_s = (every_s.into_iter().chain(kept_s))
+        let paces_s = self
+            .paces_in_force()
+            .into_iter()
+            .map(|(_, every_s, _)| every_s);
+        let paces_s = paces_s.filter(|every_s| *every_s > 0.0);
+        let patience_s = (every_s.into_iter().chain(kept_s).chain(paces_s))
             .fold(MAX_LATENCY_S, |patience_s, s| patience_s.min(0.05 * s));
         let limit = (patience_s / self.step_time_s).max(1.0);
         stride.min(limit).clamp(1.0, MAX_STRIDE as f64) as i64
@@ -371,7 +448,8 @@ impl Trigger {
         self.signal.as_mut().is_some_and(SignalView::is_pending)
     }
 
-    fn wishes(&mut self, now: Duration) -> (bool, bool) {
+    /// The depth of the checkpoint that this rank wishes, and whether it wishes to end.
+    fn wishes(&mut self, now: Duration) -> (usize, bool) {
         let signalled = self.is_signalled();
         let asked = self.request.checkpoint.load(Ordering::Acquire) || signalled;
         let since = now.saturating_sub(self.last_checkpoint);
@@ -384,13 +462,24 @@ impl Trigger {
             && since > Duration::ZERO;
         let ending = (signalled && self.signal_stop)
             || (self.end_unix_ms).is_some_and(|end| self.clock.unix_ms() >= end);
-        (asked || by_time || by_budget, ending)
+        let paced = self.paces.due_by_time(now);
+        let since = self.paces.since(now);
+        let measured = self
+            .pattern
+            .as_ref()
+            .map_or(0, |pattern| pattern.due(&since));
+        let depth = match asked || by_time || by_budget {
+            true => self.paces.deepest(),
+            false => paced.max(measured),
+        };
+        (depth, ending)
     }
 
     /// Notes that a due checkpoint was skipped: the wish for it remains.
     pub fn left_out(&mut self) {
         // The next multiple counts, as if this one had been taken.
         self.counted_from = Some(self.asked_at);
+        self.paces.left_out(self.asked_at, self.due);
         self.not_taken();
     }
 
@@ -401,11 +490,25 @@ impl Trigger {
         }
     }
 
-    /// Notes that a checkpoint of `step` was taken and blocked the program this long;
-    /// `flush_cpu_ns`: processor time of flushes until now.
+    /// As [`Self::taken_at`], for a checkpoint that goes to all levels.
     pub fn taken(&mut self, step: Step, blocked_s: f64, flush_cpu_ns: u64) {
+        self.taken_at((step, self.paces.deepest()), blocked_s, flush_cpu_ns);
+    }
+
+    /// Notes that a checkpoint of `step` and this depth was taken and blocked the program this long;
+    /// `flush_cpu_ns`: processor time of flushes until now.
+    pub fn taken_at(&mut self, (step, depth): (Step, usize), blocked_s: f64, flush_cpu_ns: u64) {
         self.last_checkpoint = self.clock.now();
         self.counted_from = Some(step);
+        self.paces.taken(step, depth, self.last_checkpoint);
+        self.due = 0;
+        if self.paces.is_paced() && depth == self.paces.deepest() {
+            // What was requested since the question has been taken as well.
+            self.request.checkpoint.store(false, Ordering::Release);
+        }
+        if let Some(pattern) = &mut self.pattern {
+            pattern.taken((step, depth), blocked_s, self.last_checkpoint, flush_cpu_ns);
+        }
         self.halt_after = self.halt_after.map(|left| left.saturating_sub(1));
         if let Some(auto) = &mut self.auto {
             auto.taken(step, blocked_s, self.last_checkpoint, flush_cpu_ns);
@@ -421,11 +524,28 @@ impl Trigger {
         self.auto.as_ref().and_then(Auto::awaited)
     }
 
+    /// The steps that they measure until each is safe at a level, with the number of the level.
+    pub(crate) fn awaited_by_level(&self) -> Vec<(usize, Step)> {
+        self.pattern
+            .as_ref()
+            .map_or_else(Vec::new, Pattern::awaited)
+    }
+
+    /// Notes that such a step is safe at that level, or never will be.
+    pub(crate) fn flushed_at(&mut self, at: usize, safe: bool, flush_cpu_ns: u64) {
+        if let Some(pattern) = &mut self.pattern {
+            pattern.flushed(at, safe, self.clock.now(), flush_cpu_ns);
+        }
+    }
+
     /// Whether a checkpoint waits only for the awaited step.
     #[must_use]
     pub(crate) fn is_overdue(&self) -> bool {
         let since = || self.clock.now().saturating_sub(self.last_checkpoint);
+        let pattern = self.pattern.as_ref();
+        let by_level = || self.paces.since(self.clock.now());
         (self.auto.as_ref()).is_some_and(|auto| auto.is_overdue(since()))
+            || pattern.is_some_and(|pattern| pattern.is_overdue(&by_level()))
     }
 
     /// Notes that the awaited step is safe at all levels, or never will be; `flush_cpu_ns`:
@@ -438,12 +558,22 @@ impl Trigger {
 
     /// A warning, given once, about checkpoints that cost too much.
     pub fn complaint(&mut self) -> Option<String> {
-        self.auto.as_mut().and_then(Auto::complaint)
+        let of_pattern = self.pattern.as_mut().and_then(Pattern::complaint);
+        of_pattern.or_else(|| self.auto.as_mut().and_then(Auto::complaint))
     }
 
     /// The interval that `interval = "auto"` keeps, and the figures behind it.
     #[must_use]
     pub fn kept(&self) -> Option<Kept> {
-        self.auto.as_ref().and_then(Auto::kept)
+        let of_pattern = self.pattern.as_ref().and_then(|pattern| {
+            let [cost_s, safe_after_s] = pattern.of_weakest()?;
+            let interval_s = *pattern.kept_s()?.first()?;
+            Some(Kept {
+                interval_s,
+                cost_s,
+                safe_after_s,
+            })
+        });
+        of_pattern.or_else(|| self.auto.as_ref().and_then(Auto::kept))
     }
 }
