@@ -19,6 +19,7 @@ pub mod hooks;
 pub mod incremental;
 pub mod leftovers;
 pub mod lending;
+pub mod levels;
 pub mod memory;
 pub mod misread;
 pub mod mistakes;

@@ -21,6 +21,7 @@ fn main() -> ExitCode {
             ("halting", halting::TESTS),
             ("incremental", incremental::TESTS),
             ("lending", lending::TESTS),
+            ("levels", levels::TESTS),
             ("memory", memory::TESTS),
             ("misread", misread::TESTS),
             ("mistakes", mistakes::TESTS),

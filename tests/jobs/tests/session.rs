@@ -20,6 +20,7 @@ fn main() -> ExitCode {
             ("incremental", incremental::TESTS),
             ("leftovers", leftovers::TESTS),
             ("lending", lending::TESTS),
+            ("levels", levels::TESTS),
             ("memory", memory::TESTS),
             ("misread", misread::TESTS),
             ("mistakes", mistakes::TESTS),

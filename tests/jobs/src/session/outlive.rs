@@ -39,6 +39,7 @@ pub const TESTS: &[Test] = session_tests![
     a_close_misses_copies_although_an_agent_ended_meanwhile,
     a_close_says_that_an_agent_ended_before_a_copy_was_made,
     what_was_whole_is_flushed_again,
+    what_goes_to_one_level_is_flushed_again_there_alone,
     a_run_ends_when_another_one_began_meanwhile,
 ];
 
@@ -660,6 +661,43 @@ fn what_was_whole_is_flushed_again() {
         );
     });
     end(agents);
+    job.run(|session, rank| restores(session, rank, 1));
+}
+
+// Breaks if: the successor of an agent expects a step at every level; one that goes to level node
+// would be reported lost at level global.
+fn what_goes_to_one_level_is_flushed_again_there_alone() {
+    let scratch = Scratch::new("one-level-again");
+    let plan = Arc::new(FaultPlan::new());
+    let failpoints = Failpoints::with(Arc::clone(&plan) as Arc<dyn FailpointHook>);
+    let job = Job::new(scratch.path(), 2, 1, true).failpoints(failpoints);
+    let agents = Mutex::new(job.agents());
+    let met = Meeting::of(2);
+    plan.fail_from_now("file.write", ".orc", Verdict::Fail(28));
+    job.run_ranks(|session, rank| {
+        let mut session = session.unwrap();
+        let mut state = State::new(rank, 1, 100);
+        state.protect(&mut session).unwrap();
+        session.checkpoint_at(1, Some(Level::Node)).unwrap();
+        let seen = crate::session::told::watch(&mut session);
+        refused(session.wait(1, Level::Node, LONG));
+        session.poll_outcomes();
+        assert_eq!(crate::session::told::lost(&seen), [(1, Level::Node)]);
+        met.wait();
+        if rank == 0 {
+            plan.heal();
+            replace(&job, &agents);
+        }
+        met.wait();
+        let (closed, _) = session.close_telling(LONG);
+        closed.unwrap();
+        assert_eq!(crate::session::told::safe(&seen), [(1, Level::Node)]);
+        assert_eq!(crate::session::told::lost(&seen), [(1, Level::Node)]);
+    });
+    end(agents);
+    let containers = disk::names(&scratch.path().join("ost0/job"));
+    let there = |name: &String| name.ends_with(".orc");
+    assert!(!containers.iter().any(there), "{containers:?}");
     job.run(|session, rank| restores(session, rank, 1));
 }
 

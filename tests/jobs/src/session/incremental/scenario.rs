@@ -27,6 +27,8 @@ pub(super) struct Step {
     changes: Vec<Change>,
     /// The next checkpoint comes before this one is committed.
     hurried: bool,
+    /// It goes to level `node` alone, if there is one.
+    weak: bool,
     /// Lost at level node or global, by this error.
     lost: Option<(Level, i32)>,
 }
@@ -78,12 +80,14 @@ pub(super) fn scenario() -> impl Strategy<Value = Scenario> {
             1 => Just(Some((Level::Node, EIO))),
         ];
         let changes = prop::collection::vec(change(), regions.len());
-        let step =
-            (changes, prop::bool::weighted(0.3), lost).prop_map(|(changes, hurried, lost)| Step {
-                changes,
-                hurried,
-                lost,
-            });
+        let (hurried, weak) = (prop::bool::weighted(0.3), prop::bool::weighted(0.5));
+        let step = (changes, hurried, weak, lost);
+        let step = step.prop_map(|(changes, hurried, weak, lost)| Step {
+            changes,
+            hurried,
+            weak,
+            lost,
+        });
         prop::collection::vec(step, 2..10).prop_map(move |steps| Scenario {
             ranks,
             node_level,
@@ -193,7 +197,8 @@ pub(super) fn live(
             let file = format!("{place}s{number:012}-");
             plan.fail_from_now("file.sync", &file, Verdict::Fail(errno));
         }
-        session.checkpoint(number).unwrap();
+        let level = (step.weak && scenario.node_level).then_some(Level::Node);
+        session.checkpoint_at(number, level).unwrap();
         for region in 0..scenario.regions.len() {
             let _ = session.lent_done(&format!("r{region}"), LONG);
         }
@@ -285,7 +290,12 @@ pub(super) fn try_scenario(scenario: &Scenario) {
     let mut newest = 0;
     for &level in &levels {
         let count = check(scenario, scratch.path(), level, &states);
-        let bound = (scenario.keep * (scenario.chain + 2) + 1) as usize;
+        let chain = match level {
+            // What went there alone is referred to as well.
+            Level::Node => 2 * scenario.chain,
+            _ => scenario.chain,
+        };
+        let bound = (scenario.keep * (chain + 2) + 1) as usize;
         assert!(
             count <= bound,
             "{count} checkpoints stay at level {level}, {bound} are needed at most"
