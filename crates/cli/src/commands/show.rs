@@ -11,10 +11,11 @@ use orcheck_engine::restart::reader::{Reader, holder_of};
 use orcheck_format::disk::{
     ContainerRef, FLAG_LIST, FLAG_OVERLAP, FLAG_SAME, RankRecord, RegionKind, RegionRecord,
 };
-use orcheck_format::{ErrorKind, NodeId, Rank};
+use orcheck_format::{ErrorKind, Level, NodeId, Rank};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::disk::Dir;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::args::ShowArgs;
@@ -248,6 +249,19 @@ impl<'a> View<'a> {
         }
     }
 
+    /// The levels at which the step has a commit record here, weakest first.
+    fn levels(&self) -> Vec<String> {
+        let own = &self.commit.record;
+        let commits = self.job.catalog.commits().iter();
+        let commits = commits
+            .chain(self.job.catalog.rejected())
+            .chain(self.job.catalog.fenced());
+        let same = commits.map(|commit| &commit.record);
+        let same = same.filter(|record| (record.step, record.epoch) == (own.step, own.epoch));
+        let levels: BTreeSet<Level> = same.map(|record| record.level).collect();
+        levels.iter().map(Level::to_string).collect()
+    }
+
     fn document(&mut self) -> Value {
         let record = &self.commit.record;
         let places = self.commit.copies.iter();
@@ -258,6 +272,7 @@ impl<'a> View<'a> {
             "epoch": record.epoch.to_string(),
             "run": record.epoch.run.to_string(),
             "level": record.level.to_string(),
+            "levels": self.levels(),
             "world_size": record.world_size,
             "nodes": record.nodes,
             "servers": record.servers,
@@ -280,6 +295,7 @@ impl<'a> View<'a> {
             .map(|container| container.len_bytes);
         format!(
             "job {}, step {}, epoch {}, level {}: {} on {}, {} in {}\n\
+             here at level {}\n\
              taken {}\n\
              commit record: {} of it here, placement generation {}, servers {}\n\n{}\n{}",
             record.job.as_str(),
@@ -290,6 +306,7 @@ impl<'a> View<'a> {
             count(record.nodes.len() as u64, "node"),
             size(total.sum()),
             count(record.containers.len() as u64, "container"),
+            self.levels().join(" and "),
             moment(record.created_unix_ms, SystemClock::new().unix_ms()),
             match self.commit.copies.len() {
                 1 => "1 copy".into(),

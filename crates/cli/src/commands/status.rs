@@ -78,6 +78,8 @@ struct Running {
     unread: Option<Error>,
     /// Step, level and time of the newest checkpoint that is complete here.
     newest: Option<(Step, Level, u64)>,
+    /// The same at level `global`, if that is another one.
+    newest_global: Option<(Step, u64)>,
     /// A checkpoint that is newer, or may be, and cannot be read.
     out_of_reach: Option<OutOfReach>,
     /// The newest step, newer than that, whose commit record is damaged or of a newer version.
@@ -108,6 +110,11 @@ impl Running {
         let commits = job.catalog.commits();
         let newest = commits.iter().find(|commit| job.missing(commit).is_none());
         let newest = newest.map(|commit| &commit.record);
+        let mut global = commits
+            .iter()
+            .filter(|commit| commit.record.level == Level::Global && job.missing(commit).is_none());
+        let global = global.next().map(|commit| &commit.record);
+        let global = global.filter(|global| newest.is_some_and(|newest| newest.step > global.step));
         let is_newer = |step: Step| newest.is_none_or(|newest| step > newest.step);
         let commits = commits.iter().filter(|commit| job.is_out_of_reach(commit));
         let newer = (commits.map(|commit| commit.record.step))
@@ -136,6 +143,7 @@ impl Running {
             run: run.map(|run| (run.claim, run.lives)),
             unread,
             newest: newest.map(|record| (record.step, record.level, record.created_unix_ms)),
+            newest_global: global.map(|record| (record.step, record.created_unix_ms)),
             out_of_reach,
         })
     }
@@ -169,6 +177,12 @@ impl Running {
             }
             (Some((step, level, at)), out_of_reach) => {
                 let mut text = format!("{step} at level {level}, taken {}", moment(*at, now));
+                if let Some((older, at)) = self.newest_global {
+                    text += &format!(
+                        "\n  the newest at level global is {older}, taken {}",
+                        moment(at, now)
+                    );
+                }
                 if *level != Level::Global {
                     text += "\n  it is only on nodes; `orcheck copy --to global` brings it to a \
                              file system";
@@ -213,6 +227,7 @@ impl Running {
             "newest_restartable_step": self.newest.map(|(step, ..)| step.0),
             "level": self.newest.map(|(_, level, _)| level.to_string()),
             "created_unix_ms": self.newest.map(|(.., at)| at),
+            "newest_global_step": self.newest_global.map(|(step, _)| step.0),
             "is_known": self.is_known(),
             "unreadable_step": self.unreadable.map(u64::from),
             "unreachable_step": match self.out_of_reach {
@@ -319,7 +334,7 @@ fn agents_text(agents: &[Value]) -> String {
                 session["pool_bytes"]
                     .as_u64()
                     .map(|bytes| format!("a pool of {}", size(bytes))),
-                interval(session),
+                pattern(session).or_else(|| interval(session)),
                 replicas(session),
             ];
             let known: Vec<String> = known.into_iter().flatten().collect();
@@ -337,6 +352,20 @@ fn interval(session: &Value) -> Option<String> {
     let seconds = |name: &str| session[name].as_f64().map(|us| span(us / 1e6));
     let (kept, cost) = seconds("interval_us").zip(seconds("checkpoint_us"))?;
     Some(format!("a checkpoint every {kept} ({cost} each)"))
+}
+
+/// How often checkpoints go to each level, where levels have paces of their own.
+fn pattern(session: &Value) -> Option<String> {
+    let pace = |name: &str| session[name].as_str();
+    let level = session["node_level"].as_str().unwrap_or("node");
+    let paces = [(level, pace("pace_node")), ("global", pace("pace_global"))];
+    let said = paces
+        .into_iter()
+        .filter_map(|(level, pace)| Some((level, pace?)));
+    let said: Vec<String> = said
+        .map(|(level, pace)| format!("{level} every {pace}"))
+        .collect();
+    (!said.is_empty()).then(|| format!("checkpoints at {}", said.join(", at ")))
 }
 
 /// What a node holds for others, and its limit.

@@ -484,6 +484,7 @@ fn summary(host: &Host, index: &Index<'_>) -> String {
         0 => "none".to_owned(),
         us => us.to_string(),
     });
+    let paces = index.paces_us().map(pace);
     fields(&[
         ("epoch", &host.plan.epoch.counter.to_string()),
         ("ranks", &shape.ranks.to_string()),
@@ -497,10 +498,25 @@ fn summary(host: &Host, index: &Index<'_>) -> String {
         ("replicas", &held),
         ("replica_bytes", &held_bytes),
         ("replica_budget_bytes", &budget),
+        ("pace_node", &paces[0]),
+        ("pace_global", &paces[1]),
         ("interval_us", &kept[0]),
         ("checkpoint_us", &kept[1]),
         ("safe_after_us", &kept[2]),
     ])
+}
+
+/// How often checkpoints go to a level, by time or by steps; or "none": as often as to all levels.
+fn pace((us, steps): (u64, u64)) -> String {
+    let parts = [
+        (us > 0).then(|| format!("{} s", us as f64 / 1e6)),
+        (steps > 0).then(|| orcheck_format::count(steps, "step")),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    match parts.is_empty() {
+        true => "none".to_owned(),
+        false => parts.join(" or "),
+    }
 }
 
 /// The levels at which the newest step that goes there is not committed, and why; or "none".
