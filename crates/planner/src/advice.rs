@@ -23,7 +23,7 @@
 //! has too few nodes for that, their loss needs the file system; a shared rate is the job's, except
 //! as limited by its links.
 //!
-//! Not here: levels with separate intervals (`levels.rs`), the properties of machines (presets of
+//! Not here: the model of levels (`levels.rs`), the properties of machines (presets of
 //! the command line).
 
 use crate::survival::{Redundancy, Setup};
@@ -128,6 +128,9 @@ pub struct Choice {
     /// How often to take checkpoints, and the fraction of the time that is left, if some level
     /// survives; an error if the job makes no progress.
     pub found: std::result::Result<Recommended, Error>,
+    /// For two levels: the same if each has a pace of its own, and a checkpoint of the lower one
+    /// costs less; `None` if that is not better.
+    pub paced: Option<(Levels, Recommended)>,
     /// Mean time between failures that restart the work from the beginning, seconds; infinite: none
     /// do.
     pub from_nothing_mtbf_s: f64,
@@ -402,8 +405,11 @@ impl Machine {
             true => Err(Error::invalid("no failure is survived by these levels")),
             false => levels.recommend_together(),
         };
+        let seldom_s = copy_s.max(f64::from(places.saturating_sub(1)) * moved_s);
+        let paced = paced(&levels, seldom_s, found.as_ref().ok());
         Ok(Choice {
             way,
+            paced,
             levels,
             names,
             found,
@@ -411,6 +417,26 @@ impl Machine {
             task: *task,
         })
     }
+}
+
+/// The best pattern if a checkpoint that leaves the upper level out costs only `lower_s`, unless
+/// everything to all levels is as good.
+fn paced(
+    levels: &Levels,
+    lower_s: f64,
+    together: Option<&Recommended>,
+) -> Option<(Levels, Recommended)> {
+    let &[lower, upper] = &levels.0[..] else {
+        return None;
+    };
+    let lower = Level {
+        checkpoint_s: lower_s,
+        ..lower
+    };
+    let levels = Levels(vec![lower, upper]);
+    let best = levels.recommend().ok()?;
+    let better = best.efficiency > together.map_or(0.0, |found| found.efficiency) + WORTH;
+    better.then_some((levels, best))
 }
 
 /// The share of losses that replicas survive if `expected` further losses occur on average before

@@ -39,6 +39,7 @@ pub fn run(args: &AdviceArgs) -> std::result::Result<Outcome, Failure> {
     };
     let mut text = words(&choices, at, work_s);
     let options = options(&choices[at], &machine, &task);
+    text += &paced(&choices[at], work_s);
     text += &format!("\nOptions:\n{options}\n");
     text += &ways(&choices, at, work_s);
     let (losses, survival) = survival(&machine, &task)?;
@@ -217,6 +218,28 @@ fn words(choices: &[Choice], at: usize, work_s: f64) -> String {
     text
 }
 
+/// What a pace of its own for each level gives.
+fn paced(choice: &Choice, work_s: f64) -> String {
+    let Some((_, best)) = choice.paced.as_ref().filter(|_| !choice.is_without()) else {
+        return String::new();
+    };
+    let every = choice.names.iter().zip(&best.pattern.every);
+    let every = every.map(|(name, &every)| {
+        format!(
+            "{name} every {}",
+            span(f64::from(every) * best.pattern.interval_s)
+        )
+    });
+    let every: Vec<String> = every.collect();
+    format!(
+        "With a pace of its own for each level, {}, it is {} of the time, and the work takes {}: {} less.\n",
+        every.join(" and "),
+        percent(best.efficiency),
+        span(work_s / best.efficiency),
+        span(work_s / choice.efficiency() - work_s / best.efficiency),
+    )
+}
+
 /// Options of Orcheck for it.
 fn options(choice: &Choice, machine: &Machine, task: &Task) -> String {
     if choice.is_without() {
@@ -248,7 +271,18 @@ fn options(choice: &Choice, machine: &Machine, task: &Task) -> String {
     }
     if choice.way != Way::Program {
         lines.push("interval = 'auto'".to_owned());
-        lines.push(format!("mtbf_s = {:.0}", choice.mtbf_s().max(1.0)));
+    }
+    match &choice.paced {
+        Some((levels, _)) => {
+            for (name, level) in choice.names.iter().zip(&levels.0) {
+                lines.push(format!("[level.{name}]"));
+                lines.push(format!("mtbf_s = {:.0}", level.mtbf_s.clamp(1.0, 1e12)));
+            }
+        }
+        None if choice.way != Way::Program => {
+            lines.push(format!("mtbf_s = {:.0}", choice.mtbf_s().max(1.0)));
+        }
+        None => {}
     }
     lines.iter().map(|line| format!("  {line}\n")).collect()
 }
@@ -381,6 +415,7 @@ fn document_of(choice: &Choice, work_s: f64) -> Value {
     json!({
         "way": name_of(choice.way), "levels": levels,
         "interval_s": found.map(|found| found.pattern.interval_s),
+        "paced": choice.paced.as_ref().map(|(_, best)| json!({ "interval_s": best.pattern.interval_s, "every": best.pattern.every, "efficiency": best.efficiency })),
         "efficiency": choice.efficiency(),
         "checkpoints_share": found.map(|_| checkpoints(choice)),
         "expected_s": (choice.efficiency() > 0.0).then(|| work_s / choice.efficiency()),

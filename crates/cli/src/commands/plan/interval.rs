@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use orcheck_format::{Error, Result};
-use orcheck_interval::{Level, Levels, Pattern, Single};
+use orcheck_interval::{Level, Levels, Pattern, Recommended, Single};
 use serde_json::{Value, json};
 
 use super::pictures::{Efficiency, by_interval};
@@ -206,16 +206,25 @@ fn several(args: &IntervalArgs) -> Result<(String, Value, Named)> {
         }));
     }
     let expected_s = args.job.work / best.efficiency;
+    let others = others(args, &levels);
+    let options = options(&args.job, &best.pattern);
     let text = format!(
-        "Take checkpoints of level {} of computing: {} of the time computes what counts, and {} of work take {} in the mean.\n\n{}",
+        "Take checkpoints of level {} of computing: {} of the time computes what counts, and {} of work take {} in the mean.\n\n{}\n{}{}",
         words.join(", "),
         percent(best.efficiency),
         span(args.job.work),
         span(expected_s),
-        table_text(&shown)
+        table_text(&shown),
+        beside(args, &best, &others),
+        match &options {
+            Ok(options) => format!("\nOptions:\n{options}"),
+            Err(why) => format!("\nno options: {why}\n"),
+        },
     );
+    let others: Vec<Value> = others.iter().map(Other::document).collect();
     let document = json!({
         "interval_s": interval_s, "efficiency": best.efficiency, "work_s": args.job.work, "expected_s": expected_s, "levels": documents,
+        "others": others, "options": options.ok(),
     });
     let names: Vec<&str> = args
         .job
@@ -224,4 +233,111 @@ fn several(args: &IntervalArgs) -> Result<(String, Value, Named)> {
         .map(|named| named.name.as_str())
         .collect();
     Ok((text, document, (names.join(", "), levels, best.pattern)))
+}
+
+/// Another way to use these levels, for comparison.
+struct Other {
+    name: String,
+    /// The best interval, and the fraction of the time that is left; `None` if the job makes no
+    /// progress.
+    best: Option<Recommended>,
+    work_s: f64,
+}
+
+impl Other {
+    fn document(&self) -> Value {
+        let best = self.best.as_ref();
+        json!({
+            "way": self.name,
+            "interval_s": best.map(|best| best.pattern.interval_s),
+            "efficiency": best.map(|best| best.efficiency),
+            "expected_s": best.map(|best| self.work_s / best.efficiency),
+        })
+    }
+}
+
+/// Everything to all levels each time, and the strongest level alone.
+fn others(args: &IntervalArgs, levels: &Levels) -> Vec<Other> {
+    let work_s = args.job.work;
+    let mut others = vec![Other {
+        name: "every checkpoint to all levels".to_owned(),
+        best: levels.recommend_together().ok(),
+        work_s,
+    }];
+    if let (Some(strongest), Some(named)) = (levels.0.last(), args.job.levels.last())
+        && levels.0.len() > 1
+    {
+        // All failures need it then. What it costs beside the weaker levels is not given.
+        let rate: f64 = levels.0.iter().map(|level| 1.0 / level.mtbf_s).sum();
+        let alone = Levels(vec![Level {
+            mtbf_s: 1.0 / rate,
+            ..*strongest
+        }]);
+        others.push(Other {
+            name: format!("level {} alone, at the same cost", named.name),
+            best: alone.recommend().ok(),
+            work_s,
+        });
+    }
+    others
+}
+
+/// The price of the pattern beside the others.
+fn beside(args: &IntervalArgs, best: &Recommended, others: &[Other]) -> String {
+    let work_s = args.job.work;
+    let mut shown = table(&["way", "every", "computes", "the work takes", "more"]);
+    let total_s = work_s / best.efficiency;
+    let mut row = |name: &str, best: Option<&Recommended>| {
+        let Some(best) = best else {
+            let never = "-".to_owned();
+            let cells = [never.clone(), never.clone(), "never ends".to_owned(), never];
+            let cells = cells.map(right);
+            shown.add_row([plain(name)].into_iter().chain(cells).collect::<Vec<_>>());
+            return;
+        };
+        let takes_s = work_s / best.efficiency;
+        shown.add_row(vec![
+            plain(name),
+            right(span(best.pattern.interval_s)),
+            right(percent(best.efficiency)),
+            right(span(takes_s)),
+            right(match takes_s > total_s {
+                true => span(takes_s - total_s),
+                false => "-".to_owned(),
+            }),
+        ]);
+    };
+    row("each level at its own pace", Some(best));
+    for other in others {
+        row(&other.name, other.best.as_ref());
+    }
+    table_text(&shown)
+}
+
+/// The options of Orcheck for a pattern, to paste; an error if the levels are not Orcheck's.
+fn options(job: &JobArgs, pattern: &Pattern) -> std::result::Result<String, String> {
+    let names: Vec<&str> = job.levels.iter().map(|named| named.name.as_str()).collect();
+    if !matches!(
+        names[..],
+        ["node" | "peers", "global"] | ["node" | "peers" | "global"]
+    ) {
+        return Err(format!(
+            "a job has level node or peers, and global; found {}",
+            names.join(", ")
+        ));
+    }
+    let mut text = String::new();
+    for (named, &every) in job.levels.iter().zip(&pattern.every) {
+        text += &pace(&named.name, f64::from(every) * pattern.interval_s);
+    }
+    Ok(text)
+}
+
+/// The table of one level. The time is rounded down: a stronger level is due just before the weaker
+/// one would be, and both go together.
+pub fn pace(level: &str, every_s: f64) -> String {
+    let digits = (3 - every_s.log10().floor() as i32).clamp(0, 6);
+    let scale = 10f64.powi(digits);
+    let every_s = (every_s * scale).floor() / scale;
+    format!("  [level.{level}]\n  every_s = {every_s}\n")
 }
