@@ -403,13 +403,12 @@ promises! {
         FsyncClaimDirectory FsyncPrune FsyncMade FailedSync FailedSyncIsLoss FailedClose
         EveryDirectory PathIsHandle RecordReadable AllDirectories LostServers AllRecorded
         RecordsFirst KeepRule Kept LeftoversOfDead FailedDirectory NewerRun BeingWritten
-        LivingTemporary HomeAtLevel HomeCommitted ReferredLost FullAfterLoss Pins PinsOfPinned PinsUnread Chain
+        LivingTemporary HomeCommitted ReferredLost FullAfterLoss Pins PinsOfPinned PinsUnread Chain
         AgentDrained RejectedCounts KeptByHand UnfinishedClaim CopyUnreferred CopyRoom NeededOrphans
         PruneProven RemovedUnreferred AgentDrains AgentShelf MendFetch AgentYields HolderGone
         AllHeld ReplicaEpoch ReplicaWhole ReplicaCrc ReplicaCount ReplicaDomain SameEnabled
         UncommittedBound StoreSettled ServerIdentity StoreRest NamesCounted StoreAnew ScrubPruned
-        ScrubDue PaceAlone LevelOwed LastToStrongest
-        WaitedWhereItGoes UnknownVariable UntriggeredSaid PassedMultiple StartResumes BesideSaid
+        ScrubDue UnknownVariable UntriggeredSaid PassedMultiple StartResumes BesideSaid
         UncommittedSaid AwayNamed NodeRemembers PastKnown NeverAfresh KnownElsewhere;
     "R3":
         TemporaryName ShortWrite EmptyWrite RingRefusal TruncateSurplus AllVotes AllWriters
@@ -455,6 +454,14 @@ promises! {
         ScavengeWaits;
     "V3":
         ScavengeUnseen;
+    "V1":
+        PaceAlone LevelOwed;
+    "V2":
+        WaitedWhereItGoes;
+    "V3":
+        LastToStrongest;
+    "V4":
+        HomeAtLevel;
     "N2":
         ListTotal AllRanksThere;
     "N3":

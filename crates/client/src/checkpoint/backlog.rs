@@ -3,8 +3,8 @@
 //!
 //! How: a checkpoint waits until fewer than `held_steps` snapshots of this rank are in the pool,
 //! and fewer than `uncommitted_steps` steps are undecided at the level that counts, which is the
-//! weakest one that survives a node, of the levels that the checkpoint goes to. If `overrun` is not `wait`, all ranks instead
-//! agree to skip the checkpoint, or to refuse it.
+//! weakest one that survives a node, of the levels that the checkpoint goes to. If `overrun` is not
+//! `wait`, all ranks instead agree to skip the checkpoint, or to refuse it.
 //!
 //! Invariants:
 //! 1. When a checkpoint returns, at most `uncommitted_steps` steps are neither committed nor lost

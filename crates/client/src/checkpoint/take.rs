@@ -438,11 +438,7 @@ impl Session {
         };
         let staged_bytes = prepared.records.iter().map(|record| record.len_bytes).sum();
         if turn == 0 {
-            let ahead = match pipelined {
-                true => 0,
-                false => prepared.plan.foreground as u64 + 1,
-            };
-            self.memory.mapper.finish(ahead);
+            self.finish_mapping(pipelined, &prepared);
         }
         let incremental = self.capture(step, turns, &prepared);
         let mut staging = Staging::new(
@@ -491,6 +487,15 @@ impl Session {
         stats.staged_bytes = staged_bytes;
         self.note_pool_use();
         Ok(())
+    }
+
+    /// Maps what the first snapshot is about to be copied into.
+    fn finish_mapping(&mut self, pipelined: bool, prepared: &Prepared) {
+        let ahead = match pipelined {
+            true => 0,
+            false => prepared.plan.foreground as u64 + 1,
+        };
+        self.memory.mapper.finish(ahead);
     }
 
     fn note_lent(&mut self, step: Step, regions: Vec<(String, bool)>) {

@@ -5,7 +5,7 @@
 //! agree on one number, the largest of all.
 //!
 //! Invariants:
-//! 1. A checkpoint that goes to a level goes to all weaker ones, and starts the pace of each anew.
+//! 1. A checkpoint that goes to a level goes to all weaker ones, and restarts the pace of each.
 //! 2. A level that was due at a checkpoint that was left out is due at the next one.
 //! 3. Without paces, every checkpoint goes to all levels, unless the program asks for a level.
 //!
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stronger_level_starts_the_pace_of_the_weaker_ones_anew() {
+    fn a_stronger_level_restarts_the_pace_of_the_weaker_ones() {
         let at = Duration::from_secs;
         let paces = [pace(Level::Node, 10.0, 0), pace(Level::Global, 35.0, 0)];
         let mut paces = Paces::new(TWO.to_vec(), &paces, at(0));

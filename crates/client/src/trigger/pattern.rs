@@ -1,9 +1,10 @@
 //! Finds how often checkpoints go to each level, for `interval = "auto"` with `[level.NAME]`.
 //!
-//! How: as in `auto.rs`, each checkpoint is measured: what it cost the program, and when it was safe
-//! at each level that it went to. Costs are kept by depth, the number of levels. The largest median
-//! over all ranks of each goes into the multilevel model ([`Levels::recommend`]), together with the
-//! configured failures of each level. A restart from a level counts as long as the way there.
+//! How: as in `auto.rs`, each checkpoint is measured: what it cost the program, and when it was
+//! safe at each level that it went to. Costs are kept by depth, the number of levels. The largest
+//! median over all ranks of each goes into the multilevel model ([`Levels::recommend`]), together
+//! with the configured failures of each level. A restart from a level counts as long as the way
+//! there.
 //!
 //! Invariants:
 //! 1. All ranks compute the pattern from the same agreed numbers. What is due is agreed on all the
@@ -147,7 +148,8 @@ impl Pattern {
         let mut figures: Vec<[f64; 2]> = figures
             .map(|pair| [seconds(&pair[0]), seconds(&pair[1])])
             .collect();
-        // A checkpoint of less depth that was not measured yet costs at most what a deeper one does.
+        // A checkpoint of less depth that was not measured yet costs at most what a deeper one
+        // does.
         let mut deeper = 0.0;
         for figure in figures.iter_mut().rev() {
             if figure[0] <= 0.0 {
@@ -210,7 +212,8 @@ impl Pattern {
         (!std::mem::replace(&mut self.complained, true)).then_some(text)
     }
 
-    /// For each level, seconds from one of its checkpoints to the next, once there was a checkpoint.
+    /// For each level, seconds from one of its checkpoints to the next, once there was a
+    /// checkpoint.
     pub(crate) fn kept_s(&self) -> Option<&[f64]> {
         self.kept_s.as_deref()
     }

@@ -495,8 +495,8 @@ impl Trigger {
         self.taken_at((step, self.paces.deepest()), blocked_s, flush_cpu_ns);
     }
 
-    /// Notes that a checkpoint of `step` and this depth was taken and blocked the program this long;
-    /// `flush_cpu_ns`: processor time of flushes until now.
+    /// Notes that a checkpoint of `step` and this depth was taken and blocked the program this
+    /// long; `flush_cpu_ns`: processor time of flushes until now.
     pub fn taken_at(&mut self, (step, depth): (Step, usize), blocked_s: f64, flush_cpu_ns: u64) {
         self.last_checkpoint = self.clock.now();
         self.counted_from = Some(step);

@@ -13,19 +13,19 @@
 //! home lost, or other bytes, or a full capture       → stored, home is this step
 //! ```
 //!
-//! "Every level" means those that this snapshot goes to. A home that did not go to one of them counts
-//! as lost, and its bytes are stored again. What changed since the last snapshot of a level is
-//! therefore what the next one of that level stores, whatever went to other levels in between. The
-//! homes of weaker levels end with each snapshot of the strongest one.
+//! "Every level" means those that this snapshot goes to. A home that did not go to one of them
+//! counts as lost, and its bytes are stored again. What changed since the last snapshot of a level
+//! is therefore what the next one of that level stores, whatever went to other levels in between.
+//! The homes of weaker levels end with each snapshot of the strongest one.
 //!
 //! Invariants:
-//! 1. A snapshot refers only to steps that were committed, when it was taken, at every level that it
-//!    goes to. It never waits for one.
+//! 1. A snapshot refers only to steps that were committed, when it was taken, at every level that
+//!    it goes to. It never waits for one.
 //! 2. Homes only move forward: every home after a snapshot is either one of the homes before it or
 //!    the snapshot itself. Each snapshot names all of its older homes (`refers_to`). An earlier
 //!    committed snapshot therefore pins every step that a later one may refer to, and prune need
-//!    not hear from ranks whose snapshot is still in flight. This holds at each level by itself: all
-//!    homes after a snapshot went to every level that it goes to.
+//!    not hear from ranks whose snapshot is still in flight. This holds at each level by itself:
+//!    all homes after a snapshot went to every level that it goes to.
 //! 3. In every (`chain` + 1)th checkpoint of the strongest level, all ranks capture everything. In
 //!    every `chain`th checkpoint in between, no home of a weaker level is used. A checkpoint
 //!    therefore refers to at most 2 `chain` older ones, and to at most `chain` at the strongest

@@ -2,8 +2,8 @@
 //!
 //! Snapshots are flushed one after the other, in the order in which they begin. In mode
 //! `orchestrated` a snapshot is written only while the **gate** of its lane is held, so that a
-//! directory receives one sequential stream from a node. A snapshot names the levels that it goes to
-//! (`node/goes.rs`); the others get no container and no report. There are two ways through the
+//! directory receives one sequential stream from a node. A snapshot names the levels that it goes
+//! to (`node/goes.rs`); the others get no container and no report. There are two ways through the
 //! levels:
 //!
 //! * the pool holds everything: level `node` is written and reported first, then level `global`

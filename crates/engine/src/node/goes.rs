@@ -1,7 +1,8 @@
 //! Says which of a session's levels a checkpoint goes to.
 //!
 //! A session writes to at most two levels: the node's own directory (level `node` or `peers`) and
-//! level `global`. Every snapshot passes through the pool, so level `process` is always one of them.
+//! level `global`. Every snapshot passes through the pool, so level `process` is always one of
+//! them.
 //!
 //! Invariants:
 //! 1. A set is never empty: a checkpoint that goes nowhere does not exist.

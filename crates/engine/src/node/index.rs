@@ -18,7 +18,7 @@
 //!       34, 35, 36   in microseconds: the interval of measured triggers, the cost of a
 //!                    checkpoint, and the time until it is safe; 0: none
 //!       37           the control thread removes what a commit has replaced
-//!       38 … 41      the pace of the node's own level and of level global: microseconds, steps; 0: none
+//!       38 … 41      pace of the node's own level and of level global: microseconds, steps
 //!       42 …         the last 64 checkpoints: step plus one, and the levels that it goes to
 //!       170 …        per writer: news (incremented when one of its rings gets an entry)
 //!       …            per rank:   done, taken, popped, declared[2], …, and the reasons for
@@ -444,8 +444,8 @@ impl<'p> Index<'p> {
         [0, 1, 2].map(|number| self.get(INTERVAL + number))
     }
 
-    /// Publishes the pace of the node's own level and of level global: seconds and steps between two
-    /// checkpoints there; 0: none. Called by the lowest rank of the node.
+    /// Publishes the pace of the node's own level and of level global: seconds and steps between
+    /// two checkpoints there; 0: none. Called by the lowest rank of the node.
     pub fn set_paces(&self, paces: [(f64, u64); 2]) {
         for (word, (seconds, steps)) in (PACES..).step_by(2).zip(paces) {
             self.set(word, (seconds * 1e6).ceil() as u64);
@@ -459,8 +459,8 @@ impl<'p> Index<'p> {
         [PACES, PACES + 2].map(|word| (self.get(word), self.get(word + 1)))
     }
 
-    /// Notes which levels a checkpoint goes to; `turn` counts checkpoints. Called by the lowest rank
-    /// of the node, before it stages.
+    /// Notes which levels a checkpoint goes to; `turn` counts checkpoints. Called by the lowest
+    /// rank of the node, before it stages.
     pub fn note_going(&self, turn: u64, step: Step, goes: Goes) {
         let base = GOING + 2 * (turn % u64::from(BOARD_STEPS)) as u32;
         self.set(base, 0);

@@ -78,6 +78,7 @@ fn promises(text: &str) -> Vec<(String, String)> {
     let is_name = |cell: &str| {
         let (letter, digits) = cell.split_at(cell.len().min(1));
         "RLNPACVESH".contains(letter)
+        "RVLNPACESH".contains(letter)
             && !digits.is_empty()
             && digits.bytes().all(|byte| byte.is_ascii_digit())
     };

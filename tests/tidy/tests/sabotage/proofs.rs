@@ -66,6 +66,24 @@ pub const PROOFS: &[(&str, &str)] = &[
         "crates/capi/tests/run.sh; orcheck-cli cli; make demo",
     ),
     (
+        "V1",
+        "orcheck-client lib: paces, pattern, agreement; orcheck-jobs session: levels",
+    ),
+    (
+        "V2",
+        "orcheck-jobs session: each_level_gets, a_step_is_waited_for, a_loss_is_told; \
+         orcheck-jobs agent: what_goes_to_one_level",
+    ),
+    ("V3", "orcheck-jobs session: the_last_checkpoint_goes"),
+    (
+        "V4",
+        "orcheck-engine baseline; orcheck-jobs session: every_checkpoint_that_stays",
+    ),
+    (
+        "V5",
+        "orcheck-jobs session: a_restart_takes_the_newest, a_superseded_step",
+    ),
+    (
         "L1",
         "orcheck-jobs faults: reported; tests/jobs/src/oracle.rs (compares the reports with what \
          is restartable after each fault)",
