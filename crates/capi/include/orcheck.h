@@ -814,11 +814,11 @@ orc_status orc_lent_done(orc_session *session, const char *name, double timeout_
 
 /**
  * [collective] Takes a checkpoint: copies all regions, with checksums, into the staging pool and
- * returns. It goes to all levels; with a pace for each ([level.NAME] in the options), to those that
- * are due, and at least to the weakest. Flushing and committing continue in the background and need
- * no further call. Blocks for about the time of one memory copy; longer if the previous checkpoint
- * is not yet safe enough (option uncommitted_steps) or is still being flushed, or if the pool is
- * smaller than the snapshots.
+ * returns. It goes to all levels; with a pace for each ([level.NAME] in the options), to those
+ * that are due, and at least to the weakest. Flushing and committing continue in the background
+ * and need no further call. Blocks for about the time of one memory copy; longer if the previous
+ * checkpoint is not yet safe enough (option uncommitted_steps) or is still being flushed, or if
+ * the pool is smaller than the snapshots.
  *
  * The status is the same on all ranks. An error means that no rank staged the step: the text says
  * so, and the program may take the same step again. If only one rank fails while it stages (in a
@@ -839,8 +839,8 @@ orc_status orc_checkpoint(orc_session *session, uint64_t step);
 /**
  * [collective] As orc_checkpoint(), for a checkpoint that goes at least to a level: to the weakest
  * configured one that survives as much, to all weaker ones, and to whatever is due
- * ([level.NAME] in the options). Where levels have no paces and nothing is due, it goes no further.
- * If ranks ask for different levels, the strongest counts.
+ * ([level.NAME] in the options). Where levels have no paces and nothing is due, it goes no
+ * further. If ranks ask for different levels, the strongest counts.
  *
  * @param level  an ::orc_level
  * @return as orc_checkpoint(); ::ORC_UNSUPPORTED if no configured level survives as much
@@ -849,8 +849,8 @@ orc_status orc_checkpoint_at(orc_session *session, uint64_t step, int level);
 
 /**
  * Waits until the checkpoint of a step is committed at a level, or at a configured level that
- * survives more. For a level that the step does not go to, it says so at once. Local: other ranks need not call it. Meanwhile other threads can use the session,
- * and close it.
+ * survives more. For a level that the step does not go to, it says so at once. Local: other ranks
+ * need not call it. Meanwhile other threads can use the session, and close it.
  *
  * @param level      an ::orc_level
  * @param timeout_s  0 polls
@@ -858,10 +858,7 @@ orc_status orc_checkpoint_at(orc_session *session, uint64_t step, int level);
  *         this session, or one that goes neither to this level nor to a stronger one;
  *         ::ORC_UNSUPPORTED if no such level is configured; otherwise why the checkpoint is lost
  */
-orc_status orc_wait(orc_session *session,
-                    uint64_t step,
-                    int level,
-                    double timeout_s);
+orc_status orc_wait(orc_session *session, uint64_t step, int level, double timeout_s);
 
 /**
  * [collective] Finds the newest committed step that all ranks can restore. Reads no region yet.
