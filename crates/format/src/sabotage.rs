@@ -350,6 +350,7 @@ switches! {
     RejectedStands = "rejected-stands", "that a job whose checkpoints were all rejected does not begin from nothing", "orcheck-jobs session rejected";
     FallBack = "fall-back", "that an older checkpoint is used when the newest is damaged", "orcheck-jobs session after_damage";
     SameRegions = "same-regions", "that what is stored once for all ranks is the same on all", "orcheck-jobs session not_the_same_everywhere";
+    SlowHeld = "slow-held", "that a snapshot on its way to a slow level is not given back with a later one", "orcheck-jobs session a_cheap_checkpoint_passes";
     LastToStrongest = "last-to-strongest", "that the last checkpoint goes to the strongest level", "orcheck-jobs session last_checkpoint_goes";
     WaitedWhereItGoes = "waited-where-it-goes", "that a step is not waited for at a level that it does not go to", "orcheck-jobs session a_step_is_waited_for";
     LevelOwed = "level-owed", "that a level whose checkpoint was left out is due at the next one", "orcheck-client lib left_out";
@@ -461,7 +462,7 @@ promises! {
     "V3":
         LastToStrongest;
     "V4":
-        HomeAtLevel;
+        HomeAtLevel SlowHeld;
     "N2":
         ListTotal AllRanksThere;
     "N3":

@@ -9,8 +9,9 @@
 //! Invariants:
 //! 1. All ranks compute the pattern from the same agreed numbers. What is due is agreed on all the
 //!    same (`triggers.rs`), so a difference in the last digit has no consequence.
-//! 2. The first checkpoint is due at once and goes to all levels. No other is due while one is not
-//!    decided at a level that it goes to: the program would wait for it.
+//! 2. The first checkpoint is due at once and goes to all levels. No other is due while the last
+//!    one of a level that it goes to is not decided there; and if the pool holds one snapshot of a
+//!    rank only, while any is not decided: the program would wait for it.
 //! 3. The pattern is computed again only if a figure has changed by more than [`NOTABLE`].
 //!
 //! Not here: the paces themselves (`paces.rs`), the model (`orcheck_interval::levels`).
@@ -30,6 +31,8 @@ pub(crate) struct Pattern {
     levels: Vec<Measured>,
     /// Processors on which the ranks of this node compute.
     processors: f64,
+    /// The pool holds more than one snapshot of a rank.
+    passes: bool,
     /// The figures that the pattern was computed from.
     figures: Vec<[f64; 2]>,
     /// For each level, seconds from one of its checkpoints to the next.
@@ -60,8 +63,9 @@ struct Flushing {
 
 impl Pattern {
     /// For a mean time between failures of each level, weakest first, and this many processors for
-    /// the ranks of this node.
-    pub(crate) fn new(mtbf_s: Vec<f64>, processors: usize) -> Self {
+    /// the ranks of this node. `passes`: a checkpoint can be taken while another one is on its way
+    /// to a stronger level.
+    pub(crate) fn new(mtbf_s: Vec<f64>, processors: usize, passes: bool) -> Self {
         let measured = |mtbf_s| Measured {
             mtbf_s,
             ..Measured::default()
@@ -69,6 +73,7 @@ impl Pattern {
         Self {
             levels: mtbf_s.into_iter().map(measured).collect(),
             processors: processors.max(1) as f64,
+            passes,
             figures: Vec::new(),
             kept_s: None,
             complaint: None,
@@ -234,9 +239,13 @@ impl Pattern {
         if !self.begun {
             return self.levels.len();
         }
-        match self.levels.iter().any(|level| level.flushing.is_some()) {
-            true => 0,
-            false => self.depth(since),
+        // Levels are decided one after the other, so the weakest one on its way stands for those
+        // above.
+        let on_its_way = (self.levels.iter()).position(|level| level.flushing.is_some());
+        match on_its_way {
+            None => self.depth(since),
+            Some(at) if self.passes => self.depth(&since[..at.min(since.len())]),
+            Some(_) => 0,
         }
     }
 
@@ -270,7 +279,7 @@ mod tests {
 
     #[test]
     fn the_pattern_is_the_one_that_the_planner_recommends() {
-        let mut pattern = Pattern::new(vec![2000.0, 40_000.0], 4);
+        let mut pattern = Pattern::new(vec![2000.0, 40_000.0], 4, false);
         assert_eq!(pattern.due(&[Duration::ZERO; 2]), 2);
         take(&mut pattern, 2, 1, 4.0, [1.0, 9.0]);
         // Before a cheap one was measured, all cost the same, and all go everywhere.
@@ -302,7 +311,7 @@ mod tests {
     // Breaks if: a checkpoint is due while another one is on its way; the program would wait.
     #[test]
     fn nothing_is_due_while_a_checkpoint_is_on_its_way_to_any_level() {
-        let mut pattern = Pattern::new(vec![2000.0, 40_000.0], 4);
+        let mut pattern = Pattern::new(vec![2000.0, 40_000.0], 4, false);
         take(&mut pattern, 2, 1, 4.0, [1.0, 9.0]);
         let long = [Duration::from_secs(100_000); 2];
         assert_eq!(pattern.due(&long), 2);
@@ -314,9 +323,23 @@ mod tests {
         assert_eq!(pattern.due(&long), 2);
     }
 
+    // Breaks if: a slow level holds up the cheap one although the pool has room.
+    #[test]
+    fn with_room_in_the_pool_a_cheap_checkpoint_does_not_wait_for_a_slow_level() {
+        let mut pattern = Pattern::new(vec![2000.0, 40_000.0], 4, true);
+        take(&mut pattern, 2, 1, 4.0, [1.0, 9.0]);
+        let long = [Duration::from_secs(100_000); 2];
+        pattern.taken((Step(2), 2), 4.0, Duration::from_secs(50), 0);
+        assert_eq!(pattern.due(&long), 0);
+        pattern.flushed(0, true, Duration::from_secs(51), 0);
+        assert_eq!(pattern.due(&long), 1);
+        pattern.flushed(1, true, Duration::from_secs(60), 0);
+        assert_eq!(pattern.due(&long), 2);
+    }
+
     #[test]
     fn a_small_change_is_not_followed() {
-        let mut pattern = Pattern::new(vec![2000.0, 40_000.0], 4);
+        let mut pattern = Pattern::new(vec![2000.0, 40_000.0], 4, false);
         take(&mut pattern, 2, 1, 4.0, [1.0, 9.0]);
         let before = pattern.kept_s().unwrap().to_vec();
         pattern.agree(&[0, -1_000_000, -4_100_000, -9_000_000]);
@@ -327,7 +350,7 @@ mod tests {
 
     #[test]
     fn failures_that_leave_no_time_are_named_once() {
-        let mut pattern = Pattern::new(vec![2.0, 3.0], 4);
+        let mut pattern = Pattern::new(vec![2.0, 3.0], 4, false);
         take(&mut pattern, 2, 1, 40.0, [1.0, 9.0]);
         assert!(
             pattern

@@ -188,7 +188,8 @@ impl Trigger {
         let now = clock.now();
         let paces = Paces::new(options.levels(), &options.paces, now);
         let pattern = options.pattern_mtbf_s(nodes);
-        let pattern = pattern.map(|mtbf_s| Pattern::new(mtbf_s, processors));
+        let pattern =
+            pattern.map(|mtbf_s| Pattern::new(mtbf_s, processors, options.held_steps > 1));
         let timed = paces.by_clock() || pattern.is_some();
         let chosen = timed
             || every.is_some()

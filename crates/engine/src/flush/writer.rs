@@ -7,7 +7,8 @@
 //! levels:
 //!
 //! * the pool holds everything: level `node` is written and reported first, then level `global`
-//!   from the same chunks, which are freed after their last write;
+//!   from the same chunks, which are freed after their last write. Meanwhile later snapshots that
+//!   go to level `node` alone are written between two parts;
 //! * pipelined: every chunk is written to all levels and then freed at once.
 //!
 //! If containers are encoded (`encoding.rs`), the descriptions of a segment's pieces precede it.
@@ -46,7 +47,7 @@ use orcheck_format::{Epoch, Error, JobName, Level, NodeId, Rank, Result, Step, W
 use orcheck_io::clock::Clock;
 use orcheck_io::failpoints::Failpoints;
 use orcheck_io::machine::thread_cpu_time;
-use orcheck_pool::{Chunk, Gates, Pool};
+use orcheck_pool::{Chunk, Gate, Gates, Pool};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -338,6 +339,9 @@ impl Flusher {
         }
         for &level in &levels[1..] {
             let last = Some(&level) == levels.last();
+            for snapshot in &held {
+                self.index().set_slow(snapshot.local, step);
+            }
             let mut sinks = vec![self.open_sink(step, level)?];
             for snapshot in &held {
                 self.write_held(step, snapshot, &mut sinks, last)?;
@@ -502,7 +506,7 @@ impl Flusher {
         sinks: &mut [Sink],
         release: bool,
     ) -> Result<()> {
-        let gates = self.lock_gates(step, sinks)?;
+        let mut gates = self.lock_gates(step, sinks)?;
         let Snapshot {
             rank, announced, ..
         } = *snapshot;
@@ -512,6 +516,7 @@ impl Flusher {
             })?;
         }
         for part in &snapshot.segments {
+            gates = self.let_weaker_pass(step, sinks, gates)?;
             self.write_part(step, sinks, part)?;
             if release && !snapshot.kept {
                 self.give(part.chunks)?;
@@ -534,6 +539,48 @@ impl Flusher {
             self.finish_rank(snapshot.local, step);
         }
         Ok(())
+    }
+
+    /// Before the next part of a snapshot goes to a slow level: flushes a later checkpoint first that
+    /// has begun and goes to weaker levels alone. Returns the gates, which were open meanwhile.
+    fn let_weaker_pass(
+        &mut self,
+        step: Step,
+        sinks: &mut [Sink],
+        gates: Vec<Gate>,
+    ) -> Result<Vec<Gate>> {
+        let Some(level) = sinks.iter().map(|sink| sink.level).min() else {
+            return Ok(gates);
+        };
+        let Some((first, begin)) = self.find_weaker(level)? else {
+            return Ok(gates);
+        };
+        // Breaks if: they stay locked; another writer may hold the gate of the node's disk and wait
+        // for one of these.
+        drop(gates);
+        // It is reported with this snapshot's record.
+        let damaged = self.damaged.take();
+        self.flush_step(first, begin)?;
+        self.damaged = damaged;
+        self.lock_gates(step, sinks)
+    }
+
+    /// The oldest snapshot that has begun, if it goes to levels below this one alone, and the pool
+    /// holds all of its checkpoint: its ranks then need nothing that is still to be written.
+    fn find_weaker(&mut self, level: Level) -> Result<Option<(usize, Begin)>> {
+        let all = 0..self.context.ranks.len();
+        for which in all.clone() {
+            self.find_begin(which)?;
+        }
+        let begun = |which: &usize| self.begun[*which].as_ref().map(|begin| begin.step);
+        let oldest = all.filter(|which| begun(which).is_some()).min_by_key(begun);
+        let Some(which) = oldest else { return Ok(None) };
+        let levels = self.context.places.levels();
+        let begin = self.begun[which].take_if(|begin| {
+            let weaker = |other: &Level| *other < level;
+            !begin.pipelined && begin.goes.of(levels).iter().all(weaker)
+        });
+        Ok(begin.map(|begin| (which, begin)))
     }
 
     /// Why a rank has no snapshot, for the other ranks.

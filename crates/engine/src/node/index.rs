@@ -21,7 +21,7 @@
 //!       38 … 41      pace of the node's own level and of level global: microseconds, steps
 //!       42 …         the last 64 checkpoints: step plus one, and the levels that it goes to
 //!       170 …        per writer: news (incremented when one of its rings gets an entry)
-//!       …            per rank:   done, taken, popped, declared[2], …, and the reasons for
+//!       …            per rank:   done, taken, popped, declared[2], …, slow, and the reasons for
 //!                    the last 16 snapshots that it gave up
 //!       …            the board: the last 64 steps, state and error per level, error text
 //! ```
@@ -146,7 +146,8 @@ const RANK_GONE: u32 = 7;
 const FLUSHED_BYTES: u32 = 8;
 const STORED_BYTES: u32 = 9;
 const ROUTED_BYTES: u32 = 10;
-const REASON: u32 = 11;
+const SLOW: u32 = 11;
+const REASON: u32 = 12;
 
 /// Lock byte that the control thread of a node holds while it is alive.
 pub const ENGINE_ALIVE: u64 = 8;
@@ -308,8 +309,21 @@ impl<'p> Index<'p> {
     /// All chunks of the snapshot of `step` are free again.
     pub fn set_done(&self, local: u32, step: Step, cpu_ns: u64) {
         self.set(self.rank_word(local, FLUSH_CPU_NS), cpu_ns);
-        self.set(self.rank_word(local, DONE), step.0 + 1);
-        self.pool.wake(self.rank_word(local, DONE));
+        let (done, slow) = (self.rank_word(local, DONE), self.rank_word(local, SLOW));
+        if self.get(slow) == step.0 + 1 {
+            self.set(done, self.get(done).max(step.0 + 1));
+            self.set(slow, 0);
+        } else {
+            self.set(done, step.0 + 1);
+        }
+        self.pool.wake(done);
+    }
+
+    /// The snapshot of `step` stays in the pool while later ones may leave it. Called before they
+    /// do, and after all earlier ones have left.
+    pub(crate) fn set_slow(&self, local: u32, step: Step) {
+        self.set(self.rank_word(local, SLOW), step.0 + 1);
+        self.set(self.rank_word(local, DONE), step.0);
     }
 
     /// Processor time of the CP-thread that flushed this rank, since the session opened.
@@ -341,28 +355,33 @@ impl<'p> Index<'p> {
         )
     }
 
-    /// Whether the rank's snapshot of `step` (or a later one) has left the pool.
+    /// Whether the rank's snapshot of `step` has left the pool.
     #[must_use]
     pub fn is_done(&self, local: u32, step: Step) -> bool {
-        self.get(self.rank_word(local, DONE)) > step.0
+        // Breaks if: a later snapshot that has left speaks for this one; the program would write to
+        // memory that is still being read.
+        let slow = || self.get(self.rank_word(local, SLOW)) == step.0 + 1;
+        self.get(self.rank_word(local, DONE)) > step.0 && (!slow() || off(Switch::SlowHeld))
     }
 
     /// Waits for [`Self::is_done`]; false at the deadline.
     pub fn wait_done(&self, local: u32, step: Step, timeout: Duration) -> bool {
-        self.wait_word(self.rank_word(local, DONE), step, timeout)
+        let word = self.rank_word(local, DONE);
+        self.wait_word(word, timeout, &|| self.is_done(local, step))
     }
 
     /// Waits until the snapshot of `step` has its turn at the lane; false at the deadline.
     pub(crate) fn wait_taken(&self, local: u32, step: Step, timeout: Duration) -> bool {
-        self.wait_word(self.rank_word(local, TAKEN), step, timeout)
+        let word = self.rank_word(local, TAKEN);
+        self.wait_word(word, timeout, &|| self.get(word) > step.0)
     }
 
     /// Waits in slices, so that the death of the engine's host ends the wait.
-    fn wait_word(&self, word: u32, step: Step, timeout: Duration) -> bool {
+    fn wait_word(&self, word: u32, timeout: Duration, so: &dyn Fn() -> bool) -> bool {
         let mut left = timeout;
         loop {
             let value = self.get(word);
-            if value > step.0 {
+            if so() {
                 return true;
             }
             if left.is_zero() || self.is_gone() {
@@ -391,6 +410,7 @@ impl<'p> Index<'p> {
     /// Marks every snapshot of this rank before `step` as having left the pool, and no later one.
     /// Call this only while no engine uses the index.
     pub fn set_left(&self, local: u32, step: Step) {
+        self.set(self.rank_word(local, SLOW), 0);
         for word in [TAKEN, DONE] {
             self.set(self.rank_word(local, word), step.0);
         }

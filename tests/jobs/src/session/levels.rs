@@ -7,11 +7,12 @@ use crate::support::{Job, State, served, warnings};
 use crate::{Test, session_tests};
 use orcheck_client::{Event, EventKind, Session, Which};
 use orcheck_engine::directory::{Catalog, Places};
-use orcheck_format::{ErrorKind, JobName, Level, Result, Step};
-use orcheck_io::failpoints::Failpoints;
+use orcheck_format::{Dtype, ErrorKind, JobName, Level, Result, Step};
+use orcheck_io::failpoints::{Failpoint, FailpointHook, Failpoints, Verdict};
 use orcheck_testing::Scratch;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -26,6 +27,7 @@ pub const TESTS: &[Test] = session_tests![
     a_superseded_step_that_is_newest_at_one_level_does_not_win,
     a_loss_is_told_only_where_the_step_goes,
     a_slow_level_holds_up_only_what_goes_there,
+    a_cheap_checkpoint_passes_one_on_its_way_to_a_slow_level,
     a_pace_in_time_continues_from_the_run_before,
 ];
 
@@ -295,8 +297,7 @@ fn a_loss_is_told_only_where_the_step_goes() {
     }
     let scratch = Scratch::new("lost");
     let plan = Arc::new(orcheck_testing::FaultPlan::new());
-    let failpoints =
-        Failpoints::with(Arc::clone(&plan) as Arc<dyn orcheck_io::failpoints::FailpointHook>);
+    let failpoints = Failpoints::with(Arc::clone(&plan) as Arc<dyn FailpointHook>);
     let job = Job::new(scratch.path(), 1, 1, true)
         .with(PACES)
         .failpoints(failpoints);
@@ -304,11 +305,7 @@ fn a_loss_is_told_only_where_the_step_goes() {
         let mut session = session.unwrap();
         take(&mut session, rank, 1, Some(Level::Global));
         session.wait(1, Level::Global, LONG).unwrap();
-        plan.fail_from_now(
-            "file.write",
-            "ost0",
-            orcheck_io::failpoints::Verdict::Fail(5),
-        );
+        plan.fail_from_now("file.write", "ost0", Verdict::Fail(5));
         for step in [3, 5] {
             take(&mut session, rank, step, Some(Level::Node));
             session.wait(step, Level::Node, LONG).unwrap();
@@ -373,6 +370,79 @@ fn a_slow_level_holds_up_only_what_goes_there() {
         stop.stop();
         agent.join().unwrap().unwrap();
     }
+}
+
+/// Holds the creation of the first container of level `global`, and the second and the third
+/// container that is durable.
+struct Turns {
+    created: Arc<Hold>,
+    durable: [Arc<Hold>; 2],
+    count: AtomicU32,
+}
+
+impl FailpointHook for Turns {
+    fn at(&self, step: &Failpoint) -> Verdict {
+        if step.site != "flush.durable" {
+            return self.created.at(step);
+        }
+        match self.count.fetch_add(1, Ordering::SeqCst) {
+            1 => self.durable[0].at(step),
+            2 => self.durable[1].at(step),
+            _ => Verdict::Go,
+        }
+    }
+}
+
+// Breaks if: snapshots are written strictly one after the other; a slow file system would make the
+// cheap level as slow. Or if what is still to be written is given back with what passed it.
+fn a_cheap_checkpoint_passes_one_on_its_way_to_a_slow_level() {
+    if served() {
+        // The container of level `global` is created by another process.
+        return;
+    }
+    let scratch = Scratch::new("passes");
+    let turns = Arc::new(Turns {
+        created: Hold::at("dir.create", "ost0/job/s000000000001"),
+        durable: [Hold::at("flush.durable", ""), Hold::at("flush.durable", "")],
+        count: AtomicU32::new(0),
+    });
+    let hook = Arc::clone(&turns) as Arc<dyn FailpointHook>;
+    let job = Job::new(scratch.path(), 1, 1, true)
+        .with("held_steps = 2")
+        .failpoints(Failpoints::with(hook));
+    job.run(|session, rank| {
+        let mut session = session.unwrap();
+        let memory = session.alloc(1 << 20).unwrap();
+        session.protect("lent", memory, Dtype::U8, 0).unwrap();
+        session.lend("lent").unwrap();
+        take(&mut session, rank, 1, Some(Level::Global));
+        session.wait(1, Level::Node, LONG).unwrap();
+        turns.created.wait_until_held();
+        take(&mut session, rank, 2, Some(Level::Node));
+        turns.created.release();
+        // The second one is written, and the first one is not.
+        turns.durable[0].wait_until_held();
+        refused(session.lent_done("lent", Duration::ZERO));
+        turns.durable[0].release();
+        turns.durable[1].wait_until_held();
+        session.wait(2, Level::Node, LONG).unwrap();
+        refused(session.wait(1, Level::Global, Duration::ZERO));
+        session.lent_done("lent", LONG).unwrap();
+        turns.durable[1].release();
+        session.wait(1, Level::Global, LONG).unwrap();
+        // Level global is not the only one that can be passed: the pool is whole again.
+        for step in 3..9 {
+            take(
+                &mut session,
+                rank,
+                step,
+                (step % 2 == 0).then_some(Level::Node),
+            );
+        }
+        session.close(LONG).unwrap();
+    });
+    assert_eq!(recorded(scratch.path(), Level::Node), [7, 8]);
+    assert_eq!(recorded(scratch.path(), Level::Global), [5, 7]);
 }
 
 // Breaks if: each run counts time from its own beginning.
