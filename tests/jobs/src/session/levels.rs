@@ -3,13 +3,17 @@
 use crate::session::disk;
 use crate::session::hooks::{Hold, Meeting};
 use crate::session::mistakes::{refused, says};
-use crate::support::{Job, State, served, warnings};
+use crate::support::{Job, State, Threads, served, warnings};
 use crate::{Test, session_tests};
-use orcheck_client::{Event, EventKind, Session, Which};
+use orcheck_client::{Collective, Event, EventKind, Options, Session, Trigger, Which};
 use orcheck_engine::directory::{Catalog, Places};
+use orcheck_engine::node::Goes;
 use orcheck_format::{Dtype, ErrorKind, JobName, Level, Result, Step};
+use orcheck_io::clock::Clock;
 use orcheck_io::failpoints::{Failpoint, FailpointHook, Failpoints, Verdict};
 use orcheck_testing::Scratch;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,6 +23,7 @@ use std::time::Duration;
 /// What is tested here.
 pub const TESTS: &[Test] = session_tests![
     each_level_gets_the_steps_of_its_pace_and_keeps_its_own,
+    all_ranks_agree_on_the_levels_whatever_their_clocks_say,
     a_step_is_waited_for_where_it_goes_and_refused_at_once_elsewhere,
     a_level_can_be_asked_for_with_paces_and_without,
     the_last_checkpoint_goes_to_the_strongest_level,
@@ -114,6 +119,97 @@ fn each_level_gets_the_steps_of_its_pace_and_keeps_its_own() {
     assert_eq!(at(Level::Global), [6, 12, 18]);
     assert_eq!(recorded(scratch.path(), Level::Node), [18, 20]);
     assert_eq!(recorded(scratch.path(), Level::Global), [12, 18]);
+}
+
+/// A clock of one rank, which is fast or slow.
+struct Uneven(Mutex<Duration>);
+
+impl Clock for Uneven {
+    fn now(&self) -> Duration {
+        *self.0.lock().unwrap()
+    }
+
+    fn unix_ms(&self) -> u64 {
+        self.now().as_millis() as u64
+    }
+
+    fn sleep(&self, time: Duration) {
+        *self.0.lock().unwrap() += time;
+    }
+}
+
+/// What happens on a rank in one step: time passes, and it may request a checkpoint.
+type Happens = Vec<(u64, bool)>;
+
+/// The steps and levels of the checkpoints that a rank takes.
+fn decisions(mut collective: Threads, options: &str, happens: &[Happens]) -> Vec<(u64, Goes)> {
+    let rank = collective.rank().0 as usize;
+    let clock = Arc::new(Uneven(Mutex::new(Duration::from_secs(1))));
+    let text = format!("global = '/g'\nnode_dir = '/n'\n{options}");
+    let options = Options::from_text(&text).unwrap();
+    let given = Arc::clone(&clock) as Arc<dyn Clock>;
+    let mut trigger = Trigger::new(&options, (2, 4), given).unwrap();
+    let mut taken = Vec::new();
+    for (step, happens) in (1..).zip(happens) {
+        let (ms, requests) = happens[rank];
+        clock.sleep(Duration::from_millis(ms));
+        if requests {
+            trigger.request().request(false);
+        }
+        // Some programs never ask.
+        let asks = step % 5 != 0;
+        if asks && !trigger.due(&mut collective, Step(step)).unwrap() {
+            continue;
+        }
+        let mut depth = [-(trigger.depth_wished(Step(step), None) as i64)];
+        collective.allreduce_min(&mut depth).unwrap();
+        let depth = depth[0].unsigned_abs() as usize;
+        taken.push((step, trigger.levels_at(depth)));
+        trigger.taken_at((Step(step), depth), 0.001, 0);
+    }
+    taken
+}
+
+// Breaks if: a rank decides by its own clock, or by a request of its own, where a checkpoint goes.
+fn all_ranks_agree_on_the_levels_whatever_their_clocks_say() {
+    let happens = prop::collection::vec((0u64..900, prop::bool::weighted(0.02)), 3);
+    let happens = prop::collection::vec(happens, 1..60);
+    let options = prop::sample::select(vec![
+        "level.node.every_s = 1\nlevel.global.every_s = 4",
+        "level.node.every_steps = 3\nlevel.global.every_steps = 7",
+        "level.node.every_steps = 3\nlevel.global.every_s = 5",
+        "level.node.every_s = 2\nlevel.global.every_steps = 9",
+        "interval = 'auto'\nlevel.node.mtbf_s = 50\nlevel.global.mtbf_s = 900",
+        "every_s = 3",
+    ]);
+    let mut runner = TestRunner::new(Config {
+        cases: 64,
+        failure_persistence: None,
+        ..Config::default()
+    });
+    let tried = runner.run(&(happens, options), |(happens, options)| {
+        let ranks: Vec<Vec<(u64, Goes)>> = std::thread::scope(|scope| {
+            let work = |threads| {
+                let happens = &happens;
+                scope.spawn(move || decisions(threads, options, happens))
+            };
+            let ranks: Vec<_> = Threads::world(3).into_iter().map(work).collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        });
+        prop_assert_eq!(&ranks[0], &ranks[1]);
+        prop_assert_eq!(&ranks[0], &ranks[2]);
+        if options == "every_s = 3" {
+            prop_assert!(ranks[0].iter().all(|(_, goes)| *goes == Goes::EVERYWHERE));
+        }
+        // Every fifth step is taken without a question, and goes to the weakest level at least.
+        prop_assert_eq!(
+            ranks[0].iter().filter(|(step, _)| step % 5 == 0).count(),
+            happens.len() / 5
+        );
+        prop_assert!(ranks[0].iter().all(|(_, goes)| goes.includes(Level::Node)));
+        Ok(())
+    });
+    tried.unwrap();
 }
 
 // Breaks if: a wait for a level that the step does not go to lasts until its deadline.

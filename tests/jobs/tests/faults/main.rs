@@ -27,6 +27,7 @@ mod leftover;
 mod losses;
 mod namespace;
 mod outside;
+mod paced;
 mod partition;
 mod processes;
 mod reads;
@@ -72,6 +73,7 @@ const TESTS: &[orcheck_jobs::harness::Test] = tests![
     leftover::nothing_is_left_after_the_agents_time,
     losses::nodes_are_lost_at_any_step,
     namespace::names_change_beneath_open_directories,
+    paced::every_level_holds_what_it_acknowledged,
     partition::one_node_is_cut_off_in_the_middle_of_a_replication,
     processes::one_rank_is_killed_at_each_of_its_steps,
     reads::one_error_at_every_call_of_a_restart,
