@@ -157,7 +157,7 @@ void save(int rank) {
   CHECK(status_of([&] { s.wait(4, ORC_GLOBAL, 30); }) == ORC_UNAVAILABLE);
   s.unprotect("throwing");
   state.fill(rank, 3);
-  s.checkpoint(5);
+  s.checkpoint(5, ORC_GLOBAL);
   s.wait(5, ORC_GLOBAL, 30);
   CHECK(s.stats().step == 5);
   s.close(30);

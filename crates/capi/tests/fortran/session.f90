@@ -61,7 +61,7 @@ contains
     call orc_protect(s, 'u', u, status)
     call orc_safe_step(s, ORC_GLOBAL, step, status)
     call check(status == ORC_NOT_FOUND, 'nothing safe yet')
-    call orc_checkpoint(s, 1_int64, status)
+    call orc_checkpoint(s, 1_int64, status, level=ORC_GLOBAL)
     call orc_wait(s, 1_int64, ORC_GLOBAL, 30.0_real64, status)
     call check(status == ORC_OK .and. counts(ORC_EVENT_SAFE) == 1, 'told that it is safe')
     call orc_safe_step(s, ORC_GLOBAL, step, status)

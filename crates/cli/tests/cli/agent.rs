@@ -199,6 +199,39 @@ fn status_shows_it() {
     child.wait().unwrap();
 }
 
+// Breaks if: the paces of levels stay with the ranks, or a step that goes to one level counts as not
+// safe at the other.
+#[test]
+fn status_shows_the_pattern_in_force() {
+    let scratch = Scratch::new();
+    let job = format!("paced-{}", std::process::id());
+    let options = format!(
+        "global = '{}'\nnode_dir = '{}'\nagent = 'start'\nagent_program = '{}'\nnode_name = 'here'\npool = '4 MiB'\nchunk = '64 KiB'\n\
+         [level.node]\nevery_s = 0.01\n[level.global]\nevery_s = 3600\n",
+        scratch.dir("pfs").display(),
+        scratch.dir("local").display(),
+        env!("CARGO_BIN_EXE_orcheck")
+    );
+    let mut program = Running::start("computes", &job, &options);
+    program.wait_for("ready");
+    let ask = ["--json", "status", "--job", &job];
+    until("the weaker level has steps", || {
+        let session = crate::answer(&ask).json()["agents"][0]["sessions"][0].clone();
+        assert_eq!(
+            session["committed_global"],
+            serde_json::Value::Null,
+            "{session}"
+        );
+        session["committed_node"].as_u64() > Some(2) && session["pace_node"] == "0.01 s"
+    });
+    let shown = crate::answer(&ask[1..]).stdout;
+    let pattern = "checkpoints at node every 0.01 s, at global every 3600 s";
+    assert!(shown.contains(pattern), "{shown}");
+    drop(program);
+    let code = crate::answer(&["drain", "--job", &job, "--timeout", "20"]).code;
+    assert_eq!(code, 0);
+}
+
 // Breaks if: the interval that follows from what was measured stays with the ranks.
 #[test]
 fn status_shows_the_interval_that_a_job_keeps() {

@@ -540,3 +540,85 @@ fn what_is_below_zero_is_refused_by_every_flag_with_a_number() {
         }
     }
 }
+
+// Breaks if: the options are not those of the pattern, a level that a job cannot have is given some,
+// or the pattern is priced as if every checkpoint went everywhere.
+#[test]
+fn a_pattern_has_its_options_and_its_price() {
+    let (node, global) = (
+        "node:cost=1s,mtbf=6h,restart=30s",
+        "global:cost=2s,after=5min,mtbf=10d,restart=5min",
+    );
+    let asked = ["interval", "--level", node, "--level", global];
+    let found = document(&asked);
+    let every = &found["levels"][1]["every"];
+    assert!(every.as_u64() > Some(1), "{found}");
+    let options: toml::Table = found["options"].as_str().unwrap().parse().unwrap();
+    for (at, name) in [(0, "node"), (1, "global")] {
+        let every_s = options["level"][name]["every_s"].as_float();
+        let every_s = every_s.or(options["level"][name]["every_s"]
+            .as_integer()
+            .map(|s| s as f64));
+        let exact_s = found["levels"][at]["interval_s"].as_f64().unwrap();
+        let below = 1.0 - every_s.unwrap() / exact_s;
+        assert!(
+            (0.0..1e-3).contains(&below),
+            "{name}: {every_s:?} and {exact_s}"
+        );
+    }
+    let (own, others) = (
+        found["efficiency"].as_f64(),
+        found["others"].as_array().unwrap(),
+    );
+    assert_eq!(others.len(), 2);
+    assert!(
+        others
+            .iter()
+            .all(|other| other["efficiency"].as_f64() < own),
+        "{found}"
+    );
+    let text = text(&asked);
+    assert!(text.contains("[level.global]\n  every_s = "), "{text}");
+    assert!(text.contains("every checkpoint to all levels"), "{text}");
+    let others = [
+        "interval",
+        "--level",
+        "disk:cost=1s,mtbf=6h",
+        "--level",
+        global,
+    ];
+    assert!(document(&others)["options"].is_null());
+}
+
+// Breaks if: a pattern is not offered where it is better, or its options are not accepted.
+#[test]
+fn a_plan_offers_a_pace_of_its_own_for_each_level() {
+    let machine = [
+        "--preset",
+        "lima",
+        "--nodes",
+        "500",
+        "--node-gb",
+        "10",
+        "--work",
+        "3d",
+        "--disk-write-gb-s",
+        "0.1",
+        "--node-mtbf",
+        "2y",
+        "--system-mtbf",
+        "60d",
+    ];
+    let found = document(&machine);
+    let chosen = &found["recommended"];
+    let paced = &chosen["paced"];
+    assert!(
+        paced["efficiency"].as_f64() > chosen["efficiency"].as_f64(),
+        "{chosen}"
+    );
+    let options: toml::Table = found["options"].as_str().unwrap().parse().unwrap();
+    assert_eq!(options["interval"].as_str(), Some("auto"));
+    assert!(options["level"]["peers"]["mtbf_s"].as_integer() > Some(0));
+    assert!(!options.contains_key("mtbf_s"));
+    assert!(text(&machine).contains("With a pace of its own for each level, peers every "));
+}

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::choices::{checkpoints, interval_s, name_of};
 use super::figures::{Figures, flag, is_time, presets};
+use super::interval::held_steps;
 use super::pictures;
 use crate::args::AdviceArgs;
 use crate::exit;
@@ -273,7 +274,8 @@ fn options(choice: &Choice, machine: &Machine, task: &Task) -> String {
         lines.push("interval = 'auto'".to_owned());
     }
     match &choice.paced {
-        Some((levels, _)) => {
+        Some((levels, best)) => {
+            lines.extend(held_steps(levels, &best.pattern).map(str::to_owned));
             for (name, level) in choice.names.iter().zip(&levels.0) {
                 lines.push(format!("[level.{name}]"));
                 lines.push(format!("mtbf_s = {:.0}", level.mtbf_s.clamp(1.0, 1e12)));

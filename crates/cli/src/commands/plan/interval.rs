@@ -207,7 +207,7 @@ fn several(args: &IntervalArgs) -> Result<(String, Value, Named)> {
     }
     let expected_s = args.job.work / best.efficiency;
     let others = others(args, &levels);
-    let options = options(&args.job, &best.pattern);
+    let options = options(&args.job, &levels, &best.pattern);
     let text = format!(
         "Take checkpoints of level {} of computing: {} of the time computes what counts, and {} of work take {} in the mean.\n\n{}\n{}{}",
         words.join(", "),
@@ -315,7 +315,11 @@ fn beside(args: &IntervalArgs, best: &Recommended, others: &[Other]) -> String {
 }
 
 /// The options of Orcheck for a pattern, to paste; an error if the levels are not Orcheck's.
-fn options(job: &JobArgs, pattern: &Pattern) -> std::result::Result<String, String> {
+fn options(
+    job: &JobArgs,
+    levels: &Levels,
+    pattern: &Pattern,
+) -> std::result::Result<String, String> {
     let names: Vec<&str> = job.levels.iter().map(|named| named.name.as_str()).collect();
     if !matches!(
         names[..],
@@ -326,16 +330,28 @@ fn options(job: &JobArgs, pattern: &Pattern) -> std::result::Result<String, Stri
             names.join(", ")
         ));
     }
-    let mut text = String::new();
+    let mut text =
+        held_steps(levels, pattern).map_or_else(String::new, |line| format!("  {line}\n"));
     for (named, &every) in job.levels.iter().zip(&pattern.every) {
         text += &pace(&named.name, f64::from(every) * pattern.interval_s);
     }
     Ok(text)
 }
 
+/// The option with which a checkpoint can be taken while another one is on its way to the strongest
+/// level, if a pattern needs that.
+pub fn held_steps(levels: &Levels, pattern: &Pattern) -> Option<&'static str> {
+    let slow = |level: &Level| level.safe_after_s > pattern.interval_s;
+    levels
+        .0
+        .last()
+        .is_some_and(slow)
+        .then_some("held_steps = 2")
+}
+
 /// The table of one level. The time is rounded down: a stronger level is due just before the weaker
 /// one would be, and both go together.
-pub fn pace(level: &str, every_s: f64) -> String {
+fn pace(level: &str, every_s: f64) -> String {
     let digits = (3 - every_s.log10().floor() as i32).clamp(0, 6);
     let scale = 10f64.powi(digits);
     let every_s = (every_s * scale).floor() / scale;
