@@ -31,6 +31,8 @@ use std::collections::BTreeMap;
 const LEVELS_MAX: usize = 8;
 /// Maximum number of checkpoints in a pattern.
 const PATTERN_MAX: u32 = 1 << 13;
+/// The same where a job waits for the answer: the time to compute grows with it.
+const SOON_MAX: u32 = 1 << 6;
 /// The iteration ends when no time changes by more than this fraction of itself.
 const SETTLED: f64 = 1e-10;
 const ROUNDS_MAX: u32 = 10_000;
@@ -200,8 +202,8 @@ impl Levels {
         self.check()?;
         let mut known = BTreeMap::new();
         let mut best: Option<(Vec<u32>, f64)> = None;
-        for start in [vec![1; self.0.len()], self.first_order()] {
-            let found = self.climb(start, &mut known);
+        for start in [vec![1; self.0.len()], self.first_order().1] {
+            let found = self.climb(start, PATTERN_MAX, &mut known);
             if best
                 .as_ref()
                 .is_none_or(|(_, efficiency)| found.1 > *efficiency)
@@ -211,6 +213,23 @@ impl Levels {
         }
         let ratios = best.map_or_else(|| vec![1; self.0.len()], |(ratios, _)| ratios);
         self.settle(&ratios)
+    }
+
+    /// A good pattern within milliseconds, for a job that waits for it: the best one if its period
+    /// is short, otherwise the one of first-order theory, which is close where levels lie far apart.
+    ///
+    /// # Errors
+    /// As [`Self::recommend`].
+    pub fn recommend_soon(&self) -> Result<Pattern> {
+        self.check()?;
+        let (interval_s, ratios) = self.first_order();
+        let period: u64 = ratios.iter().map(|&ratio| u64::from(ratio)).product();
+        if period > u64::from(SOON_MAX) {
+            let every = every_of(&ratios);
+            return Ok(Pattern { interval_s, every });
+        }
+        let (ratios, _) = self.climb(ratios, SOON_MAX, &mut BTreeMap::new());
+        self.settle(&ratios).map(|best| best.pattern)
     }
 
     /// The interval with the best efficiency if every checkpoint goes to all levels.
@@ -231,9 +250,14 @@ impl Levels {
         Err(makes_no_progress())
     }
 
-    /// Climbs from these ratios of levels to others as long as they are better; returns the last
-    /// ones and their efficiency.
-    fn climb(&self, mut ratios: Vec<u32>, known: &mut BTreeMap<Vec<u32>, f64>) -> (Vec<u32>, f64) {
+    /// Climbs from these ratios of levels to others as long as they are better and their period is
+    /// at most `most`; returns the last ones and their efficiency.
+    fn climb(
+        &self,
+        mut ratios: Vec<u32>,
+        most: u32,
+        known: &mut BTreeMap<Vec<u32>, f64>,
+    ) -> (Vec<u32>, f64) {
         let mut efficiency_of = |ratios: &Vec<u32>| match known.get(ratios) {
             Some(&efficiency) => efficiency,
             None => {
@@ -258,7 +282,7 @@ impl Levels {
                     let mut tried = ratios.clone();
                     tried[at] = other.max(1);
                     let period: u64 = tried.iter().map(|&r| u64::from(r)).product();
-                    if period > u64::from(PATTERN_MAX) {
+                    if period > u64::from(most) {
                         continue;
                     }
                     let found = efficiency_of(&tried);
@@ -275,9 +299,9 @@ impl Levels {
         }
     }
 
-    /// Ratios for which each level is used as often as Young's rule says for it alone, and is
-    /// reached before its next checkpoint.
-    fn first_order(&self) -> Vec<u32> {
+    /// An interval, and ratios for which each level is used as often as Young's rule says for it
+    /// alone, and is reached before its next checkpoint.
+    fn first_order(&self) -> (f64, Vec<u32>) {
         let (mut below_s, mut every, mut interval_s) = (0.0, 1u32, 1.0);
         let mut ratios = Vec::new();
         for (number, level) in self.0.iter().enumerate() {
@@ -299,19 +323,13 @@ impl Levels {
             every *= ratio;
             below_s = level.checkpoint_s;
         }
-        ratios
+        (interval_s, ratios)
     }
 
     /// The best interval for these ratios of levels: golden-section search over its logarithm, with
     /// this precision.
     fn best_interval(&self, ratios: &[u32], closely: f64) -> Recommended {
-        let every: Vec<u32> = ratios
-            .iter()
-            .scan(1u32, |product, ratio| {
-                *product *= ratio;
-                Some(*product)
-            })
-            .collect();
+        let every = every_of(ratios);
         let least_s = self
             .0
             .iter()
@@ -352,6 +370,16 @@ impl Levels {
         }
         if a.efficiency >= b.efficiency { a } else { b }
     }
+}
+
+/// For each level, n if every nth checkpoint is of at least this level, from how often each level
+/// is used beside the one below.
+fn every_of(ratios: &[u32]) -> Vec<u32> {
+    let products = ratios.iter().scan(1u32, |product, ratio| {
+        *product *= ratio;
+        Some(*product)
+    });
+    products.collect()
 }
 
 fn makes_no_progress() -> Error {

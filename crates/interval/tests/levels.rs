@@ -208,3 +208,38 @@ proptest! {
         prop_assert!(Levels(better).efficiency(&found.pattern).unwrap() >= found.efficiency * (1.0 - 1e-9));
     }
 }
+
+// Breaks if: the answer that a job waits for is another one where there is time for the best, or a
+// pattern is given out in which a level is not reached.
+#[test]
+fn the_answer_within_milliseconds_is_nearly_the_best() {
+    let node = |cost_s, mtbf_s| level(cost_s, cost_s, cost_s, mtbf_s);
+    for (levels, loses) in [
+        (
+            vec![node(1.0, 21_600.0), level(2.0, 300.0, 300.0, 864_000.0)],
+            1e-3,
+        ),
+        (
+            vec![node(0.5, 2_000.0), level(4.0, 9.0, 9.0, 40_000.0)],
+            1e-3,
+        ),
+        (
+            vec![node(0.1, 3_600.0), level(5.0, 200.0, 600.0, 2e6)],
+            5e-3,
+        ),
+        (vec![node(2.0, 5_000.0)], 1e-3),
+    ] {
+        let levels = Levels(levels);
+        let (soon, best) = (
+            levels.recommend_soon().unwrap(),
+            levels.recommend().unwrap(),
+        );
+        let found = levels.efficiency(&soon).unwrap();
+        assert!(found > best.efficiency - loses, "{soon:?} {found} {best:?}");
+    }
+    assert!(
+        Levels(vec![level(40.0, 1.0, 1.0, 30.0)])
+            .recommend_soon()
+            .is_err()
+    );
+}

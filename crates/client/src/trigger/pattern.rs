@@ -2,7 +2,7 @@
 //!
 //! How: as in `auto.rs`, each checkpoint is measured: what it cost the program, and when it was
 //! safe at each level that it went to. Costs are kept by depth, the number of levels. The largest
-//! median over all ranks of each goes into the multilevel model ([`Levels::recommend`]), together
+//! median over all ranks of each goes into the multilevel model ([`Levels::recommend_soon`]), together
 //! with the configured failures of each level. A restart from a level counts as long as the way
 //! there.
 //!
@@ -192,10 +192,10 @@ impl Pattern {
             restart_s: checkpoint_s.max(safe_after_s),
             mtbf_s: level.mtbf_s,
         });
-        match Levels(levels.collect()).recommend() {
+        match Levels(levels.collect()).recommend_soon() {
             Ok(best) => {
-                let every = best.pattern.every.iter();
-                let apart_s = every.map(|&every| f64::from(every) * best.pattern.interval_s);
+                let every = best.every.iter();
+                let apart_s = every.map(|&every| f64::from(every) * best.interval_s);
                 self.kept_s = Some(apart_s.collect());
             }
             // As often as is of any use; the user is told.
@@ -293,7 +293,7 @@ mod tests {
             mtbf_s,
         };
         let levels = Levels(vec![level(0.5, 1.0, 2000.0), level(4.0, 9.0, 40_000.0)]);
-        let best = levels.recommend().unwrap().pattern;
+        let best = levels.recommend_soon().unwrap();
         let kept_s = pattern.kept_s().unwrap();
         assert!(
             (kept_s[0] - best.interval_s).abs() < 1e-6,
