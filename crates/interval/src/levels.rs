@@ -32,7 +32,7 @@ const LEVELS_MAX: usize = 8;
 /// Maximum number of checkpoints in a pattern.
 const PATTERN_MAX: u32 = 1 << 13;
 /// The same where a job waits for the answer: the time to compute grows with it.
-const SOON_MAX: u32 = 1 << 6;
+const SOON_MAX: u32 = 1 << 5;
 /// The iteration ends when no time changes by more than this fraction of itself.
 const SETTLED: f64 = 1e-10;
 const ROUNDS_MAX: u32 = 10_000;
@@ -215,7 +215,7 @@ impl Levels {
         self.settle(&ratios)
     }
 
-    /// A good pattern within milliseconds, for a job that waits for it: the best one if its period
+    /// A good pattern within some 10 ms, for a job that waits for it: the best one if its period
     /// is short, otherwise the one of first-order theory, which is close where levels lie far apart.
     ///
     /// # Errors
