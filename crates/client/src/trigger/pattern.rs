@@ -23,7 +23,7 @@ use std::time::Duration;
 
 /// Smaller changes of a figure, as a share of it, are not followed: near the best pattern, what is
 /// lost hardly depends on it.
-const NOTABLE: f64 = 0.05;
+const NOTABLE: f64 = 0.2;
 
 /// What the triggers of one rank know about checkpoints of each level, and the agreed pattern.
 #[derive(Debug)]
@@ -342,7 +342,7 @@ mod tests {
         let mut pattern = Pattern::new(vec![2000.0, 40_000.0], 4, false);
         take(&mut pattern, 2, 1, 4.0, [1.0, 9.0]);
         let before = pattern.kept_s().unwrap().to_vec();
-        pattern.agree(&[0, -1_000_000, -4_100_000, -9_000_000]);
+        pattern.agree(&[0, -1_000_000, -4_500_000, -9_000_000]);
         assert_eq!(pattern.kept_s().unwrap(), before);
         pattern.agree(&[0, -1_000_000, -8_000_000, -9_000_000]);
         assert!(pattern.kept_s().unwrap()[0] > before[0]);
