@@ -30,7 +30,7 @@ int main(void) {
     if (due) OKAY(orc_checkpoint(s, step));
   }
   CHECK(waits(s, 2, ORC_NODE, ORC_OK) && waits(s, 4, ORC_GLOBAL, ORC_OK));
-  REFUSED(orc_wait(s, 2, ORC_GLOBAL, 3600), ORC_NOT_FOUND, "does not go to level global");
+  REFUSED(orc_wait(s, 2, ORC_GLOBAL, 30), ORC_NOT_FOUND, "does not go to level global");
   OKAY(orc_checkpoint_at(s, 5, ORC_NODE));
   CHECK(waits(s, 5, ORC_NODE, ORC_OK) && waits(s, 5, ORC_GLOBAL, ORC_NOT_FOUND));
   OKAY(orc_checkpoint_at(s, 7, ORC_GLOBAL));

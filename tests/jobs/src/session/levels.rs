@@ -221,8 +221,7 @@ fn a_step_is_waited_for_where_it_goes_and_refused_at_once_elsewhere() {
         take(&mut session, rank, 1, None);
         session.wait(1, Level::Node, LONG).unwrap();
         session.wait(1, Level::Process, LONG).unwrap();
-        // The test would take longer than its collectives allow.
-        let error = refused(session.wait(1, Level::Global, Duration::from_secs(3600)));
+        let error = refused(session.wait(1, Level::Global, LONG));
         says(
             &error,
             ErrorKind::NotFound,
