@@ -42,7 +42,7 @@ tests() { # package, target, filters...
 }
 
 stage_kills() { # 4 x ORCHECK_TRIALS random ones
-    ORCHECK_TRIALS=$(some 25000) tests orcheck-jobs faults kill_random:: kill_steps:: kernels::killed
+    ORCHECK_TRIALS=$(some 25000) tests orcheck-jobs faults kill_random:: paced:: kill_steps:: kernels::killed
 }
 stage_power() { # about 46 states for each trial, where there are this many
     ORCHECK_TRIALS=$(some 25000) tests orcheck-jobs power

@@ -216,7 +216,8 @@ impl Levels {
     }
 
     /// A good pattern within some 10 ms, for a job that waits for it: the best one if its period
-    /// is short, otherwise the one of first-order theory, which is close where levels lie far apart.
+    /// is short, otherwise the one of first-order theory, which is close where levels lie far
+    /// apart.
     ///
     /// # Errors
     /// As [`Self::recommend`].

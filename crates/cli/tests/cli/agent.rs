@@ -199,8 +199,8 @@ fn status_shows_it() {
     child.wait().unwrap();
 }
 
-// Breaks if: the paces of levels stay with the ranks, or a step that goes to one level counts as not
-// safe at the other.
+// Breaks if: the paces of levels stay with the ranks, or a step that goes to one level counts as
+// not safe at the other.
 #[test]
 fn status_shows_the_pattern_in_force() {
     let scratch = Scratch::new();

@@ -541,8 +541,8 @@ fn what_is_below_zero_is_refused_by_every_flag_with_a_number() {
     }
 }
 
-// Breaks if: the options are not those of the pattern, a level that a job cannot have is given some,
-// or the pattern is priced as if every checkpoint went everywhere.
+// Breaks if: the options are not those of the pattern, a level that a job cannot have is given
+// some, or the pattern is priced as if every checkpoint went everywhere.
 #[test]
 fn a_pattern_has_its_options_and_its_price() {
     let (node, global) = (

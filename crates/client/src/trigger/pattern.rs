@@ -2,9 +2,9 @@
 //!
 //! How: as in `auto.rs`, each checkpoint is measured: what it cost the program, and when it was
 //! safe at each level that it went to. Costs are kept by depth, the number of levels. The largest
-//! median over all ranks of each goes into the multilevel model ([`Levels::recommend_soon`]), together
-//! with the configured failures of each level. A restart from a level counts as long as the way
-//! there.
+//! median over all ranks of each goes into the multilevel model ([`Levels::recommend_soon`]),
+//! together with the configured failures of each level. A restart from a level counts as long as
+//! the way there.
 //!
 //! Invariants:
 //! 1. All ranks compute the pattern from the same agreed numbers. What is due is agreed on all the

@@ -541,8 +541,9 @@ impl Flusher {
         Ok(())
     }
 
-    /// Before the next part of a snapshot goes to a slow level: flushes a later checkpoint first that
-    /// has begun and goes to weaker levels alone. Returns the gates, which were open meanwhile.
+    /// Before the next part of a snapshot goes to a slow level: flushes a later checkpoint first
+    /// that has begun and goes to weaker levels alone. Returns the gates, which were open
+    /// meanwhile.
     fn let_weaker_pass(
         &mut self,
         step: Step,

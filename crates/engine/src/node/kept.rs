@@ -88,8 +88,8 @@ impl Kept {
         let mut left = Vec::new();
         for snapshot in std::mem::take(&mut *snapshots) {
             let goes = is_over(snapshot.step) && (surplus > 0 || is_safe(snapshot.step));
-            // Breaks if: one that cannot go counts; behind a snapshot on its way to a slow level, lost
-            // ones would fill the pool.
+            // Breaks if: one that cannot go counts; behind a snapshot on its way to a slow level,
+            // lost ones would fill the pool.
             surplus = surplus.saturating_sub(usize::from(goes));
             if !goes {
                 left.push(snapshot);

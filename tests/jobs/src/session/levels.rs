@@ -5,9 +5,9 @@ use crate::session::hooks::{Hold, Meeting};
 use crate::session::mistakes::{refused, says};
 use crate::support::{Job, State, Threads, served, warnings};
 use crate::{Test, session_tests};
-use orcheck_client::{Collective, Event, EventKind, Options, Session, Trigger, Which};
+use orcheck_client::{Collective, Event, EventKind, Options, Session, Solo, Trigger, Which};
 use orcheck_engine::directory::{Catalog, Places};
-use orcheck_engine::node::Goes;
+use orcheck_engine::node::{Goes, HaltRequest};
 use orcheck_format::{Dtype, ErrorKind, JobName, Level, Result, Step};
 use orcheck_io::clock::Clock;
 use orcheck_io::failpoints::{Failpoint, FailpointHook, Failpoints, Verdict};
@@ -309,6 +309,19 @@ fn the_last_checkpoint_goes_to_the_strongest_level() {
         session.close(LONG).unwrap();
     });
     assert_eq!(recorded(scratch.path(), Level::Global), [2, 3]);
+    // Whatever makes it the last one, also without a request.
+    for (options, halts) in [("", true), ("end_time_unix_s = 1\nend_margin_s = 0", false)] {
+        let text = format!("global = '/g'\nnode_dir = '/n'\n{options}\n{PACES}");
+        let options = Options::from_text(&text).unwrap();
+        let clock = Arc::new(Uneven(Mutex::new(Duration::from_secs(9))));
+        let mut trigger = Trigger::new(&options, (1, 4), clock).unwrap();
+        if halts {
+            trigger.poll_halt(HaltRequest::Now);
+        } else {
+            assert!(trigger.due(&mut Solo, Step(1)).unwrap() && trigger.should_stop());
+        }
+        assert_eq!(trigger.depth_wished(Step(1), None), 2);
+    }
 }
 
 // Breaks if: each rank goes where it wants; a container of level global would be missing, and the
