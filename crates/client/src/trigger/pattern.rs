@@ -9,7 +9,8 @@
 //! Invariants:
 //! 1. All ranks compute the pattern from the same agreed numbers. What is due is agreed on all the
 //!    same (`triggers.rs`), so a difference in the last digit has no consequence.
-//! 2. The first checkpoint is due at once and goes to all levels. No other is due while the last
+//! 2. The first checkpoint is due at once and goes to all levels; the next ones go to weaker levels
+//!    alone, until each was measured. No other is due while the last
 //!    one of a level that it goes to is not decided there; and if the pool holds one snapshot of a
 //!    rank only, while any is not decided: the program would wait for it.
 //! 3. The pattern is computed again only if a figure has changed by more than [`NOTABLE`].
@@ -257,7 +258,12 @@ impl Pattern {
         // Breaks if: the weakest level alone is asked; the stronger ones would never be due.
         let count = self.levels.len();
         let due: Vec<bool> = (0..count).map(|_| due.next().unwrap_or(false)).collect();
-        due.iter().rposition(|due| *due).map_or(0, |at| at + 1)
+        let depth = due.iter().rposition(|due| *due).map_or(0, |at| at + 1);
+        // Breaks if: what was never measured is left out; as long as all checkpoints seem to cost
+        // the same, all of them would go everywhere.
+        let unmeasured = |level: &Measured| level.blocked_s.median().is_none();
+        let first = self.levels.iter().take(depth).position(unmeasured);
+        first.map_or(depth, |at| at + 1)
     }
 }
 
@@ -314,6 +320,9 @@ mod tests {
         let mut pattern = Pattern::new(vec![2000.0, 40_000.0], 4, false);
         take(&mut pattern, 2, 1, 4.0, [1.0, 9.0]);
         let long = [Duration::from_secs(100_000); 2];
+        // The weaker level alone is measured first.
+        assert_eq!(pattern.due(&long), 1);
+        take(&mut pattern, 1, 20, 0.5, [1.0, 0.0]);
         assert_eq!(pattern.due(&long), 2);
         pattern.taken((Step(2), 2), 4.0, Duration::from_secs(50), 0);
         pattern.flushed(0, true, Duration::from_secs(51), 0);
@@ -328,6 +337,7 @@ mod tests {
     fn with_room_in_the_pool_a_cheap_checkpoint_does_not_wait_for_a_slow_level() {
         let mut pattern = Pattern::new(vec![2000.0, 40_000.0], 4, true);
         take(&mut pattern, 2, 1, 4.0, [1.0, 9.0]);
+        take(&mut pattern, 1, 20, 0.5, [1.0, 0.0]);
         let long = [Duration::from_secs(100_000); 2];
         pattern.taken((Step(2), 2), 4.0, Duration::from_secs(50), 0);
         assert_eq!(pattern.due(&long), 0);

@@ -9,7 +9,7 @@ use orcheck_client::{Collective, Event, EventKind, Options, Session, Solo, Trigg
 use orcheck_engine::directory::{Catalog, Places};
 use orcheck_engine::node::{Goes, HaltRequest};
 use orcheck_format::{Dtype, ErrorKind, JobName, Level, Result, Step};
-use orcheck_io::clock::Clock;
+use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::failpoints::{Failpoint, FailpointHook, Failpoints, Verdict};
 use orcheck_testing::Scratch;
 use proptest::prelude::*;
@@ -34,6 +34,7 @@ pub const TESTS: &[Test] = session_tests![
     a_slow_level_holds_up_only_what_goes_there,
     a_cheap_checkpoint_passes_one_on_its_way_to_a_slow_level,
     a_pace_in_time_continues_from_the_run_before,
+    a_session_measures_each_level_and_keeps_a_pattern,
 ];
 
 const LONG: Duration = Duration::from_secs(20);
@@ -581,6 +582,42 @@ fn a_pace_in_time_continues_from_the_run_before() {
         take(&mut session, rank, 4, None);
         session.wait(4, Level::Global, LONG).unwrap();
         assert!(!session.due(5).unwrap());
+        session.close(LONG).unwrap();
+    });
+}
+
+// Breaks if: only checkpoints that go everywhere are measured; the pattern would never be found.
+fn a_session_measures_each_level_and_keeps_a_pattern() {
+    let scratch = Scratch::new("measures");
+    let job = Job::new(scratch.path(), 2, 1, true)
+        .with("interval = 'auto'\nheld_steps = 2")
+        .with("level.node.mtbf_s = 1\nlevel.global.mtbf_s = 100000");
+    let late = SystemClock.now() + LONG;
+    job.run(|session, rank| {
+        let mut session = session.unwrap();
+        let (mut step, mut weak, mut strong) = (0, 0, 0);
+        while weak < 3 {
+            assert!(
+                SystemClock.now() < late,
+                "{weak} at the weaker level, {strong} at both"
+            );
+            step += 1;
+            if !session.due(step).unwrap() {
+                continue;
+            }
+            take(&mut session, rank, step, None);
+            session.wait(step, Level::Node, LONG).unwrap();
+            match session.wait(step, Level::Global, LONG) {
+                Ok(()) => strong += 1,
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+                    weak += 1;
+                }
+            }
+        }
+        // The first one goes everywhere.
+        assert!(strong > 0);
+        assert!(session.stats().interval_s > 0.0);
         session.close(LONG).unwrap();
     });
 }
