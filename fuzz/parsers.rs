@@ -9,8 +9,8 @@
 use orcheck_engine::encoding::{Binding, ContainerKey, Decoder};
 use orcheck_format::disk::{
     Choice, Claim, CommitRecord, ContainerHeader, Encoding, Extent, Features, FileName,
-    MAX_ALIGNMENT_BYTES, Manifest, Members, RankFooterPrefix, RankHeader, Resumed, SEAL_BYTES,
-    Trailer, decode_rank_record, encode_rank_record,
+    MAX_ALIGNMENT_BYTES, Manifest, Members, PARITY_END_BYTES, ParityTrailer, RankFooterPrefix,
+    RankHeader, Resumed, SEAL_BYTES, Trailer, decode_rank_record, encode_rank_record,
 };
 use orcheck_format::wire::{Adoption, FrameHeader, Message};
 use orcheck_format::{
@@ -23,7 +23,7 @@ use std::sync::OnceLock;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every parser of bytes that come from outside.
-pub const TARGETS: [Target; 19] = [
+pub const TARGETS: [Target; 20] = [
     ("container_header", container_header),
     ("rank_header", rank_header),
     ("rank_record", rank_record),
@@ -35,6 +35,7 @@ pub const TARGETS: [Target; 19] = [
     ("resumed", resumed),
     ("members", members),
     ("choice", choice),
+    ("parity_trailer", parity_trailer),
     ("frame_header", frame_header),
     ("message", message),
     ("adoption", adoption),
@@ -205,6 +206,26 @@ fn choice(bytes: &[u8]) {
     with_crc(bytes, |bytes| {
         one_encoding(bytes, envelope(bytes), Choice::decode, Choice::encode);
     });
+}
+
+/// The first eight bytes say where it begins in its file.
+fn parity_trailer(bytes: &[u8]) {
+    let Some((at, body)) = bytes.split_first_chunk::<8>() else {
+        return;
+    };
+    let at = u64::from_le_bytes(*at);
+    with_crc(body, |bytes| {
+        let encode = |value: &ParityTrailer| {
+            let mut all = value.encode();
+            all.truncate(all.len() - PARITY_END_BYTES);
+            all
+        };
+        let decode = |bytes: &[u8]| ParityTrailer::decode(bytes, at);
+        one_encoding(bytes, envelope(bytes), decode, encode);
+    });
+    if let Some(end) = body.last_chunk::<PARITY_END_BYTES>() {
+        let _ = ParityTrailer::find(end, at);
+    }
 }
 
 fn frame_header(bytes: &[u8]) {

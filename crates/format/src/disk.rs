@@ -10,6 +10,7 @@
 //! | `seal.rs` | the MAC of a small file |
 //! | `record.rs` | commit records, claims, notes of resumption |
 //! | `members.rs` | where later runs reach the nodes of a run |
+//! | `parity.rs` | groups of nodes that protect each other by parity |
 //! | `choice.rs` | decisions to reject or keep a checkpoint |
 //!
 //! Not here: reading and writing these files (the engine).
@@ -21,6 +22,7 @@ mod envelope;
 mod manifest;
 mod members;
 mod names;
+mod parity;
 mod record;
 mod seal;
 
@@ -39,6 +41,9 @@ pub use manifest::{
 };
 pub use members::{Member, Members};
 pub use names::{FileName, MAX_FILE_NAME_BYTES};
+pub use parity::{
+    MAX_MEMBERS, MAX_PARITY_CRCS_BYTES, PARITY_END_BYTES, ParityGroup, ParityTrailer, Pick,
+};
 pub(crate) use record::MAX_CONTAINERS;
 pub use record::{
     Claim, CommitRecord, ContainerRef, MAX_NODES, MAX_REFERRED, Resumed, ranks_to_ranges,

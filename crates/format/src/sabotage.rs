@@ -225,6 +225,20 @@ switches! {
     ReplicaWhole = "replica-whole", "that a replica has its name only when it is whole", "orcheck-engine keeper half_of_a";
     ReplicaCrc = "replica-crc", "the CRC of a replica as a whole", "orcheck-engine protect order_within";
     ReplicaCount = "replica-count", "that a commit record has the replicas that its level promises", "orcheck-format format commit_records";
+    ParityCount = "parity-count", "that a commit record has the parity that its level promises", "orcheck-format format commit_records";
+    ParityDomain = "parity-domain", "that nodes of a group with parity do not fail together", "orcheck-placement parity fail_together";
+    ParityReceived = "parity-received", "the CRC of what a member sent to a parity file", "orcheck-engine parity gathering";
+    ParityBudget = "parity-budget", "the space set aside for parity", "orcheck-engine parity gathering";
+    ParityEpoch = "parity-epoch", "that parity is taken from this run only", "orcheck-engine parity gathering";
+    ParityWhole = "parity-whole", "that a parity file is lost with one of its containers", "orcheck-engine parity gathering";
+    ParityName = "parity-name", "that a parity file is the one that its name says", "orcheck-engine parity rebuilt";
+    ParityData = "parity-data", "the CRC of data from which lost blocks are computed", "orcheck-engine parity rebuilt";
+    ParityBlock = "parity-block", "the CRC of parity blocks", "orcheck-engine parity rebuilt";
+    ParityCrcs = "parity-crcs", "that a parity file can describe all its blocks", "orcheck-engine parity gathering";
+    ParityComputed = "parity-computed", "the CRC of data that was computed from parity", "orcheck-engine parity rebuilt";
+    ParityWriters = "parity-writers", "that with parity each node has one writer", "orcheck-jobs session one_writer";
+    ParityRecord = "parity-record", "that a parity file protects what the commit record names", "orcheck-jobs session damaged_and_missing";
+    RepairVerified = "repair-verified", "that a repaired file is verified before the damaged one goes", "orcheck-engine reading repair";
     RecordCopied = "record-copied", "that a node which missed a commit learns of it at the restart", "orcheck-jobs session missed_the_commit";
     FetchedName = "fetched-name", "that only files of the job are read to other nodes", "orcheck-engine keeper only_files_of_the_job";
     ReplicaDomain = "replica-domain", "that replicas lie where they do not fail together", "orcheck-placement holders do_not_fail_together";
@@ -407,7 +421,9 @@ promises! {
         LivingTemporary HomeCommitted ReferredLost FullAfterLoss Pins PinsOfPinned PinsUnread Chain
         AgentDrained RejectedCounts KeptByHand UnfinishedClaim CopyUnreferred CopyRoom NeededOrphans
         PruneProven RemovedUnreferred AgentDrains AgentShelf MendFetch AgentYields HolderGone
-        AllHeld ReplicaEpoch ReplicaWhole ReplicaCrc ReplicaCount ReplicaDomain SameEnabled
+        AllHeld ReplicaEpoch ReplicaWhole ReplicaCrc ReplicaCount ParityCount ParityDomain ParityReceived ParityBudget ParityEpoch ParityWhole ParityName ParityData
+        ParityBlock ParityCrcs ParityRecord ParityComputed
+        ParityWriters RepairVerified ReplicaDomain SameEnabled
         UncommittedBound StoreSettled ServerIdentity StoreRest NamesCounted StoreAnew ScrubPruned
         ScrubDue UnknownVariable UntriggeredSaid PassedMultiple StartResumes BesideSaid
         UncommittedSaid AwayNamed NodeRemembers PastKnown NeverAfresh KnownElsewhere;
@@ -449,11 +465,11 @@ promises! {
         PullBound OrdinaryShare ScrubRate;
     "C7":
         CopyCountsFirst;
-    "V1":
+    "T1":
         ScavengeAsks ScavengePatience;
-    "V2":
+    "T2":
         ScavengeWaits;
-    "V3":
+    "T3":
         ScavengeUnseen;
     "V1":
         PaceAlone LevelOwed;

@@ -26,11 +26,15 @@ pub(crate) const ENVELOPE_VERSION: u16 = 1;
 /// Incompatible feature of small records: a commit record refers to older checkpoints. A version
 /// that does not know this feature must neither restart from the checkpoint nor delete older ones.
 pub(crate) const REFERS: u64 = 1;
+/// Incompatible feature of small records: a commit record names groups that protect its containers
+/// by parity. A version that does not know it would take lost containers for lost checkpoints.
+pub(crate) const PARITY: u64 = 4;
 pub(crate) const KIND_COMMIT: u16 = 1;
 pub(crate) const KIND_CLAIM: u16 = 2;
 pub(crate) const KIND_RESUMED: u16 = 3;
 pub(crate) const KIND_MEMBERS: u16 = 4;
 pub(crate) const KIND_CHOICE: u16 = 5;
+pub(crate) const KIND_PARITY: u16 = 6;
 
 pub(crate) fn wrap(kind: u16, incompat: u64, cbor: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; ENVELOPE_HEAD_BYTES];
@@ -92,7 +96,12 @@ pub(crate) fn unwrap<'b>(what: &str, kind: u16, bytes: &'b [u8]) -> Result<(&'b 
         ))
         .next("read it with the version that wrote it, or a newer one"));
     }
-    let known = SEALED | if kind == KIND_COMMIT { REFERS } else { 0 };
+    let known = SEALED
+        | if kind == KIND_COMMIT {
+            REFERS | PARITY
+        } else {
+            0
+        };
     features
         .check_known(known)
         .map_err(|error| error.at(what))?;

@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | `s000000000042-e000007-1a2b3c4d-n0003-w00.orc` | container of step 42, node 3, writer 0 |
 //! | `s000000000042-e000007-1a2b3c4d-n0003-w00.stripe01` | stripe 1 of that container |
+//! | `s000000000042-e000007-1a2b3c4d-n0003-w00.parity` | parity on node 3 of other containers of writer 0 |
 //! | `s000000000042-e000007-1a2b3c4d-global.commit` | commit record (`node`, `peers2` … likewise) |
 //! | `epoch-000007.claim`, `epoch-000007.resumed` | who runs epoch 7, and from which step |
 //! | `epoch-000007.members` | where later runs reach its nodes |
@@ -59,6 +60,19 @@ pub enum FileName {
         writer: WriterId,
         /// Store number of this stripe within the container, from 1.
         stripe: u32,
+    },
+    /// Parity, on one node, of the containers of one writer of other nodes.
+    Parity {
+        /// The checkpoint's step.
+        step: Step,
+        /// Counter of the epoch that wrote it.
+        epoch: u64,
+        /// First four bytes of the run id that wrote it.
+        run: [u8; 4],
+        /// Index of the node that holds it.
+        node: NodeId,
+        /// Index of the writer within each node.
+        writer: WriterId,
     },
     /// The record whose appearance makes a checkpoint restartable at one level.
     Commit {
@@ -141,6 +155,16 @@ impl fmt::Display for FileName {
                 stem(f, step, epoch, run)?;
                 write!(f, "-n{node:04}-w{writer:02}.stripe{stripe:02}")
             }
+            FileName::Parity {
+                step,
+                epoch,
+                run,
+                node,
+                writer,
+            } => {
+                stem(f, step, epoch, run)?;
+                write!(f, "-n{node:04}-w{writer:02}.parity")
+            }
             FileName::Commit {
                 step,
                 epoch,
@@ -207,6 +231,9 @@ impl FileName {
             | FileName::Stripe {
                 step, epoch, run, ..
             }
+            | FileName::Parity {
+                step, epoch, run, ..
+            }
             | FileName::Commit {
                 step, epoch, run, ..
             }
@@ -227,6 +254,62 @@ impl FileName {
             return None;
         };
         (step < own && self.at_step(*step) == older).then_some(*step)
+    }
+
+    /// The name of the parity file of this container's writer on `node`; `None` for another name.
+    #[must_use]
+    pub fn parity_on(&self, node: NodeId) -> Option<FileName> {
+        match *self {
+            FileName::Container {
+                step,
+                epoch,
+                run,
+                writer,
+                ..
+            }
+            | FileName::Parity {
+                step,
+                epoch,
+                run,
+                writer,
+                ..
+            } => Some(FileName::Parity {
+                step,
+                epoch,
+                run,
+                node,
+                writer,
+            }),
+            _ => None,
+        }
+    }
+
+    /// The name of the container of this parity file's writer on `node`; `None` for another name.
+    #[must_use]
+    pub fn container_on(&self, node: NodeId) -> Option<FileName> {
+        match *self {
+            FileName::Container {
+                step,
+                epoch,
+                run,
+                writer,
+                ..
+            }
+            | FileName::Parity {
+                step,
+                epoch,
+                run,
+                writer,
+                ..
+            } => Some(FileName::Container {
+                step,
+                epoch,
+                run,
+                node,
+                writer,
+            }),
+            _ => None,
+        }
     }
 
     /// This container's name at another step; any other name unchanged.
@@ -281,24 +364,25 @@ fn parse_loosely(text: &str) -> Option<FileName> {
         (suffix, Some(writer)) => {
             let node = fourth.strip_prefix('n')?.parse().ok()?;
             let writer = writer.strip_prefix('w')?.parse().ok()?;
-            if suffix == "orc" {
-                return Some(FileName::Container {
-                    step,
-                    epoch,
-                    run,
-                    node,
-                    writer,
-                });
-            }
-            let stripe = suffix.strip_prefix("stripe")?.parse().ok()?;
-            Some(FileName::Stripe {
+            let container = FileName::Container {
                 step,
                 epoch,
                 run,
                 node,
                 writer,
-                stripe,
-            })
+            };
+            match suffix {
+                "orc" => Some(container),
+                "parity" => container.parity_on(node),
+                _ => Some(FileName::Stripe {
+                    step,
+                    epoch,
+                    run,
+                    node,
+                    writer,
+                    stripe: suffix.strip_prefix("stripe")?.parse().ok()?,
+                }),
+            }
         }
         _ => None,
     }
@@ -352,6 +436,15 @@ mod tests {
                     node: NodeId(node),
                     writer: WriterId(writer),
                     stripe
+                }
+            ),
+            (any::<u64>(), any::<u64>(), run, any::<u32>(), any::<u32>()).prop_map(
+                |(step, epoch, run, node, writer)| FileName::Parity {
+                    step: Step(step),
+                    epoch,
+                    run,
+                    node: NodeId(node),
+                    writer: WriterId(writer)
                 }
             ),
             (any::<u64>(), any::<u64>(), run, level()).prop_map(|(step, epoch, run, level)| {
@@ -423,6 +516,16 @@ mod tests {
                     node: NodeId(3),
                     writer: WriterId(0),
                     stripe: 1,
+                },
+            ),
+            (
+                "s000000000042-e000007-1a2b3c4d-n0003-w00.parity",
+                FileName::Parity {
+                    step: Step(42),
+                    epoch: 7,
+                    run,
+                    node: NodeId(3),
+                    writer: WriterId(0),
                 },
             ),
             (

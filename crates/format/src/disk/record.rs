@@ -13,9 +13,10 @@
 //! counts (the engine).
 
 use crate::coding::{Reader, Writer};
-use crate::disk::envelope::{KIND_CLAIM, KIND_COMMIT, KIND_RESUMED, REFERS, unwrap, wrap};
+use crate::disk::envelope::{KIND_CLAIM, KIND_COMMIT, KIND_RESUMED, PARITY, REFERS, unwrap, wrap};
 use crate::disk::manifest::MAX_NAME_BYTES;
 use crate::disk::names::{FileName, MAX_FILE_NAME_BYTES};
+use crate::disk::parity::ParityGroup;
 use crate::error::{Error, Result};
 use crate::ids::{Epoch, JobName, Level};
 use crate::numbers::{NodeId, Rank, Step, TargetId, WriterId};
@@ -59,6 +60,8 @@ pub struct CommitRecord {
     pub containers: Vec<ContainerRef>,
     /// When it was committed, in milliseconds since 1970.
     pub created_unix_ms: u64,
+    /// Groups of nodes whose containers are protected by parity; empty without parity.
+    pub groups: Vec<ParityGroup>,
 }
 
 /// One container of a checkpoint, as a commit record names it.
@@ -259,7 +262,7 @@ impl CommitRecord {
     /// The whole file.
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::new();
-        w.map(10);
+        w.map(10 + u64::from(!self.groups.is_empty()));
         w.uint(1u8).text(self.job.as_str());
         w.uint(2u8).uint(self.step);
         w.uint(3u8).epoch(&self.epoch);
@@ -273,11 +276,25 @@ impl CommitRecord {
             container.write(&mut w);
         }
         w.uint(10u8).uint(self.created_unix_ms);
-        wrap(
-            KIND_COMMIT,
-            if self.refers() { REFERS } else { 0 },
-            &w.finish(),
-        )
+        if !self.groups.is_empty() {
+            w.uint(11u8).array(self.groups.len());
+            for group in &self.groups {
+                group.write(&mut w);
+            }
+        }
+        wrap(KIND_COMMIT, self.incompat(), &w.finish())
+    }
+
+    /// The features that a reader must know.
+    fn incompat(&self) -> u64 {
+        let refers = if self.refers() { REFERS } else { 0 };
+        refers | if self.groups.is_empty() { 0 } else { PARITY }
+    }
+
+    /// The group of a node, with parity.
+    #[must_use]
+    pub fn group_of(&self, node: NodeId) -> Option<&ParityGroup> {
+        (self.groups.iter()).find(|group| group.position(node).is_some())
     }
 
     /// Steps of the older checkpoints of the same epoch whose containers must stay as long as this
@@ -303,6 +320,7 @@ impl CommitRecord {
         let (mut job, mut step, mut epoch, mut level) = (None, None, None, None);
         let (mut world_size, mut nodes, mut generation) = (None, None, None);
         let (mut servers, mut containers, mut created) = (None, None, None);
+        let mut groups = Vec::new();
         r.map(|r, key| {
             match key {
                 1 => job = Some(r.job()?),
@@ -315,6 +333,13 @@ impl CommitRecord {
                 8 => servers = Some(r.items(MAX_SERVERS, |r| r.name(MAX_PATH_BYTES))?),
                 9 => containers = Some(r.items(MAX_CONTAINERS, ContainerRef::read)?),
                 10 => created = Some(r.u64()?),
+                11 => {
+                    groups = r.items(MAX_NODES, ParityGroup::read)?;
+                    // An empty list would be a second encoding of none.
+                    if groups.is_empty() {
+                        return Err(r.corrupt("expected groups (key 11), found none"));
+                    }
+                }
                 _ => return Ok(false),
             }
             Ok(true)
@@ -331,23 +356,57 @@ impl CommitRecord {
             servers: r.need(servers, "servers (key 8)")?,
             containers: r.need(containers, "containers (key 9)")?,
             created_unix_ms: r.need(created, "time (key 10)")?,
+            groups,
         };
         record.validate().map_err(|error| error.at(what))?;
         // Breaks if: a list without its mark is accepted; a version that does not know the mark
         // would prune what the list names.
-        if (incompat & REFERS != 0) != record.refers() {
+        if incompat & (REFERS | PARITY) != record.incompat() {
             return Err(Error::corrupt(format!(
-                "{what}, byte 32: expected incompat bit 0 exactly where containers refer to older steps, found {incompat:#x}"
+                "{what}, byte 32: expected incompat bit 0 exactly where containers refer to older steps, and bit 2 where groups have parity, found {incompat:#x}"
             )));
         }
         Ok(record)
     }
 
-    /// Checks the number of replicas: at level `peers`, every container has at least as many as
-    /// losses that the level survives; at other levels, none.
+    /// Checks the groups: with parity, at level `peers`, every node is in one, and each survives
+    /// as many losses as the level names.
+    fn check_groups(&self) -> Result<()> {
+        if self.groups.is_empty() {
+            return Ok(());
+        }
+        let Level::Peers(losses) = self.level else {
+            let level = self.level;
+            return Err(Error::corrupt(format!(
+                "expected groups with parity at level peers only, found them at level {level}"
+            )));
+        };
+        let mut grouped = BTreeSet::new();
+        for group in &self.groups {
+            group.check(Some(self.nodes.len()))?;
+            let weak = group.parity < losses && !off(Switch::ParityCount);
+            if weak || !group.nodes.iter().all(|&node| grouped.insert(node)) {
+                return Err(Error::corrupt(format!(
+                    "expected groups of different nodes with at least {losses} parities, found one of nodes {:?} with {}",
+                    group.nodes, group.parity
+                )));
+            }
+        }
+        let alone = |container: &&ContainerRef| !grouped.contains(&container.node);
+        match self.containers.iter().find(alone) {
+            Some(container) => Err(Error::corrupt(format!(
+                "{}: node {} is in no group with parity",
+                container.file, container.node
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks the number of replicas: at level `peers` without parity, every container has at least
+    /// as many as losses that the level survives; otherwise none.
     fn check_holders(&self, container: &ContainerRef) -> Result<()> {
         let (most, least) = match self.level {
-            Level::Peers(losses) => (MAX_HOLDERS, losses as usize),
+            Level::Peers(losses) if self.groups.is_empty() => (MAX_HOLDERS, losses as usize),
             _ => (0, 0),
         };
         let there = |holder: &NodeId| holder.index() < self.nodes.len();
@@ -372,6 +431,7 @@ impl CommitRecord {
     /// Checks that every container belongs to this checkpoint and that every rank is in exactly one
     /// container. `decode` calls this; a committer calls it before it writes. Fails with Corrupt.
     pub fn validate(&self) -> Result<()> {
+        self.check_groups()?;
         if off(Switch::EveryRankOnce) {
             return Ok(());
         }

@@ -15,7 +15,7 @@
 //! Not here: who sends which message when (`engine::host`).
 
 use crate::coding::{Reader, Writer, flag};
-use crate::disk::{Compression, Encoding};
+use crate::disk::{Compression, Encoding, ParityGroup};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{Epoch, JobName};
 use crate::numbers::{NodeId, Rank, Step};
@@ -44,8 +44,10 @@ pub struct NodePart {
 /// The parameters of replication.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ReplicaPart {
-    /// Replicas of each container.
+    /// Replicas of each container; 0 with parity.
     pub replicas: u32,
+    /// Groups with parity.
+    pub groups: Vec<ParityGroup>,
     /// Losses of nodes that checkpoints survive.
     pub losses: u8,
     /// Room for replicas of other nodes, in bytes.
@@ -403,7 +405,7 @@ impl Adoption {
         w.uint((i64::from(self.recipe.level) + (1 << 31)) as u64);
         w.bytes(self.recipe.secret.as_ref().map_or(&[][..], |key| key));
         if let Some(replication) = &self.replication {
-            w.uint(15u8).array(6);
+            w.uint(15u8).array(7);
             w.uint(replication.replicas).uint(replication.losses);
             w.uint(replication.budget_bytes).uint(replication.store);
             w.array(replication.domains.len());
@@ -412,6 +414,10 @@ impl Adoption {
             }
             w.bytes(&replication.key);
             w.uint(u8::from(replication.encrypt));
+            w.array(replication.groups.len());
+            for group in &replication.groups {
+                group.write(&mut w);
+            }
         }
         w.uint(16u8).text(&self.placement);
         w.uint(17u8).text(&self.working_dir);
@@ -631,8 +637,8 @@ fn read_recipe(r: &mut Reader<'_>) -> Result<RecipePart> {
 }
 
 fn read_replication(r: &mut Reader<'_>) -> Result<ReplicaPart> {
-    r.tuple(6)?;
-    Ok(ReplicaPart {
+    r.tuple(7)?;
+    let part = ReplicaPart {
         replicas: r.uint()?,
         losses: r.uint()?,
         budget_bytes: r.u64()?,
@@ -640,5 +646,9 @@ fn read_replication(r: &mut Reader<'_>) -> Result<ReplicaPart> {
         domains: r.items(MAX_ITEMS, |r| r.items(MAX_NAME_BYTES, Reader::uint))?,
         key: r.exact()?,
         encrypt: flag(r)?,
-    })
+        groups: r.items(MAX_ITEMS, ParityGroup::read)?,
+    };
+    let checked = (part.groups.iter()).try_for_each(|group| group.check(None));
+    checked.map_err(|error| r.corrupt(error))?;
+    Ok(part)
 }

@@ -70,7 +70,27 @@ fn sealed() -> Vec<(&'static str, Vec<u8>, Decode)> {
             samples::sealed(&samples::members().encode()),
             |b| Members::decode(b).map(|v| samples::sealed(&v.encode())),
         ),
+        (
+            "commit record with parity",
+            samples::parity_record().encode(),
+            |b| CommitRecord::decode(b).map(|v| v.encode()),
+        ),
+        (
+            "parity trailer",
+            parity_trailer(&samples::parity_trailer().0),
+            |b| {
+                let at = samples::parity_trailer().1;
+                ParityTrailer::decode(b, at).map(|v| parity_trailer(&v))
+            },
+        ),
     ]
+}
+
+/// A parity trailer without its end.
+fn parity_trailer(trailer: &ParityTrailer) -> Vec<u8> {
+    let mut bytes = trailer.encode();
+    bytes.truncate(bytes.len() - PARITY_END_BYTES);
+    bytes
 }
 
 // Breaks if: `check_crc` returns Ok always.

@@ -75,6 +75,11 @@ fn current() -> Vec<(&'static str, Vec<u8>)> {
             "rank-record-boxes.bin",
             encode_rank_record(&samples::boxes_rank_record()),
         ),
+        (
+            "commit-record-parity.bin",
+            samples::parity_record().encode(),
+        ),
+        ("parity-trailer.bin", samples::parity_trailer().0.encode()),
         ("frame-vote.bin", samples::frame()),
     ]
 }
@@ -149,6 +154,15 @@ fn golden_files_decode_to_the_samples() {
     assert_eq!(referring.refers_to(), [38, 39, 41].map(Step));
     let replicated = CommitRecord::decode(&read("commit-record-replicated.bin")).unwrap();
     assert_eq!(replicated, samples::replicated_record());
+    let parity = CommitRecord::decode(&read("commit-record-parity.bin")).unwrap();
+    assert_eq!(parity, samples::parity_record());
+    let (trailer, at) = samples::parity_trailer();
+    let bytes = read("parity-trailer.bin");
+    let (body, end) = bytes.split_at(bytes.len() - PARITY_END_BYTES);
+    let file_bytes = at + bytes.len() as u64;
+    let found = ParityTrailer::find(end.try_into().unwrap(), file_bytes);
+    assert_eq!(found, Ok((at, body.len())));
+    assert_eq!(ParityTrailer::decode(body, at), Ok(trailer));
     assert_eq!(Claim::decode(&read("claim.bin")), Ok(samples::claim()));
     assert_eq!(
         Resumed::decode(&read("resumed.bin")),

@@ -198,6 +198,7 @@ fn commit_record() -> impl Strategy<Value = CommitRecord> {
                     servers: vec!["/a".into(), "/b".into()],
                     containers: containers.collect(),
                     created_unix_ms,
+                    groups: vec![],
                 }
             },
         )

@@ -258,6 +258,38 @@ pub fn replicated_record() -> CommitRecord {
     record
 }
 
+/// A group of three nodes with one parity.
+pub fn group() -> ParityGroup {
+    ParityGroup {
+        nodes: [2, 0, 1].map(NodeId).to_vec(),
+        parity: 1,
+        unit_bytes: 65536,
+    }
+}
+
+/// A commit record whose containers are protected by parity.
+pub fn parity_record() -> CommitRecord {
+    let mut record = commit_record();
+    record.level = Level::Peers(1);
+    record.groups = vec![group()];
+    record
+}
+
+/// What ends a parity file of node 0, and the length of its blocks.
+pub fn parity_trailer() -> (ParityTrailer, u64) {
+    let trailer = ParityTrailer {
+        job: job(),
+        step: Step(42),
+        epoch: epoch(),
+        writer: WriterId(0),
+        group: group(),
+        member: 1,
+        lens_bytes: vec![20480, 300_000, 140_000],
+        crcs: (1..=6).map(|crc| crc * 0x0123_4567_89ab_cdef).collect(),
+    };
+    (trailer, 65536 + 12288)
+}
+
 pub fn commit_record() -> CommitRecord {
     CommitRecord {
         job: job(),
@@ -274,6 +306,7 @@ pub fn commit_record() -> CommitRecord {
             container_ref(2, &[(7, 1)]),
         ],
         created_unix_ms: 1_700_000_000_456,
+        groups: vec![],
     }
 }
 
@@ -597,6 +630,7 @@ pub fn adoption() -> Adoption {
             domains: vec![vec![0], vec![1, 2]],
             key: [9; 32],
             encrypt: true,
+            groups: vec![group()],
         }),
         placement: "generation = 0\n".into(),
         working_dir: "/home/me".into(),

@@ -210,6 +210,45 @@ fn commit_records() {
             "holders",
         );
     }
+    let group = |nodes: &[u32], parity| ParityGroup {
+        nodes: nodes.iter().copied().map(NodeId).collect(),
+        parity,
+        unit_bytes: 4096,
+    };
+    for (level, groups, why) in [
+        (Level::Node, vec![group(&[0, 1, 2], 1)], "level peers only"),
+        (peers, vec![group(&[0, 1, 2], 1)], "at least 2 parities"),
+        (peers, vec![group(&[0, 1], 1)], "at least 2 parities"),
+        (peers, vec![group(&[0, 1, 2], 3)], "more than parities"),
+        (peers, vec![group(&[0, 1, 1], 2)], "different nodes"),
+        (peers, vec![group(&[0, 1, 3], 2)], "different nodes"),
+        (
+            Level::Peers(1),
+            vec![group(&[0, 1], 1)],
+            "node 2 is in no group",
+        ),
+        (
+            Level::Peers(1),
+            vec![group(&[0, 1], 1), group(&[1, 2], 1)],
+            "groups of different nodes",
+        ),
+    ] {
+        commit_refused(
+            |r| {
+                r.level = level;
+                r.groups.clone_from(&groups);
+            },
+            why,
+        );
+    }
+    commit_refused(
+        |r| {
+            r.level = Level::Peers(1);
+            r.groups = vec![group(&[0, 1, 2], 1)];
+            r.containers[0].holders = vec![NodeId(1)];
+        },
+        "holders",
+    );
     commit_refused(
         |r| r.step = Step(43),
         "expected the container s000000000043",
@@ -467,7 +506,8 @@ fn an_unknown_incompatible_feature_is_refused_by_number() {
     // from it.
     let mut record = samples::referring_record().encode();
     assert_eq!(record[32], 1);
-    record[32] = 4;
+    assert_eq!(samples::parity_record().encode()[32], 4);
+    record[32] = 8;
     reseal(&mut record);
     assert_eq!(
         CommitRecord::decode(&record).unwrap_err().kind(),
