@@ -6,6 +6,7 @@
 //! | `placement.rs` | node → servers, one ordered flush stream per server named |
 //! | `draw.rs` | node → holders of its replicas |
 //! | `domains.rs` | which nodes fail together |
+//! | `parity.rs` | parity instead of replicas: groups of nodes, and the code |
 //!
 //! How: placement consists of pure functions of the job, the epoch, the step and the node. Anybody
 //! can compute them again, so that a restart knows where to look without being told.
@@ -22,6 +23,7 @@
 
 mod domains;
 mod draw;
+pub mod parity;
 mod placement;
 
 pub use domains::Domains;
