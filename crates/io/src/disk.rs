@@ -10,6 +10,7 @@
 //! | `lock.rs` | locks that belong to an open file |
 //! | `ram.rs` | the same traits in the memory of this process |
 //! | `paced.rs` | a directory that is read no faster than a stated rate |
+//! | `read_only.rs` | directories and files that are only read |
 //! | `device.rs` | the device below a directory, and how much it moved |
 //!
 //! Not here: staging servers (`orcheck-staging`), which implement the same traits.
@@ -20,6 +21,7 @@ mod file;
 mod lock;
 mod paced;
 mod ram;
+mod read_only;
 mod small;
 mod usage;
 
@@ -34,5 +36,6 @@ pub use file::{
 pub use lock::{Lock, ofd_is_locked, ofd_lock, ofd_unlock_all, reopen};
 pub use paced::{Pace, paced};
 pub use ram::Ram;
+pub use read_only::{ReadDir, ReadFile, ReadOnly};
 pub use small::{read_small, write_private, write_small};
 pub use usage::DiskUsage;
