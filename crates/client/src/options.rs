@@ -37,7 +37,7 @@ use orcheck_io::user::{SecretSource, env_names, env_text, env_var, read_text};
 use orcheck_pool::HugePages;
 use orcheck_staging::client::{is_served, with_key};
 use std::path::{Path, PathBuf};
-use together::{SIGTERM, encoding, mtbf, replica_store, replicas, start, watched_signal};
+use together::{SIGTERM, encoding, mtbf, protect, replica_store, replicas, start, watched_signal};
 use wrong_value::blame;
 
 /// Largest configuration file.
@@ -140,10 +140,13 @@ pub struct Options {
     pub end_is_given: bool,
     /// How long before the end.
     pub end_margin_s: f64,
-    /// Number of node losses that checkpoints survive by replicas on other nodes; 0: none.
+    /// Number of node losses that checkpoints survive by replicas or parity on other nodes; 0:
+    /// none.
     pub peers: u8,
-    /// Number of replicas of each container; at least `peers`.
+    /// Number of replicas of each container; at least `peers`, and 0 with parity.
     pub replicas: u8,
+    /// Parity instead of replicas.
+    pub protect: Option<orcheck_placement::parity::Scheme>,
     /// Which nodes fail together.
     pub topology: Option<PathBuf>,
     /// Space for replicas of other nodes; `None`: what the file system has.
@@ -266,7 +269,8 @@ impl Options {
         let accept = Accept::parse(listed(raw.accept.as_ref()))?;
         let anywhere = raw.node_dir.is_some()
             || (raw.global.as_ref()).is_some_and(|global| *global != OneOrMany::Many(Vec::new()));
-        let replicas = replicas(&raw, anywhere)?;
+        let protect = protect(&raw)?;
+        let (peers, replicas) = replicas(&raw, protect, anywhere)?;
         mtbf(&raw)?;
         start(&raw)?;
         let global = directories(&raw)?;
@@ -318,7 +322,10 @@ impl Options {
             uncommitted_steps,
             placement: raw.placement,
             mapping: raw.mapping,
-            lanes_per_node: (raw.lanes_per_node > 0).then_some(raw.lanes_per_node),
+            lanes_per_node: match raw.lanes_per_node {
+                0 => protect.map(|_| 1),
+                lanes => Some(lanes),
+            },
             direct: raw.direct,
             check_pool: raw.check_pool,
             pin: raw.pin,
@@ -357,8 +364,9 @@ impl Options {
             encrypt,
             encrypt_key,
             accept,
-            peers: raw.peers as u8,
+            peers: peers as u8,
             replicas: replicas as u8,
+            protect,
             topology: raw.topology,
             replica_budget_bytes: (raw.replica_budget)
                 .map(|size| size.bytes("replica_budget"))

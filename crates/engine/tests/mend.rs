@@ -56,6 +56,7 @@ fn record() -> CommitRecord {
         servers: Vec::new(),
         containers: containers.collect(),
         created_unix_ms: 0,
+        groups: vec![],
     }
 }
 
@@ -75,6 +76,7 @@ fn plans(holdings: &Holdings) -> Vec<Vec<Copy>> {
             },
             own: (Rank(node), NodeId(node)),
             replicas: 1,
+            group: None,
             domains: Domains::none(MEMBERS),
             nodes: (0..MEMBERS).map(at).collect(),
             timeout: Duration::from_secs(1),
@@ -102,11 +104,11 @@ fn holders_afterwards(holdings: &Holdings, file: &str) -> BTreeSet<u32> {
     for (node, copies) in (0..).zip(plans(holdings)) {
         for copy in copies.into_iter().filter(|copy| copy.file == file) {
             assert_eq!(
-                copy.fetch_bytes.is_none(),
+                !copy.fetch,
                 held.contains(&node),
                 "who has it fetches it not"
             );
-            assert!(held.insert(node) == copy.fetch_bytes.is_some());
+            assert!(held.insert(node) == copy.fetch);
             for to in copy.to {
                 assert!(held.insert(to.0), "node {to} gets it twice, or has it");
             }
@@ -192,10 +194,7 @@ fn every_missing_copy_is_made_once() {
             "{case}"
         );
         let copies = plans(&holdings).concat();
-        let fetches = copies
-            .iter()
-            .filter(|copy| copy.fetch_bytes.is_some())
-            .count();
+        let fetches = copies.iter().filter(|copy| copy.fetch).count();
         assert_eq!(fetches, usize::from(fetched), "{case}");
         // Nobody has the other container: nothing can be done for it.
         assert!(

@@ -246,6 +246,7 @@ fn record_of(step: u64) -> CommitRecord {
             holders: vec![],
         }],
         created_unix_ms: 0,
+        groups: vec![],
     }
 }
 

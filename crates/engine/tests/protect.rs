@@ -118,6 +118,7 @@ impl World {
                     way.push_back(OnTheWay::Data(node.0, at, bytes));
                 }
                 OwnerAction::Sent(_) => {}
+                OwnerAction::Finish(..) => panic!("these are replicas"),
                 OwnerAction::Done => self.decide(node, Ok(())),
                 OwnerAction::Lost(error) => self.decide(node, Err(error)),
             }

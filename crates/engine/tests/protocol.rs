@@ -79,6 +79,7 @@ impl World {
             nodes: names.clone(),
             servers: servers.clone(),
             node_root: "/local".into(),
+            groups: vec![],
         };
         let placement = Placement::balanced(&names, &servers, None).unwrap();
         Self {

@@ -69,6 +69,7 @@ fn a_record_never_outlives_its_containers() {
                 })
                 .collect(),
             created_unix_ms: 0,
+            groups: vec![],
         }
         .encode()
     };
@@ -172,6 +173,7 @@ fn a_record_that_cannot_be_read_keeps_everything_older() {
                 holders: vec![],
             }],
             created_unix_ms: 0,
+            groups: vec![],
         }
         .encode()
     };

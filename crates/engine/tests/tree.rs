@@ -112,6 +112,7 @@ impl World {
             nodes: (0..nodes).map(|node| format!("n{node}")).collect(),
             servers: vec!["/ost0".into()],
             node_root: "/local".into(),
+            groups: vec![],
         };
         let node = |node| {
             let node = NodeId(node);

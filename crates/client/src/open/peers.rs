@@ -17,13 +17,15 @@ use orcheck_engine::encoding::Trust;
 use orcheck_engine::host::Replication;
 use orcheck_engine::node::Layout;
 use orcheck_engine::replicas::{Holdings, NodeAt, ReplicaStore, remembered};
-use orcheck_format::disk::Member;
-use orcheck_format::{Epoch, JobName, Rank, Result};
+use orcheck_format::disk::{Member, ParityGroup};
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Epoch, Error, JobName, Rank, Result};
 use orcheck_io::disk::Dir;
 use orcheck_io::machine::memory;
 use orcheck_io::user::read_text;
 use orcheck_net::{Key, Listener};
 use orcheck_placement::Domains;
+use orcheck_placement::parity::groups;
 
 /// Largest topology file.
 const TOPOLOGY_LIMIT_BYTES: u64 = 64 << 20;
@@ -40,6 +42,8 @@ pub(crate) struct Peers {
     /// Nodes of earlier runs that this node knows and that are not in this run.
     pub(crate) absent: Vec<Member>,
     pub(crate) domains: Domains,
+    /// Groups with parity, if that is used instead of replicas.
+    pub(crate) groups: Vec<ParityGroup>,
     pub(crate) key: Key,
     /// What each node holds, as of the last look.
     pub(crate) holdings: Holdings,
@@ -89,10 +93,16 @@ impl Peers {
             Ok(Domains::none(layout.nodes.len() as u32))
         };
         let domains = agree(collective, domains)?;
+        let groups = match options.protect {
+            Some(scheme) => one_writer(layout).and_then(|()| groups(&domains, scheme)),
+            None => Ok(Vec::new()),
+        };
+        let groups = agree(collective, groups)?;
         Ok(Some(Self {
             nodes: nodes.collect(),
             absent: Vec::new(),
             domains,
+            groups,
             key: start.key.clone(),
             holdings: Holdings::new(),
             doors,
@@ -126,12 +136,28 @@ impl Peers {
         };
         Replication {
             replicas: u32::from(options.replicas),
+            groups: self.groups.clone(),
             budget_bytes: options.replica_budget_bytes.unwrap_or_else(unset),
             store: options.replica_store,
             domains: self.domains.clone(),
             nodes: self.nodes.clone(),
             key: self.key.clone(),
         }
+    }
+}
+
+/// With parity, a writer waits for those of other nodes. If a node had two, ranks of different
+/// writers could hold what the others' writers wait for.
+fn one_writer(layout: &Layout) -> Result<()> {
+    let several = layout.nodes.iter().find(|node| node.writers.len() > 1);
+    match several.filter(|_| !off(Switch::ParityWriters)) {
+        Some(node) => Err(Error::invalid(format!(
+            "protect needs one writer on each node, and node '{}' has {}",
+            node.name,
+            node.writers.len()
+        ))
+        .next("set scheme = 'node', mode = 'orchestrated' and lanes_per_node = 1, which are the defaults with protect")),
+        None => Ok(()),
     }
 }
 

@@ -141,6 +141,7 @@ pub(super) struct Raw {
     pub(super) accept: Option<OneOrMany>,
     pub(super) peers: u32,
     pub(super) replicas: Option<u32>,
+    pub(super) protect: Option<String>,
     pub(super) topology: Option<PathBuf>,
     pub(super) replica_budget: Option<Size>,
     pub(super) replica_store: StoreName,
@@ -208,6 +209,7 @@ impl Default for Raw {
             accept: None,
             peers: 0,
             replicas: None,
+            protect: None,
             topology: None,
             replica_budget: None,
             replica_store: StoreName::Disk,
@@ -219,7 +221,7 @@ impl Default for Raw {
     }
 }
 
-pub(super) const NAMES: [&str; 61] = [
+pub(super) const NAMES: [&str; 62] = [
     "enabled",
     "global",
     "node_dir",
@@ -275,6 +277,7 @@ pub(super) const NAMES: [&str; 61] = [
     "accept",
     "peers",
     "replicas",
+    "protect",
     "topology",
     "replica_budget",
     "replica_store",

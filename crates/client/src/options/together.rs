@@ -7,8 +7,9 @@ use super::{listed, range, within_limits};
 use crate::options::kinds::{AgentKind, IntervalKind};
 use orcheck_engine::replicas::ReplicaStore;
 use orcheck_format::disk::Compression;
-use orcheck_format::{Error, Result};
+use orcheck_format::{Error, Result, count};
 use orcheck_io::user::SecretSource;
+use orcheck_placement::parity::Scheme;
 
 /// `fresh = true` means the same as `start = 'fresh'`; other values of `start` contradict it.
 pub(super) fn start(raw: &Raw) -> Result<()> {
@@ -50,35 +51,75 @@ pub(super) fn mtbf(raw: &Raw) -> Result<()> {
     }
 }
 
-/// The number of replicas of each container; any `peers` nodes may be lost.
-pub(super) fn replicas(raw: &Raw, anywhere: bool) -> Result<u32> {
+/// Parity instead of replicas.
+pub(super) fn protect(raw: &Raw) -> Result<Option<Scheme>> {
+    let Some(text) = &raw.protect else {
+        return Ok(None);
+    };
+    let scheme: Scheme = text.parse()?;
+    if let Some(replicas) = raw.replicas {
+        return Err(Error::invalid(format!(
+            "protect = '{scheme}' and replicas = {replicas}: parity takes the place of replicas"
+        ))
+        .next("keep one of the two"));
+    }
+    if raw.peers > u32::from(scheme.parity) {
+        return Err(Error::invalid(format!(
+            "peers = {}, and protect = '{scheme}' survives the loss of {} in each group",
+            raw.peers,
+            count(scheme.parity.into(), "node")
+        ))
+        .next("set protect = 'rs=K+M' with M as large as peers, or leave peers out"));
+    }
+    Ok(Some(scheme))
+}
+
+/// The number of nodes that may be lost, and of replicas of each container.
+pub(super) fn replicas(raw: &Raw, protect: Option<Scheme>, anywhere: bool) -> Result<(u32, u32)> {
     within_limits("peers", f64::from(raw.peers))?;
-    let replicas = raw.replicas.unwrap_or(raw.peers);
-    range("replicas", f64::from(replicas), f64::from(raw.peers), 255.0).map_err(|error| {
-        error.next("each loss of a node that `peers` promises to survive takes a replica")
-    })?;
-    if raw.peers == 0 {
+    let (peers, replicas, named) = match protect {
+        Some(scheme) if raw.peers == 0 => {
+            let named = format!("protect = '{scheme}'");
+            (u32::from(scheme.parity), 0, named)
+        }
+        Some(_) => (raw.peers, 0, format!("peers = {}", raw.peers)),
+        None => {
+            let replicas = raw.replicas.unwrap_or(raw.peers);
+            range("replicas", f64::from(replicas), f64::from(raw.peers), 255.0).map_err(
+                |error| {
+                    error.next(
+                        "each loss of a node that `peers` promises to survive takes a replica",
+                    )
+                },
+            )?;
+            (raw.peers, replicas, format!("peers = {}", raw.peers))
+        }
+    };
+    if peers == 0 {
         if replicas > 0 {
             return Err(
                 Error::invalid(format!("replicas = {replicas} without peers"))
                     .next("set peers to the number of nodes that may be lost"),
             );
         }
-        return Ok(0);
+        return Ok((0, 0));
     }
     if raw.node_dir.is_none() && anywhere {
-        return Err(
-            Error::invalid(format!("peers = {} without node_dir", raw.peers))
-                .next("set node_dir to a directory on each node's own disk"),
-        );
+        return Err(Error::invalid(format!("{named} without node_dir"))
+            .next("set node_dir to a directory on each node's own disk"));
     }
     if raw.mode == ModeName::Traditional {
-        return Err(Error::invalid(
-            "peers does not go with mode = \"traditional\", whose containers are striped",
-        )
+        let option = if protect.is_some() {
+            "protect"
+        } else {
+            "peers"
+        };
+        return Err(Error::invalid(format!(
+            "{option} does not go with mode = \"traditional\", whose containers are striped"
+        ))
         .next("leave one of the two out"));
     }
-    Ok(replicas)
+    Ok((peers, replicas))
 }
 
 /// Where to keep replicas of other nodes.

@@ -24,7 +24,7 @@ use crate::session::Session;
 use orcheck_engine::commit::copy_here;
 use orcheck_engine::directory::choose::listed;
 use orcheck_engine::directory::epoch::record_resumed;
-use orcheck_engine::replicas::{Others, OthersContext, ReplicaStore, files_of};
+use orcheck_engine::replicas::{Others, OthersContext, Rebuilt, ReplicaStore, files_of};
 use orcheck_engine::restart::{Candidate, NodeView, Offer, RankView, candidates, node_view};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Epoch, Error, ErrorKind, Level, Rank, Result, RunId, Step};
@@ -244,6 +244,8 @@ impl Session {
             failpoints: self.environment.failpoints.clone(),
         };
         self.link.places.others = Others::new(context, &holdings).dirs();
+        let rebuilt = Rebuilt::of(&self.link.places.to_read(Level::Node));
+        self.link.places.others.extend(rebuilt);
         peers.holdings = holdings;
         Ok(absent.silent)
     }

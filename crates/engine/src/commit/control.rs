@@ -598,8 +598,14 @@ impl Control {
         let Ok(entries) = dir.list() else { return };
         let epoch = self.context.facts.epoch;
         let of_others = entries.iter().filter(|entry| {
-            matches!(FileName::parse(&entry.name), Some(FileName::Container { epoch: counter, run, node, .. })
-                if (counter, run) == (epoch.counter, epoch.run.short_bytes()) && node != self.context.node)
+            let of_run = |counter, run| (counter, run) == (epoch.counter, epoch.run.short_bytes());
+            match FileName::parse(&entry.name) {
+                Some(FileName::Container {
+                    epoch, run, node, ..
+                }) => of_run(epoch, run) && node != self.context.node,
+                Some(FileName::Parity { epoch, run, .. }) => of_run(epoch, run),
+                _ => false,
+            }
         });
         let (count, bytes) = of_others.fold((0, 0), |(count, bytes), entry| {
             (count + 1, bytes + entry.len_bytes)

@@ -71,6 +71,7 @@ pub fn record_of_copy(
         servers,
         placement_generation: 0,
         containers,
+        groups: Vec::new(),
         ..of.clone()
     }
 }

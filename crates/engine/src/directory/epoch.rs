@@ -121,7 +121,8 @@ pub fn highest_counter(dirs: &[Arc<dyn Dir>]) -> Result<u64> {
                 | FileName::Choice { epoch, .. }
                 | FileName::Commit { epoch, .. }
                 | FileName::Container { epoch, .. }
-                | FileName::Stripe { epoch, .. },
+                | FileName::Stripe { epoch, .. }
+                | FileName::Parity { epoch, .. },
             ) = FileName::parse(&entry.name)
             {
                 // Breaks if: it counts; the next counter would wrap, and the run would be older

@@ -304,7 +304,9 @@ fn remove_records<'l>(
                     gone += 1;
                 }
                 Some(
-                    FileName::Container { step, epoch, .. } | FileName::Stripe { step, epoch, .. },
+                    FileName::Container { step, epoch, .. }
+                    | FileName::Stripe { step, epoch, .. }
+                    | FileName::Parity { step, epoch, .. },
                 ) if goes(step, epoch) => {
                     going.insert(name);
                 }
@@ -397,6 +399,7 @@ fn is_of_dead_run(target: &str, counter: u64) -> bool {
             FileName::Commit { epoch, .. }
             | FileName::Container { epoch, .. }
             | FileName::Stripe { epoch, .. }
+            | FileName::Parity { epoch, .. }
             | FileName::Claim { epoch }
             | FileName::Resumed { epoch }
             | FileName::Members { epoch }

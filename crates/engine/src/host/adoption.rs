@@ -61,6 +61,7 @@ pub fn pack(plan: &HostPlan, losses: u8, placement: Option<&Placement>) -> Adopt
         },
         replication: replication.map(|replication| ReplicaPart {
             replicas: replication.replicas,
+            groups: replication.groups.clone(),
             losses,
             budget_bytes: replication.budget_bytes,
             store: (ReplicaStore::ALL.iter())
@@ -164,6 +165,7 @@ fn unpack_replication(part: ReplicaPart, nodes: &[NodePart]) -> Result<Replicati
     });
     Ok(Replication {
         replicas: part.replicas,
+        groups: part.groups,
         budget_bytes: part.budget_bytes,
         store: ReplicaStore::ALL[usize::from(part.store) % ReplicaStore::ALL.len()],
         domains: Domains::of(part.domains),

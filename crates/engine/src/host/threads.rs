@@ -18,8 +18,10 @@ use crate::encoding::Recipe;
 use crate::flush::{FlushContext, Flusher, Report};
 use crate::node::{ENGINE_ALIVE, Index, IndexShape, Layout, Mode, Node};
 use crate::replicas::{
-    KeeperContext, KeeperThread, KeptReplicas, NodeAt, ReplicaStore, Replicas, ReplicasContext,
+    Gathering, KeeperContext, KeeperThread, KeptReplicas, NodeAt, ReplicaStore, Replicas,
+    ReplicasContext,
 };
+use orcheck_format::disk::ParityGroup;
 use orcheck_format::{Epoch, Error, JobName, NodeId, Rank, Result, WriterId};
 use orcheck_io::clock::Clock;
 use orcheck_io::failpoints::Failpoints;
@@ -27,6 +29,7 @@ use orcheck_io::machine::thread::spawn;
 use orcheck_io::machine::{cpuset, pin_current_thread, sibling_of};
 use orcheck_io::poll::{Poller, Waker};
 use orcheck_net::{Key, Listener};
+use orcheck_placement::parity::Code;
 use orcheck_placement::{Domains, Placement};
 use orcheck_pool::{Gates, Pool};
 use orcheck_staging::client::shown;
@@ -93,8 +96,10 @@ pub struct HostPlan {
 /// What replicas require.
 #[derive(Clone)]
 pub struct Replication {
-    /// Number of replicas of each container.
+    /// Number of replicas of each container; 0 with parity.
     pub replicas: u32,
+    /// Groups with parity, if that is used instead of replicas.
+    pub groups: Vec<ParityGroup>,
     /// Space for replicas of other nodes.
     pub budget_bytes: u64,
     /// Where those replicas are kept.
@@ -161,6 +166,8 @@ impl Host {
                 nodes: plan.layout.node_names(),
                 servers: server_names(&plan.servers),
                 node_root: plan.node_root.clone(),
+                groups: (plan.replication.as_ref())
+                    .map_or_else(Vec::new, |replication| replication.groups.clone()),
             },
             ranks: self.node().ranks.clone(),
             writer_hosts: (writers.iter())
@@ -198,6 +205,7 @@ impl Host {
             room: Arc::clone(room),
             budget_bytes: replication.store.granted_bytes(replication.budget_bytes),
             direct: self.plan.direct,
+            gathering: self.gathering()?,
             key: replication.key.clone(),
             failpoints: self.failpoints.clone(),
             stop: Arc::clone(stop),
@@ -214,6 +222,32 @@ impl Host {
         Ok(Some((thread, waker)))
     }
 
+    /// This node's group, with parity.
+    fn group(&self) -> Option<Arc<ParityGroup>> {
+        let mut groups = self.plan.replication.iter().flat_map(|one| &one.groups);
+        let own = groups.find(|group| group.position(self.plan.node).is_some());
+        own.cloned().map(Arc::new)
+    }
+
+    /// What the keeper must know to hold parity.
+    fn gathering(&self) -> Result<Option<Gathering>> {
+        let Some(group) = self.group() else {
+            return Ok(None);
+        };
+        let writers = |node: &NodeId| {
+            let node = self.plan.layout.nodes.get(node.index());
+            node.map_or(0, |node| node.writers.len() as u32)
+        };
+        Ok(Some(Gathering {
+            job: self.plan.job.clone(),
+            epoch: self.plan.epoch,
+            node: self.plan.node,
+            writers: group.nodes.iter().map(writers).collect(),
+            code: Arc::new(Code::new(group.data(), group.parity.into())?),
+            group,
+        }))
+    }
+
     /// What brings containers to other nodes, if replicas are requested, on behalf of `rank`.
     ///
     /// # Errors
@@ -227,6 +261,7 @@ impl Host {
             epoch: self.plan.epoch,
             own: (rank, self.plan.node),
             replicas: replication.replicas,
+            group: self.group(),
             domains: replication.domains.clone(),
             nodes: replication.nodes.clone(),
             timeout: self.plan.timeout,

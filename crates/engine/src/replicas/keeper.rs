@@ -3,12 +3,13 @@
 //!
 //! How: the keeper listens for other nodes, each of which proves that it knows the job's key. It
 //! writes their containers into this node's own directory, beside its own containers and under the
-//! same names as everywhere; prune treats them alike. A peer that asks for bytes gets a thread of
+//! same names as everywhere; prune treats them alike. With parity, it writes parity files
+//! there instead. A peer that asks for bytes gets a thread of
 //! its own, so that a slow reader keeps nobody waiting. The number of these threads is limited;
 //! further readers wait for their turn.
 //!
 //! Invariants:
-//! 1. `protect.rs` decides what is taken in; this module only moves bytes.
+//! 1. `protect.rs` and `gather.rs` decide what is taken in; this module only moves bytes.
 //! 2. A replica gets its final name when it is whole and durable.
 //! 3. No name leads outside the directory, and only names of this job's files are read or written.
 //! 4. A peer that sends rubbish, stalls or vanishes costs only its own containers. Messages to an
@@ -18,10 +19,11 @@
 //! (`owner.rs`), readers (`remote.rs`).
 
 use crate::directory::prune::coming_name;
+use crate::replicas::gather::{GatherAction, Gatherer, Gathering};
 use crate::replicas::protect::{ConnSlot, Keeper, KeeperAction, KeeperEvent};
 use crate::replicas::remote::files_of;
 use crate::replicas::store::KeptReplicas;
-use orcheck_format::disk::FileName;
+use orcheck_format::disk::{BLOCK_BYTES, FileName};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::{MAX_DATA_BYTES, Message};
 use orcheck_format::{Crc64, Epoch, Error, NodeId, Result};
@@ -64,6 +66,8 @@ pub struct KeeperContext {
     pub budget_bytes: u64,
     /// Whether to use direct I/O if the file system supports it.
     pub direct: bool,
+    /// What must be known to hold parity of this node's group, if it has one.
+    pub gathering: Option<Gathering>,
     /// The job's key.
     pub key: Key,
     /// Failpoints, for tests.
@@ -82,6 +86,9 @@ pub struct KeeperThread {
     peers: BTreeMap<u32, Peer>,
     next_peer: u32,
     files: BTreeMap<ConnSlot, Incoming>,
+    gatherer: Option<Gatherer>,
+    /// Parity files that are being written.
+    parity: BTreeMap<String, Box<dyn File>>,
     readers: Vec<(JoinHandle<()>, Waker)>,
     /// Peers that wait to be served, with their requests.
     waiting: VecDeque<(Conn, Message)>,
@@ -106,6 +113,8 @@ impl KeeperThread {
     pub fn new(context: KeeperContext, listeners: Vec<Listener>, poller: Poller) -> Self {
         let keeper = Keeper::new(context.epoch, context.budget_bytes, CREDIT_BYTES);
         Self {
+            gatherer: context.gathering.clone().map(Gatherer::new),
+            parity: BTreeMap::new(),
             context,
             listeners,
             poller,
@@ -191,10 +200,14 @@ impl KeeperThread {
 
     fn forget(&mut self, number: u32) -> Result<()> {
         self.peers.remove(&number);
+        self.gather(|gatherer| gatherer.gone(number))?;
         self.step(KeeperEvent::Gone(number), None)
     }
 
     fn take(&mut self, number: u32, message: Message) -> Result<()> {
+        let Some(message) = self.take_for_parity(number, message)? else {
+            return Ok(());
+        };
         match message {
             Message::Hello { node, .. } => {
                 if let Some(peer) = self.peers.get_mut(&number) {
@@ -228,25 +241,162 @@ impl KeeperThread {
         }
     }
 
-    /// Bytes of containers here that are not this node's own of this run. A directory that cannot
-    /// be listed counts as full.
+    /// Takes what concerns parity; returns any other message.
+    fn take_for_parity(&mut self, number: u32, message: Message) -> Result<Option<Message>> {
+        let of_parity = |slot: u32| {
+            let gatherer = self.gatherer.as_ref();
+            gatherer.is_some_and(|gatherer| gatherer.has((number, slot)))
+        };
+        match message {
+            Message::Reserve {
+                slot,
+                file,
+                len_bytes,
+            } if self.gatherer.is_some()
+                && matches!(FileName::parse(&file), Some(FileName::Parity { .. })) =>
+            {
+                let budget_bytes = self.context.budget_bytes;
+                if budget_bytes < u64::MAX {
+                    let held_bytes = self.held_bytes();
+                    self.step(KeeperEvent::Holding(held_bytes), None)?;
+                }
+                let from = self.peers.get(&number).and_then(|peer| peer.node);
+                let used_bytes = self.keeper.used_bytes();
+                self.gather(|gatherer| {
+                    let used_bytes = used_bytes.saturating_add(gatherer.reserved_bytes());
+                    let free_bytes = budget_bytes.saturating_sub(used_bytes);
+                    gatherer.reserve((number, slot), from, (file, len_bytes), free_bytes)
+                })?;
+            }
+            Message::Data {
+                slot,
+                at_bytes,
+                bytes,
+            } if of_parity(slot) => {
+                self.gather(|gatherer| gatherer.data((number, slot), at_bytes, &bytes))?;
+            }
+            Message::Finish {
+                slot,
+                len_bytes,
+                crc,
+            } if of_parity(slot) => {
+                self.gather(|gatherer| gatherer.finish((number, slot), len_bytes, crc))?;
+            }
+            Message::LetGo { slot } if of_parity(slot) => {
+                self.gather(|gatherer| gatherer.let_go((number, slot)))?;
+            }
+            other => return Ok(Some(other)),
+        }
+        Ok(None)
+    }
+
+    /// Lets the gatherer decide, and performs its actions.
+    fn gather(&mut self, work: impl FnOnce(&mut Gatherer) -> Vec<GatherAction>) -> Result<()> {
+        let Some(gatherer) = &mut self.gatherer else {
+            return Ok(());
+        };
+        let mut actions: VecDeque<GatherAction> = work(gatherer).into();
+        while let Some(action) = actions.pop_front() {
+            let done = match action {
+                GatherAction::To(number, message) => {
+                    self.context.failpoints.at("keeper.send", "")?;
+                    self.tell(number, &message)?;
+                    continue;
+                }
+                GatherAction::HangUp(number, _) => {
+                    self.peers.remove(&number);
+                    continue;
+                }
+                GatherAction::Remove(name) => {
+                    self.parity.remove(&name);
+                    // Best effort: prune collects what cannot be removed now.
+                    let _ = self.context.room.remove(&self.coming_name(&name));
+                    continue;
+                }
+                GatherAction::Create(name, len) => {
+                    let created = self.create(&self.coming_name(&name), len);
+                    let kept = created.map(|file| {
+                        self.parity.insert(name.clone(), file);
+                    });
+                    kept.map_err(|error| (name, error))
+                }
+                GatherAction::Grow(name, from, to) => {
+                    let room = &self.context.room;
+                    let grown = room.grow(&self.coming_name(&name), from, to);
+                    grown.map_err(|error| (name, error))
+                }
+                GatherAction::Write(name, at, bytes) => {
+                    let written = match self.parity.get(&name) {
+                        Some(file) => file.write_at(&bytes, at),
+                        None => continue,
+                    };
+                    written.map_err(|error| (name, error))
+                }
+                GatherAction::Complete(name, at, trailer) => {
+                    let Some(file) = self.parity.remove(&name) else {
+                        continue;
+                    };
+                    let completed = self.complete(file, &name, at, trailer);
+                    if completed.is_ok()
+                        && let Some(gatherer) = &mut self.gatherer
+                    {
+                        actions.extend(gatherer.completed(&name));
+                    }
+                    completed.map_err(|error| (name, error))
+                }
+            };
+            if let (Err((name, error)), Some(gatherer)) = (done, &mut self.gatherer) {
+                // Breaks if: it comes last; what is still to be written would complete the file.
+                for action in gatherer.lose(&name, &error.at(&name)).into_iter().rev() {
+                    actions.push_front(action);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a parity file and makes it durable.
+    fn complete(
+        &self,
+        file: Box<dyn File>,
+        name: &str,
+        at: u64,
+        mut trailer: Vec<u8>,
+    ) -> Result<()> {
+        let len_bytes = at + trailer.len() as u64;
+        // Direct I/O writes whole blocks; what is too much is cut off.
+        let block = (file.alignment_bytes() as usize).max(BLOCK_BYTES);
+        trailer.resize(trailer.len().next_multiple_of(block), 0);
+        file.write_at(&trailer, at)?;
+        file.truncate(len_bytes)?;
+        file.sync()?;
+        file.close()?;
+        let room = &self.context.room;
+        room.name_replica(&self.coming_name(name), name)?;
+        room.sync()?;
+        room.check_path()
+    }
+
+    /// Bytes of containers and parity here that are not this node's own of this run, or of this run
+    /// and on their way. A directory that cannot be listed counts as full.
     fn held_bytes(&self) -> u64 {
         let Ok(entries) = self.context.room.held() else {
             return u64::MAX;
         };
         let (epoch, own) = (self.context.epoch, self.context.node);
-        let held = |entry: &&Entry| {
-            let Some(FileName::Container {
+        let held = |entry: &&Entry| match FileName::parse(&entry.name) {
+            Some(FileName::Container {
                 epoch: counter,
                 run,
                 node,
                 ..
-            }) = FileName::parse(&entry.name)
-            else {
-                return false;
-            };
-            let ours = (counter, run) == (epoch.counter, epoch.run.short_bytes()) && node == own;
-            !ours && !self.keeper.is_coming(&entry.name)
+            }) => {
+                let of_run = (counter, run) == (epoch.counter, epoch.run.short_bytes());
+                let ours = of_run && node == own;
+                !ours && !self.keeper.is_coming(&entry.name)
+            }
+            Some(FileName::Parity { .. }) => true,
+            _ => false,
         };
         entries
             .iter()

@@ -94,6 +94,7 @@ impl Lender {
             budget_bytes: 0,
             room: Arc::new(KeptReplicas::on_disk(dir)),
             direct: false,
+            gathering: None,
             key: at.key,
             failpoints: failpoints.clone(),
             stop: Arc::clone(&stop.stop),

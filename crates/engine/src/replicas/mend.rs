@@ -4,21 +4,28 @@
 //! How: all nodes know who holds what, so each determines by itself which copies to make. If too
 //! few nodes hold a container, the first of them brings it to new holders. If the only holders have
 //! no rank in this run, and may therefore leave at any time, one node fetches the container first.
-//! Mending continues in the background while the job computes.
+//! With parity, what a lost member of a group had is fetched, or computed, by a node that has
+//! nothing else of the group. Mending continues in the background while the job computes.
 //!
 //! Invariants:
 //! 1. Exactly one node makes each missing copy.
 //! 2. Only copies on nodes of this run count.
-//! 3. A copy that cannot be made is reported; it harms nothing that exists.
+//! 3. No node takes what two members of a group had.
+//! 4. A copy that cannot be made is reported; it harms nothing that exists.
 //!
-//! Not here: how copies travel (`replicas.rs`).
+//! Not here: how copies travel (`owner.rs`), which files a group needs and where
+//! (`mend/parity.rs`).
 
+mod parity;
+
+use crate::directory::prune::coming_name;
 use crate::replicas::owner::Replicas;
 use crate::replicas::protect::PIECE_BYTES;
 use crate::replicas::remote::Holdings;
+use crate::replicas::survivors::verify_parity;
 use orcheck_format::disk::{CommitRecord, FileName};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Error, NodeId, Result, crc64};
+use orcheck_format::{Error, ErrorKind, NodeId, Result, crc64};
 use orcheck_io::disk::{Create, Dir};
 use orcheck_io::memory::zeroed;
 use std::collections::BTreeSet;
@@ -29,8 +36,10 @@ use std::sync::Arc;
 pub struct Copy {
     /// Its file.
     pub file: String,
-    /// Its length, if it must first be fetched.
-    pub fetch_bytes: Option<u64>,
+    /// Whether this node must first fetch it, or compute it.
+    pub fetch: bool,
+    /// Its length, if that is known.
+    pub len_bytes: Option<u64>,
     /// To whom.
     pub to: Vec<NodeId>,
 }
@@ -67,6 +76,9 @@ pub fn plan(
     members: u32,
     replicas: &Replicas,
 ) -> (Vec<Copy>, Vec<(String, Error)>) {
+    if !record.groups.is_empty() {
+        return parity::plan(record, holdings, members, replicas);
+    }
     let (mut copies, mut impossible) = (Vec::new(), Vec::new());
     for file in needed(record) {
         let len = |node: &Vec<(String, u64)>| {
@@ -85,15 +97,14 @@ pub fn plan(
         let mut held: Vec<NodeId> = held.map(|(node, _)| node).collect();
         // Breaks if: nobody fetches it; it would be lost with the node that has it.
         let elsewhere = holdings.iter().any(|node| len(node) == longest);
-        let fetch_bytes =
-            longest.filter(|_| held.is_empty() && elsewhere && !off(Switch::MendFetch));
-        if fetch_bytes.is_some() {
+        let fetch = held.is_empty() && elsewhere && !off(Switch::MendFetch);
+        if fetch {
             let fetcher = crc64(file.as_bytes()) % u64::from(members.max(1));
             held.push(NodeId(fetcher as u32));
         }
         let missing = replicas.copies().saturating_sub(held.len() as u32);
         let ours = held.first() == Some(&replicas.node());
-        if !ours || missing == 0 && fetch_bytes.is_none() {
+        if !ours || missing == 0 && !fetch {
             continue;
         }
         // Breaks if: the first file without a node ends the plan; copies that are possible would
@@ -101,7 +112,8 @@ pub fn plan(
         match replicas.more(record.step, &held, missing) {
             Ok(to) => copies.push(Copy {
                 file,
-                fetch_bytes,
+                fetch,
+                len_bytes: longest,
                 to,
             }),
             Err(error) => {
@@ -123,16 +135,20 @@ pub fn mend(
     let mut mended = Mended::default();
     for Copy {
         file,
-        fetch_bytes,
+        fetch: fetches,
+        len_bytes,
         to,
     } in copies
     {
-        let fetched = match fetch_bytes {
-            Some(len_bytes) => fetch(file, *len_bytes, others, dir).map(|()| 1),
-            None => Ok(0),
+        let fetched = match fetches {
+            true => fetch((file, *len_bytes), others, dir, replicas.epoch()).map(|()| 1),
+            false => Ok(0),
         };
         let made = fetched.and_then(|fetched| {
             mended.made += fetched;
+            if to.is_empty() {
+                return Ok(());
+            }
             // If it is not on the disk, it is in the agent's memory, which is queried like another
             // node, and first.
             let mut dirs = std::iter::once(dir).chain(others.iter().map(|other| other.as_ref()));
@@ -147,34 +163,46 @@ pub fn mend(
     mended
 }
 
-/// Brings a container here from the first node that has it whole. Whoever reads it verifies it,
-/// like any other.
-fn fetch(file: &str, len_bytes: u64, others: &[Arc<dyn Dir>], dir: &dyn Dir) -> Result<()> {
+/// Brings a file here from the first node that has it whole. Whoever reads a container verifies it,
+/// like any other; a parity file is verified here.
+fn fetch(
+    (file, len_bytes): (&str, Option<u64>),
+    others: &[Arc<dyn Dir>],
+    dir: &dyn Dir,
+    epoch: u64,
+) -> Result<()> {
     let mut last = Error::not_found("no node has it any more");
-    // What an interrupted run left of it is in the way.
-    let _ = dir.remove(file);
+    let coming = coming_name(file, epoch);
     for other in others {
-        match fetch_from(other.as_ref(), file, len_bytes, dir) {
+        // What an interrupted run left of it is in the way.
+        let _ = dir.remove(&coming);
+        match fetch_from(other.as_ref(), (file, &coming), len_bytes, dir) {
             Ok(()) => return Ok(()),
+            // Breaks if: the last directory's "not found" hides why the others failed.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => last = error,
         }
-        // An incomplete file is not a copy.
-        let _ = dir.remove(file);
+        let _ = dir.remove(&coming);
     }
     Err(last)
 }
 
-fn fetch_from(from: &dyn Dir, file: &str, len_bytes: u64, dir: &dyn Dir) -> Result<()> {
+fn fetch_from(
+    from: &dyn Dir,
+    (file, coming): (&str, &str),
+    expected: Option<u64>,
+    dir: &dyn Dir,
+) -> Result<()> {
     let source = from.open(file)?;
-    let found = source.len_bytes()?;
-    if found != len_bytes {
+    let len_bytes = source.len_bytes()?;
+    if let Some(expected) = expected.filter(|&expected| expected != len_bytes) {
         return Err(Error::corrupt(format!(
-            "expected {len_bytes} bytes, found {found}"
+            "expected {expected} bytes, found {len_bytes}"
         )));
     }
-    // Breaks if: space is reserved first; after a crash halfway, the file would be as long as a
-    // whole one.
-    let target = dir.create(file, Create::Buffered)?;
+    // Breaks if: it has its name from the beginning; after a crash halfway, it would count as
+    // there.
+    let target = dir.create(coming, Create::Buffered)?;
     let mut at = 0;
     while at < len_bytes {
         let mut bytes = zeroed((len_bytes - at).min(PIECE_BYTES) as usize)?;
@@ -184,5 +212,13 @@ fn fetch_from(from: &dyn Dir, file: &str, len_bytes: u64, dir: &dyn Dir) -> Resu
     }
     target.sync()?;
     target.close()?;
-    dir.sync()
+    dir.rename(coming, file)?;
+    dir.sync()?;
+    if let Some(FileName::Parity { .. }) = FileName::parse(file) {
+        verify_parity(dir, file).inspect_err(|_| {
+            // A damaged one would protect nothing, and count as there.
+            let _ = dir.remove(file);
+        })?;
+    }
+    Ok(())
 }

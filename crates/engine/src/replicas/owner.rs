@@ -3,7 +3,9 @@
 //!
 //! How: [`Replicas::wrap`] puts a [`Dir`] around the node's own directory. A container that is
 //! created there is written to the node's directory and sent to its holders at the same time; when
-//! it is made durable, it becomes durable everywhere. The holders are drawn again for each step.
+//! it is made durable, it becomes durable everywhere. The holders are drawn again for each step;
+//! with parity, they are the other members of the node's group, and each gets only the blocks for
+//! its parity file.
 //! Connections to holders are made when first needed, and again after a loss.
 //!
 //! Invariants:
@@ -17,8 +19,10 @@
 //! and the error names them. Not here: the holder's side (`keeper.rs`), the protocol
 //! (`protect.rs`).
 
+use crate::replicas::part::{Part, Picks};
 use crate::replicas::protect::{Owner, OwnerAction, OwnerEvent, PIECE_BYTES};
 use crate::replicas::remote::{CONNECT_TIMEOUT, NodeAt};
+use orcheck_format::disk::{FileName, ParityGroup};
 use orcheck_format::wire::Message;
 use orcheck_format::{Crc64, Epoch, Error, JobName, NodeId, Rank, Result, Step};
 use orcheck_io::clock::Clock;
@@ -47,8 +51,10 @@ pub struct ReplicasContext {
     pub epoch: Epoch,
     /// A rank of this node, and the node.
     pub own: (Rank, NodeId),
-    /// Replicas of each container.
+    /// Replicas of each container; 0 with parity.
     pub replicas: u32,
+    /// This node's group, with parity.
+    pub group: Option<Arc<ParityGroup>>,
     /// Which nodes fail together.
     pub domains: Domains,
     /// The addresses of their keepers.
@@ -119,6 +125,42 @@ impl Replicas {
         draw.more(&context.domains, held, count)
     }
 
+    /// What each holder gets of a container: all of it, or with parity its blocks.
+    fn parts(&self, name: &str, holders: &[NodeId]) -> Vec<(NodeId, String, Part)> {
+        let whole = |&node: &NodeId| (node, name.to_owned(), Part::Whole);
+        let Some(group) = &self.context.group else {
+            return holders.iter().map(whole).collect();
+        };
+        let own = group.position(self.node()).unwrap_or(0);
+        let parsed = FileName::parse(name);
+        // Each begins with the next one: if all began with the same, only its link would be busy.
+        // Its own keeper gets nothing but the length.
+        let ring = (1..=group.members()).map(|distance| (own + distance) % group.members());
+        let part = |holder: u32| {
+            let node = *group.nodes.get(holder as usize)?;
+            let file = parsed.as_ref()?.parity_on(node)?.to_string();
+            let picks = Picks::of(group, own, holder);
+            Some((node, file, Part::Blocks(picks)))
+        };
+        ring.filter_map(part).collect()
+    }
+
+    /// This node's group, with parity.
+    #[must_use]
+    pub fn group(&self) -> Option<&Arc<ParityGroup>> {
+        self.context.group.as_ref()
+    }
+
+    /// The counter of this run's epoch.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.context.epoch.counter
+    }
+
+    /// Which nodes of this run fail together.
+    pub(crate) fn domains(&self) -> &Domains {
+        &self.context.domains
+    }
+
     /// The intended number of copies of each container, including the owner's.
     #[must_use]
     pub fn copies(&self) -> u32 {
@@ -155,7 +197,8 @@ impl Replicas {
     pub fn copy(self: &Arc<Self>, dir: &dyn Dir, name: &str, holders: &[NodeId]) -> Result<()> {
         let file = dir.open(name)?;
         let len = file.len_bytes()?;
-        let transfer = self.begin(name, len, holders);
+        let whole = |&node: &NodeId| (node, name.to_owned(), Part::Whole);
+        let transfer = self.begin(len, holders.iter().map(whole).collect());
         let mut at = 0;
         while at < len {
             let mut bytes = zeroed((len - at).min(PIECE_BYTES) as usize)?;
@@ -167,25 +210,27 @@ impl Replicas {
     }
 
     /// Asks the holders for space.
-    fn begin(self: &Arc<Self>, name: &str, most_bytes: u64, holders: &[NodeId]) -> Transfer {
+    fn begin(self: &Arc<Self>, most_bytes: u64, parts: Vec<(NodeId, String, Part)>) -> Transfer {
+        let holders: Vec<NodeId> = parts.iter().map(|(node, ..)| *node).collect();
         let mut links = self.links();
         let slot = links.next_slot;
         links.next_slot = slot.wrapping_add(1);
         drop(links);
-        let (owner, actions) = Owner::new(slot, name, most_bytes, holders);
+        let (owner, actions) = Owner::of_parts(slot, most_bytes, parts);
         let owner = owner.naming(|node| &self.context.nodes[node.index()].name);
         let mut sending = Sending {
             owner,
             slot,
             crc: Crc64::new(),
+            sent: BTreeMap::new(),
             ready_bytes: 0,
             let_go_bytes: 0,
             outcome: None,
         };
-        sending.carry_out(self, holders, actions, None);
+        sending.carry_out(self, &holders, actions, None);
         Transfer {
             replicas: Arc::clone(self),
-            holders: holders.to_vec(),
+            holders,
             sending: Mutex::new(sending),
         }
     }
@@ -213,8 +258,10 @@ impl Dir for ReplicatedDir {
     }
 
     fn create(&self, name: &str, how: Create) -> Result<Box<dyn File>> {
+        // The holders first: if the own directory fails, they are told, and do not wait for it.
+        let parts = self.replicas.parts(name, &self.holders);
+        let transfer = self.replicas.begin(self.most_bytes, parts);
         let own = self.own.create(name, how)?;
-        let transfer = self.replicas.begin(name, self.most_bytes, &self.holders);
         Ok(Box::new(ReplicatedFile { own, transfer }))
     }
 
@@ -280,6 +327,8 @@ struct Sending {
     owner: Owner,
     slot: u32,
     crc: Crc64,
+    /// What was sent to each holder of parity.
+    sent: BTreeMap<NodeId, Crc64>,
     ready_bytes: u64,
     let_go_bytes: u64,
     outcome: Option<Result<()>>,
@@ -307,23 +356,34 @@ impl Sending {
             let (node, message) = match action {
                 OwnerAction::To(node, message) => (node, message),
                 OwnerAction::Send(node, at_bytes, len) => {
-                    let bytes = window.and_then(|(start, bytes)| {
-                        let from = usize::try_from(at_bytes.checked_sub(start)?).ok()?;
-                        bytes.get(from..from.checked_add(usize::try_from(len).ok()?)?)
-                    });
-                    let Some(bytes) = bytes else {
+                    let ranges = self.owner.ranges(node, at_bytes, len);
+                    let Some(bytes) = cut(window, &ranges, len) else {
                         let text = format!(
                             "{len} bytes at {at_bytes} of a container were let go too early"
                         );
                         failed.push((node, Error::internal(text)));
                         continue;
                     };
+                    if with.context.group.is_some() {
+                        self.sent.entry(node).or_default().update(&bytes);
+                    }
+                    let slot = self.slot;
                     let message = Message::Data {
-                        slot: self.slot,
+                        slot,
                         at_bytes,
-                        bytes: bytes.to_vec(),
+                        bytes,
                     };
                     (node, message)
+                }
+                OwnerAction::Finish(node, len_bytes) => {
+                    let crc = self.sent.entry(node).or_default().value();
+                    let slot = self.slot;
+                    let finish = Message::Finish {
+                        slot,
+                        len_bytes,
+                        crc,
+                    };
+                    (node, finish)
                 }
                 OwnerAction::Sent(bytes) => {
                     self.let_go_bytes = bytes;
@@ -386,6 +446,17 @@ impl Sending {
             _ => Ok(()),
         }
     }
+}
+
+/// The bytes of these ranges of the container, if all are in memory.
+fn cut(window: Window<'_>, ranges: &[(u64, u64)], len: u64) -> Option<Vec<u8>> {
+    let (start, there) = window?;
+    let mut bytes = Vec::with_capacity(usize::try_from(len).ok()?);
+    for &(at, len) in ranges {
+        let from = usize::try_from(at.checked_sub(start)?).ok()?;
+        bytes.extend_from_slice(there.get(from..from.checked_add(usize::try_from(len).ok()?)?)?);
+    }
+    Some(bytes)
 }
 
 fn slot_of(message: &Message) -> Option<u32> {

@@ -39,6 +39,7 @@
     )
 )]
 
+use crate::replicas::part::Part;
 use orcheck_format::disk::FileName;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::Message;
@@ -72,8 +73,10 @@ pub enum OwnerEvent {
 pub enum OwnerAction {
     /// Send to a holder.
     To(NodeId, Message),
-    /// Send bytes of the container to a holder: offset, length.
+    /// Send bytes of the container to a holder: offset in what it gets, length.
     Send(NodeId, u64, u64),
+    /// Tell a holder of parity that it has all its bytes of a container of this length.
+    Finish(NodeId, u64),
     /// Every holder has the bytes up to here; their memory may be reused.
     Sent(u64),
     /// Durable at every holder.
@@ -94,6 +97,7 @@ enum Phase {
 struct Holder {
     /// For messages.
     name: String,
+    part: Part,
     phase: Phase,
     credit_bytes: u64,
     sent_bytes: u64,
@@ -122,18 +126,31 @@ impl Owner {
         most_bytes: u64,
         holders: &[NodeId],
     ) -> (Self, Vec<OwnerAction>) {
-        let reserve = Message::Reserve {
-            slot,
-            file: file.to_owned(),
-            len_bytes: most_bytes,
+        let whole = |&node: &NodeId| (node, file.to_owned(), Part::Whole);
+        Self::of_parts(slot, most_bytes, holders.iter().map(whole).collect())
+    }
+
+    /// The transfer of parts of a container: to whom, for which file there, and what.
+    #[must_use]
+    pub fn of_parts(
+        slot: u32,
+        most_bytes: u64,
+        parts: Vec<(NodeId, String, Part)>,
+    ) -> (Self, Vec<OwnerAction>) {
+        let reserve = |(node, file, _): &(NodeId, String, Part)| {
+            let (file, len_bytes) = (file.clone(), most_bytes);
+            let reserve = Message::Reserve {
+                slot,
+                file,
+                len_bytes,
+            };
+            OwnerAction::To(*node, reserve)
         };
-        let actions = holders
-            .iter()
-            .map(|&node| OwnerAction::To(node, reserve.clone()))
-            .collect();
-        let asked = |&node: &NodeId| {
+        let actions = parts.iter().map(reserve).collect();
+        let asked = |(node, _, part): (NodeId, String, Part)| {
             let holder = Holder {
                 name: node.to_string(),
+                part,
                 phase: Phase::Asked,
                 credit_bytes: 0,
                 sent_bytes: 0,
@@ -142,14 +159,21 @@ impl Owner {
         };
         let this = Self {
             slot,
-            order: holders.to_vec(),
-            holders: holders.iter().map(asked).collect(),
+            order: parts.iter().map(|(node, ..)| *node).collect(),
+            holders: parts.into_iter().map(asked).collect(),
             ready_bytes: 0,
             let_go_bytes: 0,
             end_crc: None,
             decided: false,
         };
         (this, actions)
+    }
+
+    /// Where bytes of what a holder gets lie in the container: offsets and lengths, in order.
+    #[must_use]
+    pub fn ranges(&self, node: NodeId, at: u64, len: u64) -> Vec<(u64, u64)> {
+        let part = self.holders.get(&node).map(|holder| &holder.part);
+        part.map_or_else(Vec::new, |part| part.ranges(at, len))
     }
 
     /// Sets the names of the holders in messages; otherwise they are numbers.
@@ -173,9 +197,10 @@ impl Owner {
     /// Panics if the state contradicts the invariants above, which is a defect, whatever the input.
     pub fn check_invariants(&self) {
         for (node, holder) in &self.holders {
-            let (sent, ready) = (holder.sent_bytes, self.ready_bytes);
+            let sent = holder.sent_bytes;
+            let ready = holder.part.bytes_of(self.ready_bytes);
             assert!(
-                self.let_go_bytes <= sent,
+                self.let_go_bytes <= holder.needs_from(self.ready_bytes),
                 "node {node}: bytes are let go before they are sent"
             );
             assert!(sent <= ready, "node {node}: {sent} of {ready} bytes sent");
@@ -266,7 +291,7 @@ impl Owner {
                 if holder.phase != Phase::Open {
                     continue;
                 }
-                let left = self.ready_bytes - holder.sent_bytes;
+                let left = holder.part.bytes_of(self.ready_bytes) - holder.sent_bytes;
                 let piece = left.min(holder.credit_bytes).min(PIECE_BYTES);
                 if piece > 0 {
                     actions.push(OwnerAction::Send(node, holder.sent_bytes, piece));
@@ -277,6 +302,10 @@ impl Owner {
                     && let Some(crc) = self.end_crc
                 {
                     holder.phase = Phase::Finishing;
+                    if !matches!(holder.part, Part::Whole) {
+                        actions.push(OwnerAction::Finish(node, self.ready_bytes));
+                        continue;
+                    }
                     let finish = Message::Finish {
                         slot: self.slot,
                         len_bytes: self.ready_bytes,
@@ -286,8 +315,9 @@ impl Owner {
                 }
             }
         }
-        let slowest = self.holders.values().map(|holder| holder.sent_bytes).min();
-        let slowest = slowest.unwrap_or(self.ready_bytes);
+        let ready = self.ready_bytes;
+        let slowest = (self.holders.values().map(|holder| holder.needs_from(ready))).min();
+        let slowest = slowest.unwrap_or(ready);
         if slowest > self.let_go_bytes {
             self.let_go_bytes = slowest;
             actions.push(OwnerAction::Sent(slowest));
@@ -318,6 +348,11 @@ impl Owner {
 }
 
 impl Holder {
+    /// The first byte of the container that it still needs.
+    fn needs_from(&self, ready_bytes: u64) -> u64 {
+        self.part.needs_from(self.sent_bytes, ready_bytes)
+    }
+
     fn doing(&self) -> String {
         match self.phase {
             Phase::Asked => "asked for room".to_owned(),

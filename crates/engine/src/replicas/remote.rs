@@ -17,7 +17,7 @@
 use orcheck_format::disk::FileName;
 use orcheck_format::wire::Message;
 use orcheck_format::{Error, NodeId, Rank, Result};
-use orcheck_io::disk::{Create, Dir, Entry, File};
+use orcheck_io::disk::{Dir, Entry, File, ReadDir, ReadFile, ReadOnly};
 use orcheck_io::failpoints::Failpoints;
 use orcheck_net::{Address, Conn, Key};
 use std::collections::{BTreeMap, VecDeque};
@@ -120,11 +120,11 @@ impl Others {
     pub fn dirs(self: &Arc<Self>) -> Vec<Arc<dyn Dir>> {
         let most = self.files.values().map(Vec::len).max().unwrap_or(0);
         let dir = |nth| -> Arc<dyn Dir> {
-            Arc::new(OtherDir {
+            Arc::new(ReadOnly(OtherDir {
                 path: Path::new(OTHER_NODES).join(format!("copy {}", nth + 1)),
                 others: Arc::clone(self),
                 nth,
-            })
+            }))
         };
         (0..most.min(COPIES_MAX)).map(dir).collect()
     }
@@ -215,11 +215,11 @@ pub fn node_dir(
     failpoints: &Failpoints,
 ) -> Arc<dyn Dir> {
     let path = Path::new(OTHER_NODES).join(&at.name);
-    Arc::new(OtherDir {
+    Arc::new(ReadOnly(OtherDir {
         path,
         others: Others::alone(at, files, timeout, failpoints),
         nth: 0,
-    })
+    }))
 }
 
 /// Names and lengths of the job's files in a directory, without those of no use to others.
@@ -246,15 +246,6 @@ struct OtherDir {
     nth: usize,
 }
 
-impl OtherDir {
-    fn refuse<T>(&self) -> Result<T> {
-        Err(Error::unsupported(format!(
-            "{}: the files of other nodes are only read",
-            self.path.display()
-        )))
-    }
-}
-
 struct Link {
     conn: Mutex<Asked>,
     node: String,
@@ -275,7 +266,7 @@ struct Piece {
     len_bytes: u64,
 }
 
-impl Dir for OtherDir {
+impl ReadDir for OtherDir {
     fn path(&self) -> &Path {
         &self.path
     }
@@ -286,11 +277,11 @@ impl Dir for OtherDir {
             let path = self.path.display();
             return Err(Error::not_found(format!("{path}: no node has {name}")));
         };
-        Ok(Box::new(RemoteFile {
+        Ok(Box::new(ReadOnly(RemoteFile {
             link: self.others.link(node)?,
             name: name.to_owned(),
             len_bytes,
-        }))
+        })))
     }
 
     fn list(&self) -> Result<Vec<Entry>> {
@@ -304,42 +295,6 @@ impl Dir for OtherDir {
             })
         };
         Ok(self.others.files.iter().filter_map(held).collect())
-    }
-
-    fn create(&self, _: &str, _: Create) -> Result<Box<dyn File>> {
-        self.refuse()
-    }
-
-    fn rename(&self, _: &str, _: &str) -> Result<()> {
-        self.refuse()
-    }
-
-    fn rename_new(&self, _: &str, _: &str) -> Result<()> {
-        self.refuse()
-    }
-
-    fn remove(&self, _: &str) -> Result<()> {
-        self.refuse()
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.refuse()
-    }
-
-    fn child(&self, _: &str, _: bool) -> Result<Arc<dyn Dir>> {
-        self.refuse()
-    }
-
-    fn remove_child(&self, _: &str) -> Result<()> {
-        self.refuse()
-    }
-
-    fn free_bytes(&self) -> Result<u64> {
-        Ok(0)
-    }
-
-    fn read_only(&self) -> Result<bool> {
-        Ok(true)
     }
 }
 
@@ -449,17 +404,8 @@ impl RemoteFile {
     }
 }
 
-impl File for RemoteFile {
+impl ReadFile for RemoteFile {
     fn read_at(&self, mut buf: &mut [u8], mut at: u64) -> Result<()> {
-        let end = at.saturating_add(buf.len() as u64);
-        if end > self.len_bytes {
-            return Err(Error::corrupt(format!(
-                "{}: expected {} bytes from {at} on, found {} in all",
-                self.name(),
-                buf.len(),
-                self.len_bytes
-            )));
-        }
         while !buf.is_empty() {
             let count = self
                 .read_some(buf, at)
@@ -473,41 +419,8 @@ impl File for RemoteFile {
         Ok(())
     }
 
-    fn write_at(&self, _: &[u8], _: u64) -> Result<()> {
-        self.refuse()
-    }
-
-    fn allocate(&self, _: u64) -> Result<()> {
-        self.refuse()
-    }
-
-    fn truncate(&self, _: u64) -> Result<()> {
-        self.refuse()
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.refuse()
-    }
-
-    fn len_bytes(&self) -> Result<u64> {
-        Ok(self.len_bytes)
-    }
-
-    fn is_direct(&self) -> bool {
-        false
-    }
-
-    fn alignment_bytes(&self) -> u32 {
-        4096
-    }
-
-    fn try_lock(&self) -> Result<bool> {
-        // A claim of another node locks that node's directory, not this one.
-        Ok(true)
-    }
-
-    fn close(self: Box<Self>) -> Result<()> {
-        Ok(())
+    fn len_bytes(&self) -> u64 {
+        self.len_bytes
     }
 
     fn name(&self) -> String {
@@ -516,11 +429,5 @@ impl File for RemoteFile {
 
     fn other_node(&self) -> Option<&str> {
         Some(&self.link.node)
-    }
-}
-
-impl RemoteFile {
-    fn refuse(&self) -> Result<()> {
-        Err(Error::unsupported(format!("{} is only read", self.name())))
     }
 }

@@ -118,6 +118,25 @@ impl KeptReplicas {
     }
 
     fn in_memory(&self, name: &str, len_bytes: u64) -> Result<Box<dyn File>> {
+        self.check_memory(name, len_bytes)?;
+        self.ram.create(name)
+    }
+
+    /// Sets space aside for a replica to become longer, if it is in memory.
+    ///
+    /// # Errors
+    /// NoSpace.
+    pub(crate) fn grow(&self, name: &str, from_bytes: u64, to_bytes: u64) -> Result<()> {
+        let in_memory = self.store != ReplicaStore::Disk
+            && self.ram.list()?.iter().any(|entry| entry.name == name);
+        if !in_memory {
+            return Ok(());
+        }
+        self.check_memory(name, to_bytes.saturating_sub(from_bytes))?;
+        self.ram.open(name)?.allocate(to_bytes)
+    }
+
+    fn check_memory(&self, name: &str, len_bytes: u64) -> Result<()> {
         let used = self.ram.used_bytes()?;
         let free = self.memory_bytes.saturating_sub(used);
         // Breaks if: this is left out; replicas of other nodes would take the memory in which the
@@ -129,7 +148,7 @@ impl KeptReplicas {
             ))
             .next("raise replica_budget, keep fewer checkpoints, use more nodes, or set replica_store = 'spill'"));
         }
-        self.ram.create(name)
+        Ok(())
     }
 
     /// What counts against the budget: everything that is where replicas go.

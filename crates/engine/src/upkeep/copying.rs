@@ -483,7 +483,12 @@ impl Order<'_> {
                 };
                 let is_left = name.is_some_and(|name| {
                     self.is_of_it(&name)
-                        && matches!(name, FileName::Container { .. } | FileName::Stripe { .. })
+                        && matches!(
+                            name,
+                            FileName::Container { .. }
+                                | FileName::Stripe { .. }
+                                | FileName::Parity { .. }
+                        )
                 });
                 if is_left {
                     match dir.remove(&entry.name) {

@@ -29,7 +29,7 @@
 use crate::directory::epoch::{highest_counter, wait_for_holder};
 use crate::directory::{Catalog, Commit};
 use crate::encoding::Trust;
-use crate::replicas::{NodeAt, keeper_of, list_all, merge, node_dir, remembered};
+use crate::replicas::{NodeAt, Rebuilt, keeper_of, list_all, merge, node_dir, remembered};
 use crate::upkeep::copying::{Copied, Destination, Order, Plan, Tick};
 use orcheck_format::disk::{CommitRecord, FileName, Member};
 use orcheck_format::sabotage::{Switch, off};
@@ -313,11 +313,13 @@ impl Scavenge<'_> {
 }
 
 impl Held {
-    /// The directories of nodes.
+    /// The directories of nodes, and what can be computed from their parity.
     fn of_nodes(&self) -> Vec<Arc<dyn Dir>> {
         let numbered = self.catalog.places().iter().zip(&self.nodes);
         let of_nodes = numbered.filter(|(_, node)| node.is_some());
-        of_nodes.map(|(dir, _)| Arc::clone(dir)).collect()
+        let mut dirs: Vec<Arc<dyn Dir>> = of_nodes.map(|(dir, _)| Arc::clone(dir)).collect();
+        dirs.extend(Rebuilt::of(&dirs));
+        dirs
     }
 
     /// The newest step at level `global` that is whole there, as far as names and lengths tell.

@@ -5,7 +5,8 @@
 //! Then the file is walked from its header through rank headers and rank records to the trailer,
 //! the records are compared with the manifest, and the padding must be zero. Verification continues
 //! after a finding. If several places hold a container, as at level `peers`, every copy is read,
-//! and damage in one copy is not a loss if another copy is good.
+//! and damage in one copy is not a loss if another copy is good. With parity, a container without a
+//! good copy is computed and verified like a copy, and every parity file is read.
 //!
 //! Invariants:
 //! 1. If a verdict has no findings, every region of every rank can be restored (an encrypted one:
@@ -23,12 +24,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use orcheck_format::disk::{
-    BLOCK_BYTES, CommitRecord, ContainerRef, Extent, Manifest, RankRecord, TRAILER_BYTES,
+    BLOCK_BYTES, CommitRecord, ContainerRef, Extent, FileName, Manifest, RankRecord, TRAILER_BYTES,
 };
 use orcheck_format::{Error, ErrorKind, NodeId, Rank, Result};
 use orcheck_io::disk::{Dir, File};
 
 use crate::encoding::{Proof, Trust};
+use crate::replicas::{Rebuilt, compare_with_parity, parity_trailer, verify_parity};
 use crate::restart::reader::{
     PIECE_BYTES, Reader, beside_a_good_copy, is_striped, manifest_of, nowhere, padded, part_at,
     walk,
@@ -83,6 +85,8 @@ pub struct ContainerVerdict {
 pub struct Verdict {
     /// One entry per container of the commit record, in its order.
     pub containers: Vec<ContainerVerdict>,
+    /// Parity files that are missing or damaged; no data is lost by that alone.
+    pub parity: Vec<Finding>,
 }
 
 impl Verdict {
@@ -98,9 +102,10 @@ impl Verdict {
 
     /// All findings kept.
     pub fn findings(&self) -> impl Iterator<Item = &Finding> {
-        self.containers
-            .iter()
+        let containers = self.containers.iter();
+        containers
             .flat_map(|container| &container.findings)
+            .chain(&self.parity)
     }
 
     /// Bytes of encrypted regions that were compared only as stored.
@@ -154,8 +159,17 @@ pub fn verify_commit_with(
         .containers
         .iter()
         .map(|container| container.len_bytes);
+    let parity = if commit.groups.is_empty() {
+        Vec::new()
+    } else {
+        parity_findings(places, commit)
+    };
+    let rebuilt = (!commit.groups.is_empty()).then(|| Rebuilt::of(places));
+    let rebuilt = rebuilt.flatten();
+    let all: Vec<Arc<dyn Dir>> = places.iter().chain(&rebuilt).cloned().collect();
     let mut pass = Pass {
-        places,
+        places: &all,
+        rebuilt: rebuilt.is_some(),
         commit,
         trust: (trust, proof),
         total_bytes: total.sum(),
@@ -164,12 +178,83 @@ pub fn verify_commit_with(
     };
     let containers = (commit.containers.iter()).map(|container| pass.container(container));
     let containers = containers.collect::<Result<_>>()?;
-    Ok(Verdict { containers })
+    Ok(Verdict { containers, parity })
+}
+
+/// Reads every parity file of a checkpoint, wherever it is first.
+fn parity_findings(places: &[Arc<dyn Dir>], commit: &CommitRecord) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for name in parity_files(commit) {
+        let mut found = Err(Error::not_found(format!(
+            "parity file {name} of step {} is in none of these places",
+            commit.step
+        )));
+        for dir in places {
+            match check_parity(dir.as_ref(), &name, commit) {
+                Ok(()) => found = Ok(()),
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                Err(error) => found = Err(error),
+            }
+            break;
+        }
+        if let Err(error) = found {
+            let error = error.next("run `orcheck verify --repair`, or restart the job");
+            findings.push(finding(&error, false, None, None));
+        }
+    }
+    findings
+}
+
+/// Verifies a parity file, and that it protects what the record names.
+///
+/// # Errors
+/// As [`verify_parity`]; Corrupt if it is of another group or of other containers.
+pub(crate) fn check_parity(dir: &dyn Dir, name: &str, commit: &CommitRecord) -> Result<()> {
+    // Before any block is read: a forged length would keep this busy.
+    let trailer = parity_trailer(dir, name)?;
+    let of_writer = |one: &&ContainerRef| one.writer == trailer.writer;
+    let recorded = |node: &NodeId| {
+        let mut containers = commit.containers.iter().filter(of_writer);
+        containers
+            .find(|one| one.node == *node)
+            .map_or(0, |one| one.len_bytes)
+    };
+    let group = trailer
+        .group
+        .nodes
+        .first()
+        .and_then(|&node| commit.group_of(node));
+    let lens: Vec<u64> = trailer.group.nodes.iter().map(recorded).collect();
+    if (group != Some(&trailer.group) || lens != trailer.lens_bytes) && !off(Switch::ParityRecord) {
+        return Err(Error::corrupt(format!(
+            "{}: expected parity of containers of {lens:?} bytes in one of the record's groups, found {:?} bytes of nodes {:?}",
+            dir.path().join(name).display(),
+            trailer.lens_bytes,
+            trailer.group.nodes
+        )));
+    }
+    verify_parity(dir, name).map(|_| ())
+}
+
+/// The names of the parity files of a checkpoint.
+#[must_use]
+pub(crate) fn parity_files(commit: &CommitRecord) -> BTreeSet<String> {
+    let of_container = |container: &ContainerRef| -> Option<Vec<String>> {
+        let group = commit.group_of(container.node)?;
+        let name = FileName::parse(&container.file)?;
+        let others = group.nodes.iter().filter(|&&node| node != container.node);
+        let parity = others.filter_map(|&node| Some(name.parity_on(node)?.to_string()));
+        Some(parity.collect())
+    };
+    let all = commit.containers.iter().filter_map(of_container);
+    all.flatten().collect()
 }
 
 /// One pass over all copies of all containers of a checkpoint.
 struct Pass<'a> {
     places: &'a [Arc<dyn Dir>],
+    /// Whether the last place has what can be computed from parity.
+    rebuilt: bool,
     commit: &'a CommitRecord,
     trust: (&'a Arc<Trust>, Proof),
     /// Grows while stripes and further copies are found.
@@ -183,7 +268,13 @@ impl Pass<'_> {
         let (places, commit) = (self.places, self.commit);
         let mut copies = Vec::new();
         let (mut opened_one, mut no_key) = (false, None);
-        for dir in places {
+        let stored = places.len() - usize::from(self.rebuilt);
+        for (place, dir) in places.iter().enumerate() {
+            let damaged = |copy: &ContainerVerdict| copy.findings.iter().any(|one| one.fatal);
+            if place == stored && !copies.iter().all(damaged) {
+                break;
+            }
+            let missing = place == stored && copies.is_empty();
             let named = (commit, container);
             let opened = Reader::open_copy(dir.as_ref(), places, named, self.trust);
             if matches!(opened, Ok(None)) {
@@ -213,9 +304,15 @@ impl Pass<'_> {
                         progress(before + done, total)
                     });
                     self.done_bytes += stripes;
+                    if self.rebuilt && place < stored {
+                        check.against_parity(dir.as_ref(), places);
+                    }
                 }
             }
             self.done(container.len_bytes);
+            if missing && !damaged(&check.verdict) {
+                check.is_computed();
+            }
             copies.push(check.verdict);
         }
         // With a different key, nothing can be said about any copy.
@@ -372,6 +469,24 @@ impl Check {
         self.verdict
             .findings
             .push(finding(error, fatal, rank, region));
+    }
+
+    /// Compares the copy in this directory with what its parity says.
+    // Breaks if: it is left out; what no restore reads could be damaged, and with it what parity
+    // computes from it.
+    fn against_parity(&mut self, dir: &dyn Dir, places: &[Arc<dyn Dir>]) {
+        if let Err(error) = compare_with_parity(dir, &self.verdict.file, places) {
+            let error = error.next("run `orcheck verify --repair`");
+            self.find(&error, false, None, None);
+        }
+    }
+
+    /// Notes that the container is nowhere, and was computed.
+    fn is_computed(&mut self) {
+        let what = format!("{} is in none of these places", self.verdict.file);
+        let error = Error::not_found(format!("{what}, and can be computed from parity"));
+        let error = error.next("run `orcheck verify --repair`, or restart the job");
+        self.find(&error, false, None, None);
     }
 
     fn container(

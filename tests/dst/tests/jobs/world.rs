@@ -132,6 +132,7 @@ impl<'a> World<'a> {
             nodes: (0..nodes).map(|node| format!("n{node}")).collect(),
             servers: Vec::new(),
             node_root: "/local".into(),
+            groups: vec![],
         };
         let level = Level::Peers(material.replicas as u8);
         // Half of the jobs have relays.
@@ -554,6 +555,7 @@ impl<'a> World<'a> {
                     self.send_to_keeper(at, holder.0, Peer::Data(step as u32, from, bytes));
                 }
                 OwnerAction::Sent(_) => {}
+                OwnerAction::Finish(..) => panic!("these are replicas"),
                 OwnerAction::Done => {
                     let container = flush.container.clone();
                     self.end_flush(at);

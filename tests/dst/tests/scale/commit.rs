@@ -86,6 +86,7 @@ impl World {
             nodes: (0..nodes).map(|node| format!("node{node:05}")).collect(),
             servers: Vec::new(),
             node_root: "/local".into(),
+            groups: vec![],
         };
         let machines = |node| (NodeState::new(node, 1, vec![LEVEL]), Relay::new(tree, node));
         Self {

@@ -6,7 +6,7 @@
 use super::{REMEMBERED, remember, undecided};
 use crate::commit::relay::each;
 use crate::directory::{TargetFailure, is_directory_loss};
-use orcheck_format::disk::{CommitRecord, ContainerRef};
+use orcheck_format::disk::{CommitRecord, ContainerRef, ParityGroup};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::Message;
 use orcheck_format::{Epoch, Error, ErrorKind, JobName, Level, NodeId, Step, TargetId};
@@ -51,6 +51,8 @@ pub struct JobFacts {
     pub servers: Vec<String>,
     /// Directory of level `node` as configured; may be empty.
     pub node_root: String,
+    /// Groups with parity, at level `peers`.
+    pub groups: Vec<ParityGroup>,
 }
 
 #[derive(Debug, Default)]
@@ -400,6 +402,10 @@ impl LeadState {
             },
             containers,
             created_unix_ms,
+            groups: match level {
+                Level::Peers(_) => self.facts.groups.clone(),
+                _ => Vec::new(),
+            },
         }
     }
 

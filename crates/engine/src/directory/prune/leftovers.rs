@@ -207,7 +207,11 @@ fn epoch_of_container(target: &str) -> Option<u64> {
         return epoch.parse().ok();
     }
     match FileName::parse(target) {
-        Some(FileName::Container { epoch, .. } | FileName::Stripe { epoch, .. }) => Some(epoch),
+        Some(
+            FileName::Container { epoch, .. }
+            | FileName::Stripe { epoch, .. }
+            | FileName::Parity { epoch, .. },
+        ) => Some(epoch),
         _ => None,
     }
 }

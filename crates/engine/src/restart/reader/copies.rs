@@ -24,6 +24,7 @@ use orcheck_staging::client::shown;
 use super::source::{Buffers, Source, Stored};
 use super::{Belief, Reader, listed};
 use crate::encoding::{Decoder, Proof, Trust, WHO_CAN_WRITE};
+use crate::replicas::Rebuilt;
 
 /// What is wanted of a region, and where it goes.
 pub(crate) trait Wanted {
@@ -215,6 +216,10 @@ pub(crate) fn nowhere(
         container.len_bytes,
         listed(places)
     );
+    let text = match Rebuilt::why_not(places, &container.file) {
+        Some(why) => format!("{text}; {}", why.what()),
+        None => text,
+    };
     match not_given(places, commit, container) {
         // Breaks if: it counts as lost; a user who forgot one of two directories would give up good
         // checkpoints.
@@ -254,6 +259,11 @@ pub fn homes(commit: &CommitRecord, container: &ContainerRef) -> String {
     let holders: Vec<&str> = container.holders.iter().map(|&node| name(node)).collect();
     if !holders.is_empty() {
         text += &format!(", copies on {}", holders.join(", "));
+    }
+    if let Some(group) = commit.group_of(container.node) {
+        let others = group.nodes.iter().filter(|&&node| node != container.node);
+        let others: Vec<&str> = others.map(|&node| name(node)).collect();
+        text += &format!(", parity on {}", others.join(", "));
     }
     text
 }

@@ -1,0 +1,341 @@
+//! Repairs a committed checkpoint where it lies: damaged or missing containers and parity files are
+//! made again from good copies or from parity.
+//!
+//! ```text
+//! source verified ─▶ NAME.tmp, fsync ─▶ NAME → NAME.epoch-N.tmp ─▶ NAME.tmp → NAME, fsync
+//!                ─▶ NAME verified ─▶ NAME.epoch-N.tmp removed      (or renamed back)
+//! ```
+//!
+//! Invariants:
+//! 1. What takes a file's place was verified before it was written, and is verified again where it
+//!    lies. Nothing is guessed, and nothing is filled with zeros.
+//! 2. A damaged file is kept until its repair is durable; a repair that fails leaves it as it was.
+//! 3. Containers of other checkpoints are not touched.
+//!
+//! Survives: a kill at any time; what is left then is removed by the next run's prune, and the
+//! repair can begin again. Not here: whether a run is alive (the command), repair during a restart
+//! (`replicas/mend.rs`).
+
+use crate::directory::prune::coming_name;
+use crate::replicas::{Rebuilt, compare_with_parity};
+use crate::upkeep::verify::{check_parity, parity_files, verify_here};
+use orcheck_format::disk::{CommitRecord, ContainerRef, FileName};
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Crc64, Error, ErrorKind, NodeId, Result};
+use orcheck_io::disk::{Create, Dir, File};
+use orcheck_io::memory::zeroed;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Bytes that are copied at once.
+const PIECE_BYTES: u64 = 4 << 20;
+
+/// A file that was made again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Repaired {
+    /// Its full path.
+    pub path: String,
+    /// From what: a directory, or `parity`.
+    pub from: String,
+}
+
+/// What a repair did.
+#[derive(Debug, Default)]
+pub struct Repair {
+    /// Files that are good again.
+    pub done: Vec<Repaired>,
+    /// Why others are not.
+    pub left: Vec<Error>,
+}
+
+/// What a directory has of a file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Good,
+    Damaged,
+    Missing,
+}
+
+/// Repairs what these directories have of a checkpoint. A missing file is made again in the
+/// directory of its node, if that is one of them.
+///
+/// # Errors
+/// Never for what cannot be repaired, which is part of the result; NotFound if the checkpoint was
+/// removed meanwhile.
+pub fn repair(places: &[Arc<dyn Dir>], commit: &CommitRecord) -> Result<Repair> {
+    let mut repair = Repair::default();
+    let computed = (!commit.groups.is_empty())
+        .then(|| Rebuilt::of(places))
+        .flatten();
+    let all: Vec<Arc<dyn Dir>> = places.iter().chain(&computed).cloned().collect();
+    let mut bad = BTreeSet::new();
+    for container in &commit.containers {
+        let before = repair.left.len();
+        let check = |dir: &Arc<dyn Dir>| match verify_here(dir.as_ref(), &all, commit, container) {
+            None => State::Missing,
+            // Also what no restore needs: the next one that is damaged there may need it.
+            Some(found) if !found.findings.is_empty() => State::Damaged,
+            Some(_) => match compare_with_parity(dir.as_ref(), &container.file, &all) {
+                Ok(()) => State::Good,
+                Err(_) => State::Damaged,
+            },
+        };
+        let file = Wanted {
+            name: &container.file,
+            homes: homes_of(commit, container),
+            check: &check,
+        };
+        file.mend(places, computed.as_ref(), commit, &mut repair)?;
+        if repair.left.len() > before {
+            bad.insert(container.node);
+        }
+    }
+    for name in parity_files(commit) {
+        let check = |dir: &Arc<dyn Dir>| match check_parity(dir.as_ref(), &name, commit) {
+            Ok(()) => State::Good,
+            Err(error) if error.kind() == ErrorKind::NotFound => State::Missing,
+            Err(_) => State::Damaged,
+        };
+        // Breaks if: it is made from a container that is damaged itself: nothing would tell.
+        if let Some(bad) = of_bad_container(commit, &name, &bad)
+            && !places.iter().any(|dir| check(dir) == State::Good)
+        {
+            repair.left.push(bad);
+            continue;
+        }
+        let home = match FileName::parse(&name) {
+            Some(FileName::Parity { node, .. }) => vec![node],
+            _ => Vec::new(),
+        };
+        let file = Wanted {
+            name: &name,
+            homes: home,
+            check: &check,
+        };
+        file.mend(places, computed.as_ref(), commit, &mut repair)?;
+    }
+    Ok(repair)
+}
+
+/// Why a parity file cannot be made: a container of its group is damaged and was not repaired.
+fn of_bad_container(commit: &CommitRecord, name: &str, bad: &BTreeSet<NodeId>) -> Option<Error> {
+    let Some(FileName::Parity { node, .. }) = FileName::parse(name) else {
+        return None;
+    };
+    let group = commit.group_of(node)?;
+    let bad = group
+        .nodes
+        .iter()
+        .find(|&other| *other != node && bad.contains(other))?;
+    Some(Error::corrupt(format!(
+        "{name} is damaged or missing, and cannot be made again: the container of node {bad} in its group is not whole"
+    )))
+}
+
+/// The nodes that are to have a container.
+fn homes_of(commit: &CommitRecord, container: &ContainerRef) -> Vec<NodeId> {
+    let nodes = [container.node]
+        .into_iter()
+        .chain(container.holders.iter().copied());
+    match commit.level {
+        orcheck_format::Level::Global => Vec::new(),
+        _ => nodes.collect(),
+    }
+}
+
+/// A file that a checkpoint needs.
+struct Wanted<'a> {
+    name: &'a str,
+    /// Nodes that are to have it.
+    homes: Vec<NodeId>,
+    check: &'a dyn Fn(&Arc<dyn Dir>) -> State,
+}
+
+impl Wanted<'_> {
+    /// Makes it again wherever it is damaged, and where its nodes lack it.
+    fn mend(
+        &self,
+        places: &[Arc<dyn Dir>],
+        computed: Option<&Arc<dyn Dir>>,
+        commit: &CommitRecord,
+        repair: &mut Repair,
+    ) -> Result<()> {
+        let aside = coming_name(self.name, commit.epoch.counter);
+        for dir in places {
+            // A repair that was killed in the middle had put it aside.
+            if matches!(dir.holds(self.name), Ok(false)) && matches!(dir.holds(&aside), Ok(true)) {
+                let _ = dir.rename(&aside, self.name);
+            }
+        }
+        let states: Vec<State> = places.iter().map(self.check).collect();
+        let is_home = |dir: &Arc<dyn Dir>| {
+            let name = dir.path().file_name().map(|name| name.to_string_lossy());
+            let mut homes = self.homes.iter();
+            homes.any(|home| commit.nodes.get(home.index()).map(String::as_str) == name.as_deref())
+        };
+        let is_aside = |dir: &Arc<dyn Dir>| dir.holds(&aside).is_ok_and(|holds| holds);
+        let nowhere = states.iter().all(|state| *state == State::Missing);
+        let is_good = |at: &usize| states[*at] == State::Good && is_aside(&places[*at]);
+        for at in (0..places.len()).filter(is_good) {
+            // What an earlier repair had kept and could not remove.
+            let _ = places[at].remove(&aside);
+        }
+        let due: Vec<usize> = (0..places.len())
+            .filter(|&at| match states[at] {
+                State::Good => false,
+                State::Damaged => true,
+                State::Missing => is_home(&places[at]),
+            })
+            .collect();
+        if due.is_empty() && nowhere {
+            repair.left.push(self.homeless());
+        }
+        if due.is_empty() {
+            return Ok(());
+        }
+        let good = (0..places.len()).find(|&at| states[at] == State::Good);
+        let source = match good {
+            Some(at) => Some(&places[at]),
+            // The check of a parity file reads it in any order, which a computed one does not
+            // allow: its blocks are verified as they are computed.
+            None => computed.filter(|dir| {
+                let is_container = self.name.ends_with(".orc");
+                !is_container || (self.check)(dir) == State::Good
+            }),
+        };
+        for at in due {
+            let dir = &places[at];
+            let path = dir.path().join(self.name).display().to_string();
+            let made = match source {
+                Some(source) => self.replace(source.as_ref(), (dir, places), states[at], commit),
+                None => Err(Error::corrupt("no good copy and too little parity is left")
+                    .next("give all directories of the job, or use an older step")),
+            };
+            match (made, source) {
+                (Ok(()), Some(source)) => repair.done.push(Repaired {
+                    path,
+                    from: source.path().display().to_string(),
+                }),
+                (Err(error), _) if error.kind() == ErrorKind::Fenced => return Err(error),
+                (Err(error), _) => repair.left.push(error.at(path)),
+                (Ok(()), None) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts a damaged file aside, if the checkpoint is still there.
+    fn step_aside(
+        &self,
+        dir: &Arc<dyn Dir>,
+        state: State,
+        places: &[Arc<dyn Dir>],
+        commit: &CommitRecord,
+    ) -> Result<()> {
+        let record = FileName::commit(commit.step, commit.epoch, commit.level).to_string();
+        // One directory may lack it: its node missed the commit.
+        if !places.iter().any(|dir| dir.holds(&record).unwrap_or(true)) {
+            return Err(Error::fenced(format!(
+                "step {} was removed while it was repaired",
+                commit.step
+            )));
+        }
+        match state {
+            State::Damaged => dir.rename(self.name, &coming_name(self.name, commit.epoch.counter)),
+            _ => Ok(()),
+        }
+    }
+
+    fn homeless(&self) -> Error {
+        if self.homes.is_empty() {
+            return Error::not_found(format!("{} is missing", self.name))
+                .next("give the directory that holds it, or use an older step");
+        }
+        Error::not_found(format!(
+            "{} is missing, and the directory of its node is none of these",
+            self.name
+        ))
+        .next("give the directory of its node, or restart the job, which makes it again")
+    }
+
+    /// Makes the file in `dir` from that in `from`.
+    fn replace(
+        &self,
+        from: &dyn Dir,
+        (dir, places): (&Arc<dyn Dir>, &[Arc<dyn Dir>]),
+        state: State,
+        commit: &CommitRecord,
+    ) -> Result<()> {
+        let new = FileName::Temporary(self.name.to_owned()).to_string();
+        let aside = coming_name(self.name, commit.epoch.counter);
+        // What an interrupted repair left is in the way.
+        let _ = dir.remove(&new);
+        let written = copy(from, self.name, dir.as_ref(), &new);
+        if let Err(error) = written {
+            let _ = dir.remove(&new);
+            return Err(error);
+        }
+        if let Err(error) = self.step_aside(dir, state, places, commit) {
+            let _ = dir.remove(&new);
+            return Err(error);
+        }
+        let placed = dir.rename(&new, self.name).and_then(|()| dir.sync());
+        let placed = placed.and_then(|()| match (self.check)(dir) {
+            State::Good => Ok(()),
+            _ if off(Switch::RepairVerified) => Ok(()),
+            _ => Err(Error::corrupt(
+                "what was written in its place is damaged too; the file is as it was",
+            )
+            .next("have the storage checked")),
+        });
+        if placed.is_err() && state == State::Damaged {
+            // Best effort: if it fails too, the file is there under its other name.
+            let _ = dir.rename(&aside, self.name).and_then(|()| dir.sync());
+        } else if placed.is_err() {
+            let _ = dir.remove(self.name);
+        }
+        placed?;
+        match dir.remove(&aside) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+            _ => dir.sync(),
+        }
+    }
+}
+
+/// Writes a durable copy of a file under another name, and compares what was written.
+fn copy(from: &dyn Dir, name: &str, dir: &dyn Dir, new: &str) -> Result<()> {
+    let source = from.open(name)?;
+    let len_bytes = source.len_bytes()?;
+    let target = dir.create(new, Create::Buffered)?;
+    let read = each_piece(source.as_ref(), len_bytes, &mut |bytes, at| {
+        target.write_at(bytes, at)
+    })?;
+    target.sync()?;
+    target.close()?;
+    let written = dir.open(new)?;
+    let found = each_piece(written.as_ref(), len_bytes, &mut |_, _| Ok(()))?;
+    if found != read {
+        return Err(Error::corrupt(format!(
+            "expected CRC-64 {read:016x} over {len_bytes} bytes of {}, found {found:016x}",
+            written.name()
+        )));
+    }
+    Ok(())
+}
+
+/// Reads a file piece by piece; returns its checksum.
+fn each_piece(
+    file: &dyn File,
+    len_bytes: u64,
+    take: &mut dyn FnMut(&[u8], u64) -> Result<()>,
+) -> Result<u64> {
+    let (mut at, mut crc) = (0, Crc64::new());
+    while at < len_bytes {
+        let mut bytes = zeroed((len_bytes - at).min(PIECE_BYTES) as usize)?;
+        file.read_at(&mut bytes, at)?;
+        crc.update(&bytes);
+        take(&bytes, at)?;
+        at += bytes.len() as u64;
+    }
+    Ok(crc.value())
+}
