@@ -255,6 +255,9 @@ pub struct VerifyArgs {
     /// All checkpoints of the job
     #[arg(long, conflicts_with = "level")]
     pub all: bool,
+    /// Make damaged or missing files again, from good copies or from parity, and verify the result
+    #[arg(long)]
+    pub repair: bool,
 }
 
 #[derive(Debug, Args)]

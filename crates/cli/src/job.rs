@@ -21,6 +21,7 @@ use orcheck_client::Options;
 use orcheck_engine::directory::choose::checkpoint_of;
 use orcheck_engine::directory::{Catalog, Commit};
 use orcheck_engine::encoding::{Accept, Trust};
+use orcheck_engine::replicas::Rebuilt;
 use orcheck_engine::restart::reader::homes;
 use orcheck_format::disk::{CommitRecord, ContainerRef, FileName};
 use orcheck_format::{Error, ErrorKind, JobName, Level, NodeId, Result};
@@ -282,6 +283,14 @@ impl Job {
             .collect()
     }
 
+    /// The same, and what can be computed from parity.
+    pub fn places_to_read(&self, commit: &Commit) -> Vec<Arc<dyn Dir>> {
+        let mut places = self.places_of(commit);
+        let computed = (!commit.record.groups.is_empty()).then(|| Rebuilt::of(&places));
+        places.extend(computed.flatten());
+        places
+    }
+
     /// Place and length of the copies of a file that may belong to a commit.
     fn copies_for<'a>(
         &'a self,
@@ -375,7 +384,17 @@ impl Job {
     /// Why a commit cannot be restored from these places, as far as names and lengths tell; `None`
     /// if it can.
     pub fn missing(&self, commit: &Commit) -> Option<String> {
-        let mut missing = commit.record.containers.iter().filter_map(|container| {
+        let computed =
+            (!commit.record.groups.is_empty()).then(|| Rebuilt::of(&self.places_of(commit)));
+        let computed = computed.flatten();
+        let is_computed = |file: &str| computed.as_ref().is_some_and(|dir| dir.open(file).is_ok());
+        let stored = |container: &ContainerRef| {
+            let mut copies = self.copies_for(commit, &container.file);
+            copies.any(|(_, len_bytes)| len_bytes == container.len_bytes)
+        };
+        let needed = (commit.record.containers.iter())
+            .filter(|container| stored(container) || !is_computed(&container.file));
+        let mut missing = needed.filter_map(|container| {
             let mut copies = self.copies_for(commit, &container.file).peekable();
             let Some((_, found)) = copies.peek().copied() else {
                 let homes = homes(&commit.record, container);

@@ -52,7 +52,7 @@ pub fn run(args: &CopyArgs, show_progress: bool) -> Result<Outcome, Failure> {
         job: &job.name,
         catalog: &job.catalog,
         commit,
-        places: job.places_of(commit),
+        places: job.places_to_read(commit),
         trust: &trust,
         level: args.to,
         destinations: destinations(args, &roots, record)?,

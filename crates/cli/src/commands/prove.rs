@@ -248,6 +248,7 @@ impl Prover<'_> {
                 Some(
                     FileName::Container { step, .. }
                     | FileName::Stripe { step, .. }
+                    | FileName::Parity { step, .. }
                     | FileName::Commit { step, .. },
                 ) => *step == a,
                 Some(FileName::Claim { .. }) => true,
@@ -485,7 +486,7 @@ fn checkpoint(job: &Job, step: Step, trust: &Arc<Trust>) -> Result<Checkpoint> {
             None => Error::not_found(format!("step {step} is not committed")),
         })?;
     let record: &CommitRecord = &commit.record;
-    let places = job.places_of(commit);
+    let places = job.places_to_read(commit);
     let mut all = Checkpoint {
         readers: Vec::new(),
         regions: BTreeMap::new(),

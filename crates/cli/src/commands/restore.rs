@@ -99,7 +99,7 @@ fn one(
     let container = holder_of(record, rank)?;
     let proven = (trust, commit.proof);
     let unread = |error| job.unread(commit, &container.file, error);
-    let opened = Reader::open_trusting(&job.places_of(commit), record, container, proven);
+    let opened = Reader::open_trusting(&job.places_to_read(commit), record, container, proven);
     let reader = opened.map_err(unread)?;
     let region = reader.region(rank, name);
     let region = region.ok_or_else(|| no_region(&reader, (record.step, rank), name))?;
@@ -208,7 +208,7 @@ fn all(
         commit,
         trust,
         dir: output_dir(args)?,
-        places: job.places_of(commit),
+        places: job.places_to_read(commit),
         bar,
         entries: Vec::new(),
         failures: Vec::new(),

@@ -9,7 +9,8 @@ use orcheck_engine::directory::Commit;
 use orcheck_engine::encoding::Trust;
 use orcheck_engine::restart::reader::{Reader, holder_of};
 use orcheck_format::disk::{
-    ContainerRef, FLAG_LIST, FLAG_OVERLAP, FLAG_SAME, RankRecord, RegionKind, RegionRecord,
+    ContainerRef, FLAG_LIST, FLAG_OVERLAP, FLAG_SAME, ParityGroup, RankRecord, RegionKind,
+    RegionRecord,
 };
 use orcheck_format::{ErrorKind, Level, NodeId, Rank};
 use orcheck_io::clock::{Clock, SystemClock};
@@ -87,7 +88,7 @@ impl<'a> View<'a> {
         Self {
             job,
             commit,
-            places: job.places_of(commit),
+            places: job.places_to_read(commit),
             ranks_wanted,
             as_json,
             container_table,
@@ -200,7 +201,12 @@ impl<'a> View<'a> {
                 0 => copies.to_string(),
                 holders => format!("{copies} of {}", holders + 1),
             }),
-            plain(self.place(container).unwrap_or_else(|| "-".into())),
+            plain(match (self.place(container), opened) {
+                (Some(place), _) => place,
+                // Breaks if: it seems to be nowhere, although it is readable.
+                (None, Ok(_)) => "(computed from parity)".into(),
+                (None, Err(_)) => "-".into(),
+            }),
         ]
     }
 
@@ -249,6 +255,21 @@ impl<'a> View<'a> {
         }
     }
 
+    /// The groups with parity: a line for each.
+    fn groups(&self) -> String {
+        let names = |group: &ParityGroup| {
+            let nodes = group.nodes.iter();
+            let names = nodes.filter_map(|&node| self.node_name(node));
+            names.collect::<Vec<String>>().join(", ")
+        };
+        let groups = self.commit.record.groups.iter();
+        let lines = groups.map(|group| {
+            let losses = count(group.parity.into(), "node");
+            format!("parity: {losses} of {} may be lost\n", names(group))
+        });
+        lines.collect()
+    }
+
     /// The levels at which the step has a commit record here, weakest first.
     fn levels(&self) -> Vec<String> {
         let own = &self.commit.record;
@@ -279,6 +300,10 @@ impl<'a> View<'a> {
             "placement_generation": record.placement_generation,
             "created_unix_ms": record.created_unix_ms,
             "record_places": places.collect::<Vec<String>>(),
+            "groups": record.groups.iter().map(|group| json!({
+                "nodes": group.nodes.iter().filter_map(|&node| self.node_name(node)).collect::<Vec<_>>(),
+                "parity": group.parity,
+            })).collect::<Vec<Value>>(),
             "containers": std::mem::take(&mut self.containers),
             "ranks": std::mem::take(&mut self.ranks),
             "notes": self.warnings,
@@ -297,7 +322,7 @@ impl<'a> View<'a> {
             "job {}, step {}, epoch {}, level {}: {} on {}, {} in {}\n\
              here at level {}\n\
              taken {}\n\
-             commit record: {} of it here, placement generation {}, servers {}\n\n{}\n{}",
+             commit record: {} of it here, placement generation {}, servers {}\n{}\n{}\n{}",
             record.job.as_str(),
             record.step,
             record.epoch,
@@ -314,6 +339,7 @@ impl<'a> View<'a> {
             },
             record.placement_generation,
             record.servers.join(", "),
+            self.groups(),
             table_text(&self.container_table),
             table_text(&self.region_table)
         )

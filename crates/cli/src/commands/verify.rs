@@ -1,4 +1,5 @@
-//! Implements `orcheck verify`, which reads everything and checks every checksum.
+//! Implements `orcheck verify`, which reads everything and checks every checksum, and with
+//! `--repair` makes damaged or missing files again first.
 //!
 //! Exit code 0: all good. 3: damage that loses no data, or with `--all` older checkpoints are
 //! damaged while the newest is good. 5: the checkpoint (with `--all`: every one) is damaged. 6: the
@@ -10,10 +11,11 @@
 //! checksums say.
 
 use orcheck_engine::directory::Commit;
+use orcheck_engine::directory::halt::NewestRun;
 use orcheck_engine::encoding::{Proof, Trust};
-use orcheck_engine::upkeep::{Finding, Verdict, verify_commit_with};
+use orcheck_engine::upkeep::{Finding, Repair, Verdict, repair, verify_commit_with};
 use orcheck_format::disk::{CommitRecord, ContainerRef};
-use orcheck_format::{Error, ErrorKind, without_next};
+use orcheck_format::{Detail, Error, ErrorKind, without_next};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -113,7 +115,8 @@ impl Checked<'_> {
 /// Verifies one checkpoint or all.
 pub fn run(args: &VerifyArgs, show_progress: bool) -> Result<Outcome, Failure> {
     let trust = &trust(&args.unlock)?;
-    let job = Job::open_trusting(&args.which.place(&args.place), trust)?;
+    let mut job = Job::open_trusting(&args.which.place(&args.place), trust)?;
+    let repaired = repair_if_asked(args, &mut job, trust)?;
     let commits = wanted(args, &job)?;
     let mut checked = Vec::new();
     for commit in commits {
@@ -125,14 +128,7 @@ pub fn run(args: &VerifyArgs, show_progress: bool) -> Result<Outcome, Failure> {
         });
     }
     let first_restorable = checked[0].verdict.is_restorable();
-    let older_good = match (first_restorable, args.all) {
-        (true, _) => None,
-        (false, true) => checked
-            .iter()
-            .find(|one| one.verdict.is_restorable())
-            .map(|one| &one.commit.record),
-        (false, false) => older_good(&job, checked[0].commit, trust, show_progress)?,
-    };
+    let older_good = older_than_first(args, &job, &checked, trust, show_progress)?;
     let damaged_record = job
         .catalog
         .problems()
@@ -143,33 +139,30 @@ pub fn run(args: &VerifyArgs, show_progress: bool) -> Result<Outcome, Failure> {
         None => job.unread_record(|step| step > checked[0].commit.record.step),
         Some(_) => None,
     };
+    let all_good = checked.iter().all(|one| one.verdict.is_good());
     let code = match (first_restorable, older_good) {
         (true, _) if newer.is_some() => exit::UNREACHABLE,
         (false, _) if checked[0].is_out_of_sight() => exit::UNREACHABLE,
         (false, Some(_)) => exit::CORRUPT_OLDER_GOOD,
         (false, None) => first_code(&checked[0].verdict),
-        (true, _) if checked.iter().all(|one| one.verdict.is_good()) && !damaged_record => exit::OK,
+        (true, _) if all_good && !damaged_record && repaired.left.is_empty() => exit::OK,
         (true, _) => exit::PARTIAL,
     };
     let mut warnings = job.notes();
-    let locked_bytes: u64 = checked.iter().map(|one| one.verdict.locked_bytes()).sum();
-    if locked_bytes > 0 {
-        warnings.push(format!(
-            "{} are encrypted and no key was given: they are not authenticated, and only their \
-             stored bytes were checked. Give --encrypt-key to check who wrote them and what they \
-             hold",
-            size(locked_bytes)
-        ));
-    }
+    warnings.extend(not_authenticated(&checked));
     let document = json!({
         "job": job.name.as_str(),
         "checkpoints": checked.iter().map(|one| document(one, older_good)).collect::<Vec<Value>>(),
         "newer_unread_step": newer.as_ref().map(|(step, _)| step.0),
         "older_good_step": older_good.map(|record| record.step.0),
         "older_good_level": older_good.map(|record| record.level.to_string()),
+        "repaired": repaired.done.iter().map(|one| json!({"path": one.path, "from": one.from}))
+            .collect::<Vec<Value>>(),
+        "not_repaired": repaired.left.iter().map(Error::to_string).collect::<Vec<String>>(),
         "notes": warnings,
     });
     let mut text = text(&job, &checked, older_good);
+    text += &repaired_text(&repaired);
     if let Some((step, failure)) = &newer {
         text += &format!("\nstep {step} is newer: {}\n", failure.error);
     }
@@ -179,6 +172,76 @@ pub fn run(args: &VerifyArgs, show_progress: bool) -> Result<Outcome, Failure> {
         document,
         warnings,
     })
+}
+
+/// The warning that bytes are encrypted and no key was given.
+fn not_authenticated(checked: &[Checked<'_>]) -> Option<String> {
+    let locked_bytes: u64 = checked.iter().map(|one| one.verdict.locked_bytes()).sum();
+    (locked_bytes > 0).then(|| {
+        format!(
+            "{} are encrypted and no key was given: they are not authenticated, and only their \
+             stored bytes were checked. Give --encrypt-key to check who wrote them and what they \
+             hold",
+            size(locked_bytes)
+        )
+    })
+}
+
+fn repair_if_asked(args: &VerifyArgs, job: &mut Job, trust: &Trust) -> Result<Repair, Failure> {
+    let mut all = Repair::default();
+    if !args.repair {
+        return Ok(all);
+    }
+    refuse_if_alive(job, trust)?;
+    for commit in wanted(args, job)? {
+        let Repair { done, left } = repair(&job.places_of(commit), &commit.record)?;
+        all.done.extend(done);
+        all.left.extend(left);
+    }
+    *job = Job::open_trusting(&args.which.place(&args.place), trust)?;
+    Ok(all)
+}
+
+fn repaired_text(repaired: &Repair) -> String {
+    let done = repaired.done.iter();
+    let done = done.map(|one| format!("repaired {} from {}\n", one.path, one.from));
+    let left = repaired.left.iter();
+    let left = left.map(|error| format!("not repaired: {error}\n"));
+    done.chain(left).collect()
+}
+
+/// An older checkpoint that can be restored, if the first one cannot.
+fn older_than_first<'a>(
+    args: &VerifyArgs,
+    job: &'a Job,
+    checked: &[Checked<'a>],
+    trust: &Arc<Trust>,
+    show_progress: bool,
+) -> Result<Option<&'a CommitRecord>, Failure> {
+    Ok(match (checked[0].verdict.is_restorable(), args.all) {
+        (true, _) => None,
+        (false, true) => checked
+            .iter()
+            .find(|one| one.verdict.is_restorable())
+            .map(|one| &one.commit.record),
+        (false, false) => older_good(job, checked[0].commit, trust, show_progress)?,
+    })
+}
+
+/// A living run prunes what is repaired, and repairs by itself when it restarts.
+fn refuse_if_alive(job: &Job, trust: &Trust) -> Result<(), Failure> {
+    let newest = NewestRun::newest(job.catalog.places(), trust)?;
+    match newest.filter(|run| run.lives) {
+        Some(run) => Err(Error::unavailable(format!(
+            "job {} is running (epoch {})",
+            job.name.as_str(),
+            run.claim.epoch.counter
+        ))
+        .with(Detail::Held)
+        .next("wait until it has ended, or verify without --repair")
+        .into()),
+        None => Ok(()),
+    }
 }
 
 fn wanted<'a>(args: &VerifyArgs, job: &'a Job) -> Result<Vec<&'a Commit>, Failure> {
@@ -274,6 +337,10 @@ fn document(one: &Checked<'_>, older_good: Option<&CommitRecord>) -> Value {
         "restorable": one.verdict.is_restorable(),
         "checked_bytes": one.verdict.checked_bytes(),
         "locked_bytes": one.verdict.locked_bytes(),
+        "parity": one.verdict.parity.iter().map(|finding| json!({
+            "kind": finding.kind.name(),
+            "message": finding.message,
+        })).collect::<Vec<Value>>(),
         "containers": one.verdict.containers.iter().map(|container| json!({
             "file": container.file,
             "path": container.path,

@@ -56,7 +56,10 @@ fn find(catalog: &Catalog) -> Vec<(String, u64)> {
     let unread = catalog.unread();
     let mut found = Vec::new();
     for (place, entry, name) in catalog.files() {
-        let Some(name @ (FileName::Container { .. } | FileName::Stripe { .. })) = name else {
+        let Some(
+            name @ (FileName::Container { .. } | FileName::Stripe { .. } | FileName::Parity { .. }),
+        ) = name
+        else {
             continue;
         };
         let Some(checkpoint @ (step, epoch, _)) = name.checkpoint() else {

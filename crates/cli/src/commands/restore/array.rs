@@ -47,7 +47,7 @@ pub fn restore(
     }
     let commit = job.pick(&args.which)?;
     let record = &commit.record;
-    let places = job.places_of(commit);
+    let places = job.places_to_read(commit);
     let unread = |unread: Unread| match &unread.file {
         Some(file) => job.unread(commit, file, unread.error),
         None => unread.error.into(),
