@@ -360,6 +360,7 @@ impl Workload {
                     Some(
                         FileName::Container { step, epoch, .. }
                         | FileName::Stripe { step, epoch, .. }
+                        | FileName::Parity { step, epoch, .. }
                         | FileName::Commit { step, epoch, .. },
                     ) => {
                         kept.contains(&(step.0, epoch))

@@ -6,10 +6,11 @@
 //! that it names as needed must have its container, whether or not bytes in it are referred to yet.
 
 use crate::life::Workload;
+use orcheck_engine::replicas::verify_parity;
 use orcheck_engine::restart::reader::Reader;
 use orcheck_engine::upkeep::verify_commit_with;
 use orcheck_format::disk::{CommitRecord, Compression, ContainerRef, Encoding, FileName};
-use orcheck_format::{Level, Result};
+use orcheck_format::{Level, NodeId, Result};
 use orcheck_io::disk::{Dir, read_small};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::AddAssign;
@@ -114,6 +115,17 @@ fn one(
         let own = |node: u32| path.ends_with(format!("n{node}"));
         // Replicas of others lie here as whole as its own containers.
         let held = |container: &ContainerRef| container.holders.iter().any(|&holder| own(holder.0));
+        // Of the parity, its own file is here.
+        let of_own = |container: &ContainerRef| {
+            let node = NodeId((0..record.nodes.len() as u32).find(|&node| own(node))?);
+            let name = FileName::parse(&container.file)?.parity_on(node)?;
+            (!record.groups.is_empty()).then(|| name.to_string())
+        };
+        let parity: BTreeSet<String> = record.containers.iter().filter_map(of_own).collect();
+        for file in parity {
+            verify_parity(dir, &file)?;
+        }
+        record.groups.clear();
         (record.containers).retain(|container| own(container.node.0) || held(container));
     }
     let verdict = verify_commit_with(places, &record, (&trust, proof), &mut |_, _| {})?;

@@ -25,6 +25,7 @@ pub mod misread;
 pub mod mistakes;
 pub mod outlive;
 pub mod overrun;
+pub mod parity;
 pub mod peers;
 pub mod regions;
 pub mod resume;

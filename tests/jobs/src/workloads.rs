@@ -109,6 +109,17 @@ pub const PEERS: Workload = Workload {
     ..PAIR
 };
 
+/// Three nodes that protect each other by parity; each may be lost.
+pub const PARITY: Workload = Workload {
+    name: "3 ranks, 3 nodes, xor=3 + global",
+    ranks: 3,
+    nodes: 3,
+    dirs: 1,
+    scale: 60,
+    options: "protect = 'xor=3'",
+    ..PEERS
+};
+
 /// As [`PAIR`] without level node: every container is in one place only.
 pub const SPREAD: Workload = Workload {
     name: "2 ranks, 2 nodes, global",

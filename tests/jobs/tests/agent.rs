@@ -23,6 +23,8 @@ fn main() -> ExitCode {
             ("misread", misread::TESTS),
             ("mistakes", mistakes::TESTS),
             ("overrun", overrun::TESTS),
+            ("parity", parity::TESTS),
+            ("parity_encrypted", parity::TESTS),
             ("peers", peers::TESTS),
             ("peers_encrypted", peers::TESTS),
             ("regions", regions::TESTS),

@@ -25,6 +25,8 @@ fn main() -> ExitCode {
             ("memory", memory::TESTS),
             ("misread", misread::TESTS),
             ("mistakes", mistakes::TESTS),
+            ("parity", parity::TESTS),
+            ("parity_encrypted", parity::TESTS),
             ("peers", peers::TESTS),
             ("peers_encrypted", peers::TESTS),
             ("regions", regions::TESTS),

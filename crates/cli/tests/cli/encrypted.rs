@@ -146,6 +146,7 @@ pub fn write(site: &Site) -> std::path::PathBuf {
         servers: vec![site.a.clone()],
         containers: vec![container],
         created_unix_ms: 2,
+        groups: vec![],
     };
     let name = orcheck_format::disk::FileName::commit(Step(5), epoch(1), Level::Global).to_string();
     let trust = Trust::new(&[written], true, Accept::default()).unwrap();

@@ -353,6 +353,25 @@ fn lost_nodes_are_replaced_by_replicas_or_named() {
     }
 }
 
+// Breaks if: what parity gives is not read; or what is beyond it is filled in.
+#[test]
+fn lost_nodes_are_computed_from_parity_or_named() {
+    let site = Site::new("lost-parity").with("protect = 'xor=4'");
+    site.kill_after("step 1 step 2 stop");
+    site.lose("b");
+    let found = site.scavenge(&[]);
+    words(&found, 0, &["step 2"]);
+    site.holds(2);
+
+    let site = Site::new("lost-parity-more").with("protect = 'xor=4'");
+    site.kill_after("step 1 step 2 stop");
+    site.lose("b");
+    site.lose("d");
+    let found = site.scavenge(&["--timeout", "1"]);
+    words(&found, 15, &["b"]);
+    assert!(site.is_untouched());
+}
+
 // Breaks if: without agents, other nodes are out of reach; or what serves in their place takes the
 // place of somebody who serves.
 #[test]

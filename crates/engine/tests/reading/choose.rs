@@ -357,6 +357,7 @@ fn put(path: &Path, step: u64, refers_to: Vec<u64>) {
             holders: vec![],
         }],
         created_unix_ms: 0,
+        groups: vec![],
     };
     std::fs::write(path.join(name.to_string()), b"").unwrap();
     let name = FileName::commit(Step(step), epoch(1), Level::Global).to_string();

@@ -12,5 +12,6 @@ mod halt;
 mod leftovers;
 mod misreads;
 mod reader;
+mod repair;
 mod scrub;
 mod writer;

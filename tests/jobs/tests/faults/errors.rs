@@ -6,7 +6,9 @@ use crate::kill_steps::record;
 use orcheck_format::disk::{CommitRecord, FileName};
 use orcheck_io::failpoints::Verdict as Do;
 use orcheck_jobs::ledger::Story;
-use orcheck_jobs::life::{INCREMENTAL, Life, PAIR, PEERS, SOLO, SPREAD, STRIPED, Workload, names};
+use orcheck_jobs::life::{
+    INCREMENTAL, Life, PAIR, PARITY, PEERS, SOLO, SPREAD, STRIPED, Workload, names,
+};
 use orcheck_jobs::trial::{
     Failure, Outcome, Table, Verdict, apart_with, check_records, heal, seed, share, spread, told,
     trials,
@@ -226,7 +228,7 @@ pub fn one_error_at_every_call() {
     } else {
         (8, seed() as usize % ERRORS.len())
     };
-    for workload in [SOLO, PAIR, PEERS, SPREAD, STRIPED, INCREMENTAL] {
+    for workload in [SOLO, PAIR, PEERS, PARITY, SPREAD, STRIPED, INCREMENTAL] {
         let workload = Workload {
             overlapped: false,
             ..workload

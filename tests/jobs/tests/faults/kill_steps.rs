@@ -4,7 +4,7 @@ use crate::hooks::{Key, Named};
 use orcheck_io::failpoints::Verdict as Do;
 use orcheck_jobs::ledger::Story;
 use orcheck_jobs::life::{
-    ENCODED, HOME, INCREMENTAL, Life, NODES, PEERS, SOLO, STRIPED, Workload, copy_tree,
+    ENCODED, HOME, INCREMENTAL, Life, NODES, PARITY, PEERS, SOLO, STRIPED, Workload, copy_tree,
 };
 use orcheck_jobs::trial::{
     Outcome, Random, Table, Verdict, apart_with, check_records, heal, seed, share, told, trials,
@@ -119,7 +119,16 @@ pub fn after_a_good_run(workload: Workload, root: &Path) {
 // shows only when power is lost.)
 pub fn killed_before_every_step() {
     let mut table = Table::default();
-    for workload in [SOLO, HOME, NODES, STRIPED, INCREMENTAL, ENCODED, PEERS] {
+    for workload in [
+        SOLO,
+        HOME,
+        NODES,
+        STRIPED,
+        INCREMENTAL,
+        ENCODED,
+        PEERS,
+        PARITY,
+    ] {
         let nothing = |_: &Path| {};
         let keys = chosen(record(workload, CHECKPOINTS, 1, &nothing, None));
         let outcomes = share(keys.len(), &|n| kill_at(&workload, 1, &nothing, &keys[n]));

@@ -50,6 +50,13 @@ fn one(home: Home, random: &mut Random) -> Outcome {
         1
     };
     let replicas = 1 + random.below(2) as u8;
+    // Half of them are protected by parity.
+    let options = match (random.below(2), replicas, nodes) {
+        (0, ..) => "pool = '512 KiB'",
+        (_, 1, _) => "pool = '512 KiB'\nprotect = 'xor=3'",
+        (_, _, 3) => "pool = '512 KiB'\nprotect = 'rs=1+2'",
+        _ => "pool = '512 KiB'\nprotect = 'rs=2+2'",
+    };
     let workload = Workload {
         name: "lost nodes",
         ranks: nodes * per_node,
@@ -57,7 +64,7 @@ fn one(home: Home, random: &mut Random) -> Outcome {
         dirs: 0,
         losses: replicas,
         scale: 4,
-        options: "pool = '512 KiB'",
+        options,
         ..PEERS
     };
     // Half of the jobs have nodes between others and the lead.
@@ -154,7 +161,10 @@ fn go_on(
         .map(|node| format!("n{node}"))
         .collect();
     // As many as the replicas of the next checkpoint need.
-    let least = usize::from(workload.losses) + 1;
+    let least = match workload.options.contains("protect") {
+        true => usize::from(workload.losses) + 2,
+        false => usize::from(workload.losses) + 1,
+    };
     let spares = usize::from(home == Home::Spare).max(least.saturating_sub(names.len()));
     names.extend((0..spares).map(|spare| format!("spare{spare}")));
     names.truncate(workload.ranks as usize);

@@ -14,7 +14,7 @@ use crate::zombie::{RELEASES, stopped_at};
 use orcheck_io::failpoints::{Failpoint, Verdict as Do};
 use orcheck_jobs::ledger::Story;
 use orcheck_jobs::life::{
-    ENCODED, INCREMENTAL, Life, NODES, PAIR, PEERS, SOLO, SPREAD, STRIPED, Workload,
+    ENCODED, INCREMENTAL, Life, NODES, PAIR, PARITY, PEERS, SOLO, SPREAD, STRIPED, Workload,
 };
 use orcheck_jobs::oracle::Counts;
 use orcheck_jobs::trial::{
@@ -131,7 +131,7 @@ impl Fault {
         let mut of = |list: &[Workload]| list[random.below(list.len() as u64) as usize];
         match self {
             Self::Dead | Self::Moved => of(&[SPREAD, PAIR, PEERS]),
-            Self::Replica => PEERS,
+            Self::Replica => of(&[PEERS, PARITY]),
             Self::Rank => of(&[CORES, HOSTS]),
             Self::Server | Self::ServersDisk => of(&[SERVED_PAIR, SERVED_STRIPED]),
             Self::Agent => of(&[AGENT_ROOM, AGENT_HOSTS, AGENT_PEERS]),
@@ -141,6 +141,7 @@ impl Fault {
                 NODES,
                 PAIR,
                 PEERS,
+                PARITY,
                 SPREAD,
                 STRIPED,
                 INCREMENTAL,

@@ -134,10 +134,12 @@ pub fn restorable(nodes: u32, root: &Path, gone: &BTreeSet<u32>) -> Option<u64> 
     };
     let whole = |record: &CommitRecord| {
         record.containers.iter().all(|container| {
-            let holders = container.holders.iter().copied().chain([container.node]);
-            holders
-                .into_iter()
-                .any(|node| there(node.0, &container.file))
+            let mut holders = container.holders.iter().copied().chain([container.node]);
+            let computed = record.group_of(container.node).is_some_and(|group| {
+                let lost = group.nodes.iter().filter(|node| gone.contains(&node.0));
+                lost.count() <= usize::from(group.parity)
+            });
+            computed || holders.any(|node| there(node.0, &container.file))
         })
     };
     (0..nodes)

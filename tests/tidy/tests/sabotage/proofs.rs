@@ -127,6 +127,23 @@ pub const PROOFS: &[(&str, &str)] = &[
         "orcheck-engine protect: nonsense_costs_only_who_says_it; orcheck-engine keeper",
     ),
     (
+        "P8",
+        "orcheck-jobs session: every_node_holds; orcheck-engine parity: gathering_is_lost; orcheck-jobs faults: errors, kill_steps",
+    ),
+    (
+        "P9",
+        "orcheck-engine parity: rebuilt_files; orcheck-jobs session: any_node_of_a_group, damaged_files_count, losses_beyond; orcheck-jobs faults: losses",
+    ),
+    ("P10", "orcheck-jobs session: what_a_lost_node_had"),
+    (
+        "P11",
+        "orcheck-placement parity; orcheck-engine parity: gathering_holds_a_bounded",
+    ),
+    (
+        "P12",
+        "orcheck-engine reading: repair; orcheck-jobs session: damaged_and_missing",
+    ),
+    (
         "A1",
         "orcheck-jobs agent (all tests of orcheck-jobs session again)",
     ),
@@ -166,13 +183,13 @@ pub const PROOFS: &[(&str, &str)] = &[
         "orcheck-engine copying: refused, at_once; orcheck-jobs session: copying",
     ),
     (
-        "V1",
+        "T1",
         "orcheck-cli cli: scavenge (ranks killed, agents alive, nodes lost; bytes compared)",
     ),
-    ("V2", "orcheck-cli cli: scavenge"),
-    ("V3", "orcheck-cli cli: scavenge"),
+    ("T2", "orcheck-cli cli: scavenge"),
+    ("T3", "orcheck-cli cli: scavenge"),
     (
-        "V4",
+        "T4",
         "orcheck-cli cli: scavenge; orcheck-engine copying: at_once",
     ),
     (
