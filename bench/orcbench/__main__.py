@@ -10,6 +10,7 @@ BENCHMARKS = (
     "flush",
     "lbm",
     "mixed",
+    "parity",
     "peers",
     "pfs",
     "replication",

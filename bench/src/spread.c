@@ -8,7 +8,8 @@
  * machine's, which virtual nodes share. The first round (connections, the pool's memory) is not reported. --leave 1: the
  * last checkpoint is only staged, and all ranks are killed. busy: the share of the machine's processors that was taken
  * within the clock. restart: open_s is until the job is open and a step found,
- * read_s until its bytes are in place; then whether they are the right ones.
+ * read_s until its bytes are in place; then whether they are the right ones; close_s is what closing takes afterwards, which
+ * waits for copies with close = 'copies'.
  *
  * --beside: addresses of the ranks 1, 2, ... In each round, before and after, rank 0 sends its bytes to each of them
  * through a TCP connection, all at once; the clock runs until the last has all. restart: rank 1 to rank 0, twice, before. */
@@ -173,11 +174,17 @@ int main(int argc, char **argv) {
             if (state[i] != word_at(i)) die("wrong bytes at word %zu", i);
         const double opened = from_first_to_last_s(begin_s, open_s), read = from_first_to_last_s(found_s, end_s);
         const double all = from_first_to_last_s(begin_s, end_s), bytes = reduced((double)size, MPI_SUM);
+        MPI_Barrier(MPI_COMM_WORLD);
+        const double closing_s = now_s();
+        TRY(orc_close(session, 600));
+        const double closed = from_first_to_last_s(closing_s, now_s());
         if (report) fprintf(report, "{\"open_s\": %.9f, \"read_s\": %.9f, \"s\": %.9f, \"bytes\": %.0f, \"step\": %llu, "
-                            "\"raw_s\": [%.9f, %.9f]}\n", opened, read, all, bytes, (unsigned long long)step, raw[0], raw[1]);
+                            "\"close_s\": %.9f, \"raw_s\": [%.9f, %.9f]}\n", opened, read, all, bytes,
+                            (unsigned long long)step, closed, raw[0], raw[1]);
+        session = NULL;
     } else die("--do %s: write or restart", what);
     if (report && fclose(report)) die("cannot write the report");
-    TRY(orc_close(session, 600));
+    if (session) TRY(orc_close(session, 600));
     MPI_Finalize();
     return 0;
 }
