@@ -252,6 +252,11 @@ fn damaged_and_missing_files_are_repaired_where_they_were() {
             .collect()
     };
     let before: Vec<_> = NODES.map(all).to_vec();
+    // Sound parity of another group than the record names protects nothing.
+    let mut other = record.clone();
+    other.groups[0].unit_bytes *= 2;
+    let verdict = verify_commit(&dirs, &other, &mut |_, _| {}).unwrap();
+    assert_eq!(verdict.parity.len(), NODES.len(), "{:?}", verdict.parity);
     // Two nodes have lost or damaged files, as many as there are parities.
     for (missing, damaged) in [("a", "c"), ("d", "f"), ("f", "a")] {
         for name in files(scratch.path(), missing) {
