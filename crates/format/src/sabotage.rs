@@ -65,6 +65,7 @@ switches! {
     RegionFits = "region-fits", "that a region is restored only into one that was declared alike", "orcheck-jobs session a_region_that_changed";
     RankCount = "rank-count", "that a rank of another number of ranks does not take what its number stored", "orcheck-jobs session another_number";
     AllRanksThere = "all-ranks-there", "that every rank of a checkpoint is in a container when other ranks read it", "orcheck-engine reading a_rank_that_is_in_no_container";
+    SharedVerified = "shared-verified", "that what another rank of the node has read is still what was verified", "orcheck-engine lib shared::tests";
     WantedTwice = "wanted-twice", "that an element which a rank wants in two places comes to both", "orcheck-engine lib any_layout";
     ListTotal = "list-total", "that every item of a list goes to one rank", "orcheck-jobs session lists_are_redistributed";
     PartsOverlap = "parts-overlap", "that of two ranks' copies of an element none is taken unless the program allows it", "orcheck-jobs session overlapping_parts";
@@ -486,7 +487,7 @@ promises! {
     "N4":
         RankCount;
     "N1":
-        WantedTwice;
+        WantedTwice SharedVerified;
 }
 
 /// Whether this protection is taken away: never, in this build.

@@ -25,7 +25,9 @@ use orcheck_engine::commit::copy_here;
 use orcheck_engine::directory::choose::listed;
 use orcheck_engine::directory::epoch::record_resumed;
 use orcheck_engine::replicas::{Others, OthersContext, Rebuilt, ReplicaStore, files_of};
-use orcheck_engine::restart::{Candidate, NodeView, Offer, RankView, candidates, node_view};
+use orcheck_engine::restart::{
+    Candidate, NodeView, Offer, RankView, SharedReads, candidates, node_view,
+};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Epoch, Error, ErrorKind, Level, Rank, Result, RunId, Step};
 use orcheck_io::disk::Dir;
@@ -445,10 +447,7 @@ impl Session {
                     self.resume.again.append(&mut texts);
                     return Ok(Some(Restarted::Again(step)));
                 }
-                Ok(readings) => {
-                    let read = self.read_regions(readings);
-                    agree(self.collective.as_mut(), read)
-                }
+                Ok(readings) => self.read_together(readings),
                 // Breaks if: it is an error of the program all the same; every start would fail in
                 // the same way.
                 Err(error)
@@ -592,6 +591,25 @@ impl Session {
             stored.join(", ")
         ))
         .next("protect the regions as they were stored (orc_stored tells), flag new ones ORC_OPTIONAL, or give another program another job name"))
+    }
+
+    /// Reads regions on all ranks; those of a node share what several of them need. Collective.
+    fn read_together(&mut self, readings: Vec<(String, Region, Reading)>) -> Result<()> {
+        let (link, rank) = (&self.link, self.rank);
+        let (pool, gates) = (Arc::clone(&link.pool), Arc::clone(&link.gates));
+        let node = link.layout.node_of(rank).index();
+        let shared = SharedReads::new(pool, gates, link.shape, node).map(Arc::new);
+        if let (Some(shared), Some((_, view))) = (&shared, &mut self.resume.found) {
+            view.share(shared);
+        }
+        let read = self.read_regions(readings);
+        let read = agree(self.collective.as_mut(), read);
+        if let Some(shared) = shared
+            && self.link.layout.leads_node(rank)
+        {
+            shared.clear();
+        }
+        read
     }
 
     fn read_regions(&mut self, readings: Vec<(String, Region, Reading)>) -> Result<()> {

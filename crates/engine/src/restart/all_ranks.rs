@@ -18,6 +18,7 @@
 use super::array::{ArrayPart, GlobalArray, ReadPlan, StoredPart, Taken};
 use super::boxes::Run;
 use super::reader::{Reader, Wanted};
+use super::shared::SharedReads;
 use orcheck_format::disk::{CommitRecord, ContainerRef, FLAG_SAME, RegionKind, RegionRecord};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, ErrorKind, Rank, Result, Step};
@@ -84,6 +85,8 @@ pub struct AllRanks<'o> {
     near: BTreeSet<usize>,
     /// What was skipped or repaired, by containers that are closed again.
     notes: Vec<String>,
+    /// Where other ranks of the node find what this one has read.
+    shared: Option<Arc<SharedReads>>,
     /// By name, then by rank.
     regions: BTreeMap<String, Vec<Held>>,
 }
@@ -108,6 +111,7 @@ impl<'o> AllRanks<'o> {
             readers: BTreeMap::new(),
             near: BTreeSet::new(),
             notes: Vec::new(),
+            shared: None,
             regions: BTreeMap::new(),
         };
         let (mut ranks, mut found) = (BTreeSet::new(), Vec::new());
@@ -140,6 +144,14 @@ impl<'o> AllRanks<'o> {
             this.regions.entry(name).or_default().push(held);
         }
         Ok(this)
+    }
+
+    /// From now on, extents that other ranks of the node may need are read through `shared`.
+    pub(super) fn share(&mut self, shared: &Arc<SharedReads>) {
+        for reader in self.readers.values_mut() {
+            reader.share(Some(shared));
+        }
+        self.shared = Some(Arc::clone(shared));
     }
 
     /// Names of the regions that some rank stored.
@@ -240,10 +252,11 @@ impl<'o> AllRanks<'o> {
                 }
                 opened = (self.open)(&found);
             }
-            let opened = opened.map_err(|error| Unread {
+            let mut opened = opened.map_err(|error| Unread {
                 file: Some(file),
                 error,
             })?;
+            opened.share(self.shared.as_ref());
             self.readers.insert(container, opened);
         }
         let opened = self.readers.get(&container);

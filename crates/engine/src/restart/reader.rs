@@ -59,6 +59,7 @@ use orcheck_io::memory::{Span, zeroed};
 
 use crate::encoding::{ContainerKey, Decoder, Proof, Trust, WHO_CAN_WRITE};
 use crate::replicas::OTHER_NODES;
+use crate::restart::shared::SharedReads;
 
 use orcheck_format::without_next;
 use referred::Referred;
@@ -92,6 +93,10 @@ pub struct Reader {
     belief: Option<Belief>,
     /// The key of this container, if it is encrypted and there is one.
     key: Option<Arc<ContainerKey>>,
+    /// The BLAKE3 digest of the manifest.
+    digest: [u8; 32],
+    /// Where other ranks of the node find what this one has read.
+    shared: Option<Arc<SharedReads>>,
 }
 
 /// The user's keys, and whether the seal of the commit record was verified.
@@ -265,6 +270,8 @@ impl Reader {
             notes: Mutex::new(notes),
             belief: None,
             key: None,
+            digest: container.manifest_digest,
+            shared: None,
         }))
     }
 
@@ -284,6 +291,11 @@ impl Reader {
         self.key = key.map_err(|error| error.at(place()))?.map(Arc::new);
         self.belief = Some(belief.clone());
         Ok(())
+    }
+
+    /// From now on, extents that other ranks of the node may need are read through `shared`.
+    pub(crate) fn share(&mut self, shared: Option<&Arc<SharedReads>>) {
+        self.shared = shared.cloned();
     }
 
     /// Whether data cannot be read without a key.

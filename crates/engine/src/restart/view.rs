@@ -21,6 +21,7 @@ use crate::restart::Candidate;
 use crate::restart::all_ranks::{AllRanks, Destination, Elastic, Opener};
 use crate::restart::boxes::ArrayBox;
 use crate::restart::reader::{Reader, holder_of, listed};
+use crate::restart::shared::SharedReads;
 use orcheck_format::disk::{CommitRecord, ContainerRef, FileName, RegionRecord};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Detail, Error, ErrorKind, Level, Rank, Result, count};
@@ -45,6 +46,8 @@ struct Copy {
     all: Option<std::result::Result<AllRanks<'static>, Error>>,
     /// Opens a container.
     open: Arc<Opener<'static>>,
+    /// Where other ranks of the node find what this one has read.
+    shared: Option<Arc<SharedReads>>,
 }
 
 impl Copy {
@@ -52,7 +55,10 @@ impl Copy {
         let all = match self.all.take() {
             Some(all) => all,
             None => {
-                let found = AllRanks::find(&self.found.record, Arc::clone(&self.open));
+                let mut found = AllRanks::find(&self.found.record, Arc::clone(&self.open));
+                if let (Ok(all), Some(shared)) = (&mut found, &self.shared) {
+                    all.share(shared);
+                }
                 found.map_err(|unread| unread.error)
             }
         };
@@ -162,6 +168,19 @@ impl RankView {
         })
     }
 
+    /// From now on, extents that several ranks of the node need are read once.
+    pub fn share(&mut self, shared: &Arc<SharedReads>) {
+        for copy in &mut self.copies {
+            copy.shared = Some(Arc::clone(shared));
+            if let Some(own) = &mut copy.own {
+                own.share(Some(shared));
+            }
+            if let Some(Ok(all)) = &mut copy.all {
+                all.share(shared);
+            }
+        }
+    }
+
     /// What was skipped or repaired so far; each note is returned once.
     pub fn take_notes(&mut self) -> Vec<String> {
         let mut notes = std::mem::take(&mut self.notes);
@@ -263,7 +282,9 @@ impl RankView {
     /// # Errors
     /// As [`Self::read`].
     pub fn read_same(&mut self, name: &str, into: Span) -> Result<()> {
-        let first = self.rank.0 as usize;
+        // Ranks that share what they read begin at the same place.
+        let shared = self.copies.iter().find_map(|copy| copy.shared.as_ref());
+        let first = shared.map_or(self.rank.0 as usize, |shared| shared.node());
         self.of_all_ranks(&mut |all, damage| {
             let read = all.read_same(name, first, into, damage);
             read.map_err(|unread| unread.error)
@@ -495,6 +516,7 @@ fn open_copy(
         own: None,
         all: None,
         open: Arc::new(open),
+        shared: None,
     };
     // Breaks if: a rank takes what the rank of its number stored; the others' would be lost.
     if record.world_size == world_size || off(Switch::RankCount) {

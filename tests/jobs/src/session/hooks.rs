@@ -278,3 +278,32 @@ impl FailpointHook for Snapshots {
         Verdict::Go
     }
 }
+
+/// Notes what is read of files, by path and offset.
+#[derive(Default)]
+pub struct Reads(Mutex<BTreeMap<(String, u64), u32>>);
+
+impl Reads {
+    pub fn failpoints(self: &Arc<Self>) -> Failpoints {
+        Failpoints::with(Arc::clone(self) as Arc<dyn FailpointHook>)
+    }
+
+    /// How often each place was read at once.
+    pub fn take(&self) -> BTreeMap<(String, u64), u32> {
+        std::mem::take(&mut *self.0.lock().unwrap())
+    }
+}
+
+impl FailpointHook for Reads {
+    fn at(&self, _step: &Failpoint) -> Verdict {
+        Verdict::Go
+    }
+
+    fn has_read(&self, path: &str, at_bytes: u64, bytes: &mut [u8]) {
+        // Data, no metadata.
+        if bytes.len() >= 16 << 10 {
+            let place = (path.to_owned(), at_bytes);
+            *self.0.lock().unwrap().entry(place).or_default() += 1;
+        }
+    }
+}

@@ -14,17 +14,18 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
 
-use orcheck_format::disk::{CommitRecord, ContainerRef, RegionRecord};
+use orcheck_format::disk::{CommitRecord, ContainerRef, FLAG_SAME, RegionRecord};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Detail, Error, Level, NodeId, Rank, Result, without_next};
 use orcheck_io::disk::{Dir, File};
-use orcheck_io::memory::Span;
+use orcheck_io::memory::{Span, crc_span};
 use orcheck_staging::client::shown;
 
 use super::source::{Buffers, Source, Stored};
-use super::{Belief, Reader, listed};
+use super::{Belief, PIECE_BYTES, Reader, as_usize, listed};
 use crate::encoding::{Decoder, Proof, Trust, WHO_CAN_WRITE};
 use crate::replicas::Rebuilt;
+use crate::restart::shared::key;
 
 /// What is wanted of a region, and where it goes.
 pub(crate) trait Wanted {
@@ -84,9 +85,38 @@ impl Reader {
         damage: &mut dyn FnMut(&Error),
     ) -> Result<()> {
         let mut decoder = Decoder::default();
+        let is_same = region.flags & FLAG_SAME != 0;
         self.each_target(rank, region, into, &mut |reader, source, target| {
+            // The other ranks of the node want the same.
+            if is_same && reader.take_shared(&source, target, &mut decoder, damage)? {
+                return Ok(());
+            }
             reader.of_any_copy(source, damage, &mut |source| {
                 (source.read(target, &mut decoder), true)
+            })
+        })
+    }
+
+    /// Takes an extent that another rank of the node has read and verified, or reads it for all.
+    /// Returns `false` if it is not shared.
+    fn take_shared(
+        &self,
+        source: &Source<'_>,
+        into: Span,
+        decoder: &mut Decoder,
+        damage: &mut dyn FnMut(&Error),
+    ) -> Result<bool> {
+        let Some(shared) = &self.shared else {
+            return Ok(false);
+        };
+        let key = key(&self.digest, source.rank, &source.region.name, source.at);
+        shared.take(key, into, &mut |memory| {
+            self.of_any_copy(source.clone(), damage, &mut |source| {
+                (source.read(memory, decoder), true)
+            })?;
+            Ok(match source.extent.encoding {
+                0 => source.extent.crc_plain,
+                _ => crc_span(memory),
             })
         })
     }
@@ -126,6 +156,15 @@ impl Reader {
                 return reader.of_any_copy(source, damage, &mut |source| {
                     (source.read(memory, &mut buffers.decoder), true)
                 });
+            }
+            if reader.shared.is_some() {
+                let Buffers { piece, decoder } = &mut buffers;
+                piece.resize(as_usize(source.extent.len_bytes.min(PIECE_BYTES))?, 0);
+                let is_whole = piece.len() as u64 == source.extent.len_bytes;
+                let memory = Span::from_mut(piece);
+                if is_whole && reader.take_shared(&source, memory, decoder, damage)? {
+                    return taken.put(source.at, piece);
+                }
             }
             let (mut done, mut refused) = (0, false);
             reader.of_any_copy(source, damage, &mut |source| {

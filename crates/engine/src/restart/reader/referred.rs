@@ -66,7 +66,8 @@ impl Reader {
             return Ok(reader.clone());
         }
         let belief = self.belief.clone();
-        let reader = Reader::open_first(&self.places, &self.commit, holder, belief)?;
+        let mut reader = Reader::open_first(&self.places, &self.commit, holder, belief)?;
+        reader.share(self.shared.as_ref());
         let reader = Arc::new(reader);
         owners.insert(holder.file.clone(), reader.clone());
         Ok(reader)

@@ -20,12 +20,14 @@ use crate::encoding::{ContainerKey, Decoder, check_stored};
 const AHEAD_BYTES: u64 = 3 * PIECE_BYTES;
 
 /// A file of this container, or of one to which it refers.
+#[derive(Clone)]
 pub(super) enum Stored<'a> {
     Own(&'a dyn File),
     Other(Arc<dyn File>),
 }
 
 /// An extent to read from a file.
+#[derive(Clone)]
 pub(super) struct Source<'a> {
     pub(super) step: Step,
     pub(super) rank: Rank,

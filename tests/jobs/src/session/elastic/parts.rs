@@ -3,7 +3,7 @@
 use crate::session::mistakes::LONG;
 use crate::support::{Job, warnings};
 use crate::trial::Random;
-use orcheck_client::{ArrayLayout, Session};
+use orcheck_client::{ArrayLayout, SAME, Session};
 use orcheck_format::{Dtype, Level};
 use orcheck_io::memory::Span;
 
@@ -148,9 +148,26 @@ pub fn with_ranks(job: &Job, ranks: u32) -> Job {
 
 /// Takes checkpoints of these steps of a field that is cut into these parts.
 pub fn stores(job: &Job, global: &[u64], parts: &[Part], steps: &[u64], flags: u32) {
-    let gap = |rank: u32| u64::from(rank % 2) * 3;
     let peers = (1..3).find(|peers| job.options.contains(&format!("peers = {peers}")));
     let level = peers.map_or(Level::Global, Level::Peers);
+    store_at(job, level, (global, parts), steps, flags);
+}
+
+/// Takes checkpoints of these steps, and waits for them at a level.
+pub fn store_at(
+    job: &Job,
+    level: Level,
+    (global, parts): (&[u64], &[Part]),
+    steps: &[u64],
+    flags: u32,
+) {
+    let gap = |rank: u32| {
+        if flags & SAME != 0 {
+            0
+        } else {
+            u64::from(rank % 2) * 3
+        }
+    };
     job.run(|session, rank| {
         let mut session = session.unwrap();
         let mut fields = Vec::new();
@@ -167,7 +184,13 @@ pub fn stores(job: &Job, global: &[u64], parts: &[Part], steps: &[u64], flags: u
 
 /// Restores the field, cut into these parts.
 pub fn restores(job: &Job, global: &[u64], parts: &[Part], step: u64, flags: u32) -> Vec<String> {
-    let gap = |rank: u32| u64::from(rank % 3) * 2;
+    let gap = |rank: u32| {
+        if flags & SAME != 0 {
+            0
+        } else {
+            u64::from(rank % 3) * 2
+        }
+    };
     let told = job.run(|session, rank| {
         let mut session = session.unwrap();
         assert_eq!(session.find().unwrap(), step);

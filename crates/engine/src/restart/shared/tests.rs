@@ -1,0 +1,146 @@
+//! Ranks that want the same extents, in one pool.
+//!
+//! Not here: that a restart reads an extent once (`tests/jobs`).
+
+use super::*;
+use orcheck_format::{Error, crc64};
+use orcheck_io::memory::fill_span;
+use orcheck_pool::PoolShape;
+use std::sync::atomic::AtomicU32;
+
+const CHUNK_BYTES: u32 = 64 << 10;
+const SHAPE: IndexShape = IndexShape {
+    ranks: 4,
+    writers: 1,
+};
+
+fn pool(chunk_count: u32) -> Arc<Pool> {
+    let shape = PoolShape {
+        chunk_bytes: CHUNK_BYTES,
+        chunk_count,
+        words: SHAPE.words(),
+        rings: SHAPE.ranks,
+        ring_entries: 4,
+    };
+    Arc::new(Pool::create(shape).unwrap())
+}
+
+/// What one rank has of the pool.
+fn rank(pool: &Arc<Pool>) -> SharedReads {
+    let gates = Arc::new(Gates::open(pool).unwrap());
+    SharedReads::new(Arc::clone(pool), gates, SHAPE, 0).unwrap()
+}
+
+fn bytes(extent: u64) -> Vec<u8> {
+    let len = 20_000 + extent as usize % 7;
+    let byte = |at: usize| (extent as usize * 31 + at * 7 >> 2) as u8;
+    (0..len).map(byte).collect()
+}
+
+/// Takes an extent; also returns whether this rank read it. `None`: not shared.
+fn take(shared: &SharedReads, extent: u64) -> Option<(Vec<u8>, bool)> {
+    let mut found = vec![0; bytes(extent).len()];
+    let mut has_read = false;
+    let taken = shared
+        .take(key_of(extent), Span::from_mut(&mut found), &mut |memory| {
+            has_read = true;
+            fill_span(memory, &bytes(extent));
+            Ok(crc64(&bytes(extent)))
+        })
+        .unwrap();
+    taken.then_some((found, has_read))
+}
+
+fn key_of(extent: u64) -> Key {
+    key(&[7; 32], Rank(3), "u", extent)
+}
+
+// Breaks if: two ranks read an extent, or one takes it before it is all there.
+#[test]
+fn each_extent_is_read_once() {
+    let pool = pool(64);
+    let reads: Vec<AtomicU32> = (0..200).map(|_| AtomicU32::new(0)).collect();
+    for first in (0..200).step_by(SHARED_EXTENTS as usize) {
+        std::thread::scope(|scope| {
+            for _ in 0..SHAPE.ranks {
+                scope.spawn(|| {
+                    let shared = rank(&pool);
+                    for extent in first..(first + u64::from(SHARED_EXTENTS)).min(200) {
+                        let (found, has_read) = take(&shared, extent).unwrap();
+                        assert!(found == bytes(extent));
+                        reads[extent as usize].fetch_add(has_read.into(), Ordering::SeqCst);
+                    }
+                });
+            }
+        });
+    }
+    assert!(reads.iter().all(|reads| reads.load(Ordering::SeqCst) == 1));
+    assert_eq!(pool.free_chunks(), 64 - SHARED_EXTENTS);
+    rank(&pool).clear();
+    assert_eq!(pool.free_chunks(), 64);
+    assert!(
+        take(&rank(&pool), 3).unwrap().1,
+        "nothing is there any more"
+    );
+}
+
+// Breaks if: bytes that changed in the pool come out.
+#[test]
+fn what_changed_in_the_pool_is_not_taken() {
+    let pool = pool(4);
+    let shared = rank(&pool);
+    take(&shared, 1).unwrap();
+    let chunk = Index::new(&pool, SHAPE).shared_extent(0).chunk.unwrap();
+    fill_span(pool.run_span(chunk, 1).sub(11_000, 1), &[0x55]);
+    assert!(take(&shared, 1).is_none(), "it is read by this rank itself");
+    assert_eq!(take(&shared, 1), Some((bytes(1), true)));
+    assert_eq!(take(&shared, 1), Some((bytes(1), false)));
+}
+
+#[test]
+fn a_rank_whose_read_fails_leaves_it_to_the_next_one() {
+    let pool = pool(4);
+    let (one, other) = (rank(&pool), rank(&pool));
+    let mut found = vec![0; bytes(1).len()];
+    let failed = one.take(key_of(1), Span::from_mut(&mut found), &mut |memory| {
+        fill_span(memory, &vec![1; memory.len_bytes()]);
+        Err(Error::corrupt("damaged"))
+    });
+    assert_eq!(failed.unwrap_err().what(), "damaged");
+    assert_eq!(take(&other, 1), Some((bytes(1), true)));
+    assert_eq!(take(&one, 1), Some((bytes(1), false)));
+}
+
+#[test]
+fn what_cannot_be_shared_is_not() {
+    let pool = pool(2);
+    let shared = rank(&pool);
+    for len in [LEAST_BYTES - 1, CHUNK_BYTES as usize + 1] {
+        let mut found = vec![0; len];
+        let mut read = |_: Span| -> Result<u64> { panic!("it is read") };
+        let taken = shared.take(key_of(1), Span::from_mut(&mut found), &mut read);
+        assert!(!taken.unwrap());
+    }
+    // A snapshot has all chunks.
+    let all = pool.take_run(2).unwrap();
+    assert!(take(&shared, 1).is_none());
+    pool.give_run(all, 2);
+    assert_eq!(take(&shared, 1), Some((bytes(1), true)));
+    let one = IndexShape { ranks: 1, ..SHAPE };
+    let gates = Arc::new(Gates::open(&pool).unwrap());
+    assert!(SharedReads::new(pool, gates, one, 0).is_none());
+}
+
+#[test]
+fn keys_differ_by_everything_that_names_an_extent() {
+    let mut keys = vec![
+        key(&[7; 32], Rank(3), "u", 1),
+        key(&[8; 32], Rank(3), "u", 1),
+        key(&[7; 32], Rank(4), "u", 1),
+        key(&[7; 32], Rank(3), "v", 1),
+        key(&[7; 32], Rank(3), "u", 2),
+    ];
+    keys.sort();
+    keys.dedup();
+    assert_eq!(keys.len(), 5);
+}
