@@ -7,9 +7,9 @@ that cut. All files are in the page cache: what reading costs beyond the disk is
 
 What should come out: by rows, parts and extents are contiguous, so every extent but those at the
 borders goes straight to where it belongs, and the ratio is near 1. By blocks and by columns an
-extent holds elements of several ranks: each of them reads it, verifies it whole and picks its runs
-out of it. `bytes_read_over_needed` says how much is read twice; by columns that is the number of
-ranks side by side.
+extent holds elements of several ranks: the first one that wants it reads it and verifies it whole,
+the others copy it from there, and each picks its runs out of its copy. `bytes_read_over_needed`
+says how much is read twice: nothing, as all ranks are on one node.
 """
 
 import argparse

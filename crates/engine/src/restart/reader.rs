@@ -12,7 +12,7 @@
 //! 2. `read_region` returns `Ok` only if every byte was read and the checksum of every extent
 //!    agrees. After an error the contents of the target are undefined.
 //! 3. `stream_region` never passes on a byte whose checksum is not verified.
-//! 4. In addition to the target, memory stays below one piece (three for encoded data) plus the
+//! 4. In addition to the target, memory stays below two pieces (four for encoded data) plus the
 //!    metadata, whatever the file says.
 //! 5. Nothing is ever written.
 //!
@@ -21,7 +21,7 @@
 //! swapped, mixed up or written by a newer version is recognised and refused.
 //!
 //! Not here: continuing in another copy (`reader/copies.rs`), bytes that lie in other containers
-//! (`reader/referred.rs`), choosing a commit (`catalog` and the restart), checking what no restore
+//! (`reader/referred.rs`), reading small extents together (`reader/together.rs`), choosing a commit (`catalog` and the restart), checking what no restore
 //! needs (`verify`).
 
 #![cfg_attr(
@@ -40,6 +40,7 @@ mod copies;
 mod referred;
 mod scan;
 mod source;
+mod together;
 
 pub(crate) use copies::{Wanted, nowhere};
 pub use copies::{beside_a_good_copy, homes};
@@ -57,7 +58,7 @@ use orcheck_format::{Error, ErrorKind, Rank, Result};
 use orcheck_io::disk::{Dir, File};
 use orcheck_io::memory::{Span, zeroed};
 
-use crate::encoding::{ContainerKey, Decoder, Proof, Trust, WHO_CAN_WRITE};
+use crate::encoding::{ContainerKey, Proof, Trust, WHO_CAN_WRITE};
 use crate::replicas::OTHER_NODES;
 use crate::restart::shared::SharedReads;
 
@@ -357,9 +358,9 @@ impl Reader {
     /// `Invalid` for a target of another length; `Corrupt` with file, rank, region and byte ranges
     /// if a checksum disagrees or the file ends early.
     pub fn read_region(&self, rank: Rank, region: &RegionRecord, into: Span) -> Result<()> {
-        let mut decoder = Decoder::default();
+        let mut buffers = Buffers::default();
         self.each_target(rank, region, into, &mut |_, source, target| {
-            source.read(target, &mut decoder)
+            source.read(target, &mut buffers)
         })
     }
 
@@ -406,13 +407,16 @@ impl Reader {
         work: &mut dyn FnMut(&Reader, Source<'_>) -> Result<()>,
     ) -> Result<()> {
         self.with_owner(rank, region, |reader, rank, region| {
-            let mut at = 0u64;
+            let (mut at, mut extents) = (0u64, Vec::new());
             for extent in &region.extents {
                 let end = at.saturating_add(extent.len_bytes);
-                if wanted(at..end) {
-                    work(reader, reader.source(rank, region, at, extent)?)?;
-                }
+                extents.extend(wanted(at..end).then_some((at, extent)));
                 at = end;
+            }
+            for (&(at, extent), end) in extents.iter().zip(together::ends(&extents)) {
+                let mut source = reader.source(rank, region, at, extent)?;
+                source.run_end = end;
+                work(reader, source)?;
             }
             Ok(())
         })
@@ -455,7 +459,7 @@ impl Reader {
             let checked = self.source(rank, region, at, extent).and_then(|source| {
                 if source.encrypted && !self.has_keys() {
                     locked_bytes += extent.len_bytes;
-                    return source.check_stored(&mut buffers.decoder);
+                    return source.check_stored(&mut buffers);
                 }
                 source.stream(&mut buffers, &mut |_, _| Ok(()))
             });
@@ -513,6 +517,7 @@ impl Reader {
             region,
             at,
             extent,
+            run_end: 0,
             file,
             encrypted: false,
             key: None,

@@ -38,8 +38,8 @@ const PLACES_GATE: u64 = 1 << 32;
 /// Longest wait for a rank that reads an extent.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Extents shorter than this are not shared: the gate costs more than to read them.
-const LEAST_BYTES: usize = 16 << 10;
+/// Extents shorter than this are not shared: the gate costs more than to read them, many at once.
+pub(crate) const LEAST_BYTES: usize = 16 << 10;
 
 /// What names an extent: the manifest that it is from, rank, region and offset.
 pub(crate) type Key = [u64; 2];

@@ -23,7 +23,7 @@ use orcheck_staging::client::shown;
 
 use super::source::{Buffers, Source, Stored};
 use super::{Belief, PIECE_BYTES, Reader, as_usize, listed};
-use crate::encoding::{Decoder, Proof, Trust, WHO_CAN_WRITE};
+use crate::encoding::{Proof, Trust, WHO_CAN_WRITE};
 use crate::replicas::Rebuilt;
 use crate::restart::shared::key;
 
@@ -84,15 +84,15 @@ impl Reader {
         into: Span,
         damage: &mut dyn FnMut(&Error),
     ) -> Result<()> {
-        let mut decoder = Decoder::default();
+        let mut buffers = Buffers::default();
         let is_same = region.flags & FLAG_SAME != 0;
         self.each_target(rank, region, into, &mut |reader, source, target| {
             // The other ranks of the node want the same.
-            if is_same && reader.take_shared(&source, target, &mut decoder, damage)? {
+            if is_same && reader.take_shared(&source, target, &mut buffers, damage)? {
                 return Ok(());
             }
             reader.of_any_copy(source, damage, &mut |source| {
-                (source.read(target, &mut decoder), true)
+                (source.read(target, &mut buffers), true)
             })
         })
     }
@@ -103,7 +103,7 @@ impl Reader {
         &self,
         source: &Source<'_>,
         into: Span,
-        decoder: &mut Decoder,
+        buffers: &mut Buffers,
         damage: &mut dyn FnMut(&Error),
     ) -> Result<bool> {
         let Some(shared) = &self.shared else {
@@ -112,7 +112,7 @@ impl Reader {
         let key = key(&self.digest, source.rank, &source.region.name, source.at);
         shared.take(key, into, &mut |memory| {
             self.of_any_copy(source.clone(), damage, &mut |source| {
-                (source.read(memory, decoder), true)
+                (source.read(memory, buffers), true)
             })?;
             Ok(match source.extent.encoding {
                 0 => source.extent.crc_plain,
@@ -154,17 +154,20 @@ impl Reader {
             let bytes = source.at..source.at + source.extent.len_bytes;
             if let Some(memory) = taken.memory(bytes) {
                 return reader.of_any_copy(source, damage, &mut |source| {
-                    (source.read(memory, &mut buffers.decoder), true)
+                    (source.read(memory, &mut buffers), true)
                 });
             }
             if reader.shared.is_some() {
-                let Buffers { piece, decoder } = &mut buffers;
+                let mut piece = std::mem::take(&mut buffers.piece);
                 piece.resize(as_usize(source.extent.len_bytes.min(PIECE_BYTES))?, 0);
                 let is_whole = piece.len() as u64 == source.extent.len_bytes;
-                let memory = Span::from_mut(piece);
-                if is_whole && reader.take_shared(&source, memory, decoder, damage)? {
-                    return taken.put(source.at, piece);
+                let memory = Span::from_mut(&mut piece);
+                if is_whole && reader.take_shared(&source, memory, &mut buffers, damage)? {
+                    taken.put(source.at, &piece)?;
+                    buffers.piece = piece;
+                    return Ok(());
                 }
+                buffers.piece = piece;
             }
             let (mut done, mut refused) = (0, false);
             reader.of_any_copy(source, damage, &mut |source| {

@@ -13,6 +13,7 @@ use orcheck_format::{Error, ErrorKind, Rank, Result, Step, crc64, crc64_combine}
 use orcheck_io::disk::{File, read_span};
 use orcheck_io::memory::{Span, crc_span, fill_span};
 
+use super::together::Windows;
 use super::{PIECE_BYTES, as_usize};
 use crate::encoding::{ContainerKey, Decoder, check_stored};
 
@@ -35,6 +36,8 @@ pub(super) struct Source<'a> {
     /// Offset of the extent in the region, in bytes.
     pub(super) at: u64,
     pub(super) extent: &'a Extent,
+    /// Where in the file the extents end that are best read together with this one, if it has any.
+    pub(super) run_end: u64,
     pub(super) file: Stored<'a>,
     pub(super) encrypted: bool,
     pub(super) key: Option<Arc<ContainerKey>>,
@@ -45,6 +48,7 @@ pub(super) struct Source<'a> {
 pub(super) struct Buffers {
     pub(super) piece: Vec<u8>,
     pub(super) decoder: Decoder,
+    windows: Windows,
 }
 
 impl Source<'_> {
@@ -77,9 +81,12 @@ impl Source<'_> {
     }
 
     /// Reads one piece into `into` and returns its checksum.
-    fn piece(&self, at: u64, into: Span) -> Result<u64> {
-        read_span(self.file(), into, self.extent.physical + at)
-            .map_err(|error| error.at(self.place()))?;
+    fn piece(&self, at: u64, into: Span, windows: &mut Windows) -> Result<u64> {
+        let (place, len) = (self.extent.physical + at, into.len_bytes() as u64);
+        match windows.read(self.file(), place, len, self.run_end) {
+            Some(found) => fill_span(into, found),
+            None => read_span(self.file(), into, place).map_err(|error| error.at(self.place()))?,
+        }
         Ok(crc_span(into))
     }
 
@@ -97,20 +104,27 @@ impl Source<'_> {
     }
 
     /// Reads the stored bytes of an encoded extent.
-    fn fetch(&self, decoder: &mut Decoder) -> Result<()> {
-        self.file()
-            .read_at(decoder.room(self.extent), self.extent.physical)
-            .map_err(|error| error.at(self.place()))
+    fn fetch(&self, decoder: &mut Decoder, windows: &mut Windows) -> Result<()> {
+        let room = decoder.room(self.extent);
+        let (place, len) = (self.extent.physical, room.len() as u64);
+        match windows.read(self.file(), place, len, self.run_end) {
+            Some(found) => room.copy_from_slice(found),
+            None => (self.file().read_at(room, place)).map_err(|error| error.at(self.place()))?,
+        }
+        Ok(())
     }
 
-    pub(super) fn check_stored(&self, decoder: &mut Decoder) -> Result<()> {
-        self.fetch(decoder)?;
+    pub(super) fn check_stored(&self, buffers: &mut Buffers) -> Result<()> {
+        let Buffers {
+            decoder, windows, ..
+        } = buffers;
+        self.fetch(decoder, windows)?;
         check_stored(self.extent, decoder.room(self.extent)).map_err(|error| self.damaged(error))
     }
 
     /// Decodes and verifies the plain bytes of an encoded extent.
-    fn decode<'d>(&self, decoder: &'d mut Decoder) -> Result<&'d [u8]> {
-        self.fetch(decoder)?;
+    fn decode<'d>(&self, decoder: &'d mut Decoder, windows: &mut Windows) -> Result<&'d [u8]> {
+        self.fetch(decoder, windows)?;
         let (region, key) = (self.region.identity(), self.key.as_deref());
         decoder
             .decode(self.extent, self.rank, region, self.at, key)
@@ -125,9 +139,12 @@ impl Source<'_> {
         error
     }
 
-    pub(super) fn read(&self, into: Span, decoder: &mut Decoder) -> Result<()> {
+    pub(super) fn read(&self, into: Span, buffers: &mut Buffers) -> Result<()> {
+        let Buffers {
+            decoder, windows, ..
+        } = buffers;
         if self.extent.encoding != 0 {
-            fill_span(into, self.decode(decoder)?);
+            fill_span(into, self.decode(decoder, windows)?);
             return Ok(());
         }
         let mut crc = Crc::default();
@@ -137,7 +154,7 @@ impl Source<'_> {
             let next = self.extent.physical + at + len;
             self.file().will_need(next, AHEAD_BYTES);
             crc.append(
-                self.piece(at, into.sub(as_usize(at)?, as_usize(len)?))?,
+                self.piece(at, into.sub(as_usize(at)?, as_usize(len)?), windows)?,
                 len,
             );
         }
@@ -152,15 +169,19 @@ impl Source<'_> {
         buffers: &mut Buffers,
         sink: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
     ) -> Result<()> {
-        let Buffers { piece, decoder } = buffers;
+        let Buffers {
+            piece,
+            decoder,
+            windows,
+        } = buffers;
         if self.extent.encoding != 0 {
-            return sink(self.at, self.decode(decoder)?);
+            return sink(self.at, self.decode(decoder, windows)?);
         }
         piece.resize(as_usize(self.extent.len_bytes.min(PIECE_BYTES))?, 0);
         let mut crc = Crc::default();
         let mut proven = Vec::new();
         for (at, len) in self.pieces() {
-            let found = self.piece(at, Span::from_mut(beginning(piece, len)?))?;
+            let found = self.piece(at, Span::from_mut(beginning(piece, len)?), windows)?;
             crc.append(found, len);
             proven.push(found);
         }
@@ -170,7 +191,7 @@ impl Source<'_> {
         }
         for ((at, len), expected) in self.pieces().zip(proven) {
             let part = beginning(piece, len)?;
-            let found = self.piece(at, Span::from_mut(part))?;
+            let found = self.piece(at, Span::from_mut(part), windows)?;
             if found != expected && !off(Switch::ProvenTwice) {
                 return Err(Error::corrupt(format!(
                     "the file changed while it was read: expected CRC-64 {expected:016x}, found {found:016x}"

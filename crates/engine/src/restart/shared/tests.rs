@@ -33,7 +33,7 @@ fn rank(pool: &Arc<Pool>) -> SharedReads {
 
 fn bytes(extent: u64) -> Vec<u8> {
     let len = 20_000 + extent as usize % 7;
-    let byte = |at: usize| (extent as usize * 31 + at * 7 >> 2) as u8;
+    let byte = |at: usize| ((extent as usize * 31 + at * 7) >> 2) as u8;
     (0..len).map(byte).collect()
 }
 
