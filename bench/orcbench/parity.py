@@ -6,7 +6,7 @@ checkpoint: 8 nodes with xor=8, 10 nodes with rs=8+2, and the same with replicas
 1. How fast do the bytes leave a node, beside plain TCP on the same link? From the call of
    orc_checkpoint until the step is committed, durable on all nodes.
 2. How many bytes does a node send and store beyond its own?
-3. How fast is what a lost node had made again, on an empty disk in its place?
+3. How fast is a lost node's part rebuilt, on an empty disk in its place?
 4. How much processor time does the arithmetic take, beside a copy of the same bytes?
 
 What should come out. With m parities every node sends its bytes S m times, and receives as many: it

@@ -116,7 +116,7 @@ pub unsafe extern "C" fn orc_open_v(
 /// @return The same on all ranks. ::ORC_UNAVAILABLE if the deadline has passed, or why the last
 ///         checkpoint is lost: orc_message() names what is not safe, and where. With on_loss =
 ///         "error", also why an older one is lost, unless an orc_checkpoint() has returned that.
-///         With close = "copies", also which lost copies were not made again. ::ORC_INVALID for a
+///         With close = "copies", also which lost copies were not rebuilt. ::ORC_INVALID for a
 ///         wrong timeout_s; the session then stays open
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orc_close(session: *mut orc_session, timeout_s: f64) -> orc_status {

@@ -278,7 +278,7 @@ pub struct RestoreArgs {
     #[arg(long, value_name = "NAME", conflicts_with_all = ["rank", "region", "all"])]
     pub array: Option<String>,
     /// The part of the array to write, as in NumPy: "0:10,:,5"
-    #[arg(long, value_name = "SLICE", requires = "array")]
+    #[arg(long, value_name = "SLICE", requires = "array", conflicts_with_all = ["rank", "region", "all"], allow_hyphen_values = true)]
     pub slice: Option<String>,
     /// All regions (of all ranks, or of --rank), each to its own file below the directory --out,
     /// with index.json

@@ -274,7 +274,7 @@ impl Options {
         mtbf(&raw)?;
         start(&raw)?;
         let global = directories(&raw)?;
-        let paces = levels::paces(&raw, !global.is_empty())?;
+        let paces = levels::paces(&raw, peers, !global.is_empty())?;
         let resumes = raw.start == Some(StartName::Resume);
         let without = enabled::without(raw.enabled, anywhere, resumes)?;
         let signal = watched_signal(raw.signal.as_deref(), raw.signal_stop)?;

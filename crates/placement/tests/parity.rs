@@ -218,9 +218,25 @@ fn no_two_nodes_of_a_group_fail_together() {
     let error = groups(&crowded, scheme).unwrap_err();
     assert!(error.to_string().contains("fail together"), "{error}");
     assert_eq!(
-        groups(&Domains::none(3), scheme).unwrap_err().kind(),
+        groups(&Domains::none(2), scheme).unwrap_err().kind(),
         ErrorKind::Invalid
     );
+}
+
+// Breaks if: a job that has lost nodes cannot continue on those that are left.
+#[test]
+fn too_few_nodes_for_one_group_form_a_smaller_one_that_survives_as_many_losses() {
+    for (scheme, nodes) in [("xor=8", 3), ("xor=8", 7), ("rs=8+2", 3), ("rs=8+2", 9)] {
+        let scheme: Scheme = scheme.parse().unwrap();
+        let found = groups(&Domains::none(nodes), scheme).unwrap();
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].nodes.len(), nodes as usize);
+        assert_eq!(found[0].parity, scheme.parity);
+    }
+    for (scheme, nodes) in [("xor=3", 2), ("rs=4+4", 4)] {
+        let error = groups(&Domains::none(nodes), scheme.parse().unwrap()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    }
 }
 
 #[test]

@@ -307,7 +307,7 @@ impl Machine {
     }
 
     /// Failures per second that replicas survive, of single nodes and of nodes that fail together,
-    /// if lost replicas are made again within `open_s`.
+    /// if lost replicas are rebuilt within `open_s`.
     fn survived(&self, task: &Task, replicas: u32, open_s: f64) -> Result<f64> {
         let [_, node, together, _] = self.rates(task);
         let (alone, apart) = self.setups(task, replicas);
@@ -440,7 +440,7 @@ fn paced(
 }
 
 /// The share of losses that replicas survive if `expected` further losses occur on average before
-/// copies are made again.
+/// copies are rebuilt.
 fn survived(setup: &Setup, expected: f64) -> Result<f64> {
     if expected > f64::from(FURTHER_LOSSES) / 2.0 {
         return Ok(0.0);

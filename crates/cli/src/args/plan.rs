@@ -158,7 +158,8 @@ pub struct How {
 
 fn how(text: &str) -> Result<How, String> {
     let number = |text: &str| text.parse::<u32>().ok();
-    let redundancy = match text.split_once(':') {
+    // As in option `protect`, too.
+    let redundancy = match text.split_once([':', '=']) {
         Some(("random", copies)) => number(copies).map(|replicas| Redundancy::Random { replicas }),
         Some(("partner", copies)) => {
             number(copies).map(|replicas| Redundancy::Partner { replicas })

@@ -265,7 +265,10 @@ impl<'a> View<'a> {
         let groups = self.commit.record.groups.iter();
         let lines = groups.map(|group| {
             let losses = count(group.parity.into(), "node");
-            format!("parity: {losses} of {} may be lost\n", names(group))
+            format!(
+                "parity protects against the loss of {losses} of {}\n",
+                names(group)
+            )
         });
         lines.collect()
     }
@@ -320,9 +323,9 @@ impl<'a> View<'a> {
             .map(|container| container.len_bytes);
         format!(
             "job {}, step {}, epoch {}, level {}: {} on {}, {} in {}\n\
-             here at level {}\n\
+             recorded here at level {}\n\
              taken {}\n\
-             commit record: {} of it here, placement generation {}, servers {}\n{}\n{}\n{}",
+             commit record: {} of it here{}\n{}\n{}\n{}",
             record.job.as_str(),
             record.step,
             record.epoch,
@@ -337,8 +340,13 @@ impl<'a> View<'a> {
                 1 => "1 copy".into(),
                 copies => format!("{copies} copies"),
             },
-            record.placement_generation,
-            record.servers.join(", "),
+            match record.servers.is_empty() {
+                true => String::new(),
+                false => format!(
+                    "; global directories and servers: {}",
+                    record.servers.join(", ")
+                ),
+            },
             self.groups(),
             table_text(&self.container_table),
             table_text(&self.region_table)

@@ -184,8 +184,9 @@ impl Running {
                     );
                 }
                 if *level != Level::Global {
-                    text += "\n  it is only on nodes; `orcheck copy --to global` brings it to a \
-                             file system";
+                    text += &format!(
+                        "\n  step {step} is only on nodes; `orcheck copy --to global` with --global DIR brings it to a file system"
+                    );
                 }
                 if let Some(OutOfReach::Step(newer)) = out_of_reach {
                     text += &format!("\n  step {newer} is newer, and unreachable");

@@ -142,7 +142,7 @@ fn any_nodes_that_have_all_containers_will_do() {
 #[test]
 fn what_is_missing_is_named_with_what_is_here_whole() {
     let nodes = Nodes::new();
-    // The older one has a further replica, as one that was made again after a loss.
+    // The older one has a further replica, as one that was rebuilt after a loss.
     let older = replicated(&nodes.scratch, 30);
     let name = older.paths[0].file_name().unwrap();
     let further = nodes.scratch.dir("local/cavity/node2").join(name);

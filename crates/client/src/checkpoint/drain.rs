@@ -181,7 +181,7 @@ impl Session {
             index.nudge(WriterId(writer));
         }
         if let Some(mender) = threads.mender.take() {
-            // It checks the same flag, and what it did not finish is made again after the next
+            // It checks the same flag, and what it did not finish is rebuilt after the next
             // restart.
             mender.join(&*clock, left());
         }

@@ -85,7 +85,7 @@ impl Mender {
                 }
                 for error in mended.errors {
                     shared.note(format!(
-                        "a copy of step {step} could not be made again: {error}"
+                        "a file of step {step} could not be rebuilt: {error}"
                     ));
                     // Breaks if: an attempt that a stop interrupts counts as complete; the end of a
                     // session that continues would be blamed.
@@ -95,7 +95,7 @@ impl Mender {
             }
             if made > 0 {
                 shared.note(format!(
-                    "copies of step {step} that were made again after the loss of nodes: {made}"
+                    "files of step {step} rebuilt after the loss of nodes: {made}"
                 ));
             }
             Ok(())
@@ -145,7 +145,7 @@ impl Mender {
                 let none = self.none.iter().map(Error::what);
                 let all: Vec<String> = none.chain(each).collect();
                 let error = Error::unavailable(format!(
-                    "the copies of checkpoint {} on other nodes were not all made again: {}",
+                    "the copies of checkpoint {} on other nodes were not all rebuilt: {}",
                     self.step,
                     all.join("; ")
                 ));
@@ -164,7 +164,7 @@ impl Mender {
 
     /// Waits at most `timeout` for its end, after it was told to end.
     pub(crate) fn join(self, clock: &dyn Clock, timeout: Duration) {
-        // What it did not finish is made again after the next restart.
+        // What it did not finish is rebuilt after the next restart.
         if let Some(thread) = self.thread {
             let _ = join(thread, clock, timeout);
         }

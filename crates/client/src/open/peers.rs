@@ -4,7 +4,7 @@
 //! Invariants:
 //! 1. All ranks end with the same table, or with the same error.
 //! 2. None of this is done if no replicas are configured.
-//! 3. A copy that cannot be made again is a warning that names the file; the restart stands.
+//! 3. A copy that cannot be rebuilt is a warning that names the file; the restart stands.
 //!
 //! Not here: what replicas are (`engine::replicas`, `engine::replicas`).
 

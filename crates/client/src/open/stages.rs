@@ -40,7 +40,7 @@ use orcheck_engine::host::{Host, HostPlan, server_names};
 use orcheck_engine::node::{Index, IndexShape, Layout, Patience, pool_chunks};
 use orcheck_engine::replicas::KeptReplicas;
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Epoch, Error, JobName, NodeId, Rank, Result};
+use orcheck_format::{Epoch, Error, JobName, NodeId, Rank, Result, count};
 use orcheck_io::disk::Dir;
 use orcheck_io::machine::{cpuset, effective_uid, group_id, memory, online_processors};
 use orcheck_net::{Conn, Listener};
@@ -257,6 +257,16 @@ impl Led {
             run: start.run,
         };
         let peers = Peers::meet(collective, layout, options, &start)?;
+        let nodes = layout.nodes.len();
+        if let Some(scheme) = options.protect
+            && nodes < usize::from(scheme.members)
+            && ranks.leads_job
+        {
+            found.notes.push(format!(
+                "protect = '{scheme}', and the job has {}: they form one group, which survives as many losses and stores more",
+                count(nodes as u64, "node")
+            ));
+        }
         found.places.losses = options.peers;
         Ok(Self {
             start,

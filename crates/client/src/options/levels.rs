@@ -113,12 +113,13 @@ pub(super) fn merge(into: &mut toml::Table, more: toml::Value) {
     into.insert("level".to_owned(), both);
 }
 
-/// The paces of the configured levels, weakest first; none if checkpoints go to all levels.
+/// The paces of the configured levels, weakest first; none if checkpoints go to all levels. `peers`
+/// is the number of nodes that may be lost, also by parity.
 ///
 /// # Errors
 /// Invalid for a table that is not of a configured level, or whose options contradict each other or
 /// those outside the tables.
-pub(super) fn paces(raw: &Raw, global: bool) -> Result<Vec<Pace>> {
+pub(super) fn paces(raw: &Raw, peers: u32, global: bool) -> Result<Vec<Pace>> {
     let mut named = Vec::new();
     for (name, value) in &raw.level {
         named.push((name.as_str(), one(name, value)?));
@@ -127,7 +128,7 @@ pub(super) fn paces(raw: &Raw, global: bool) -> Result<Vec<Pace>> {
         return Ok(Vec::new());
     }
     check_beside(raw)?;
-    let own = raw.node_dir.is_some().then_some(match raw.peers {
+    let own = raw.node_dir.is_some().then_some(match peers {
         0 => ("node", Level::Node),
         losses => ("peers", Level::Peers(losses as u8)),
     });
@@ -141,7 +142,7 @@ pub(super) fn paces(raw: &Raw, global: bool) -> Result<Vec<Pace>> {
     if let Some((name, _)) =
         (named.iter()).find(|(name, _)| !configured.iter().any(|c| c.0 == *name))
     {
-        return Err(not_configured(name, raw));
+        return Err(not_configured(name, raw, peers));
     }
     let mut paces = Vec::new();
     for &(name, level) in &configured {
@@ -251,14 +252,13 @@ fn check_beside(raw: &Raw) -> Result<()> {
     }
 }
 
-fn not_configured(name: &str, raw: &Raw) -> Error {
+fn not_configured(name: &str, raw: &Raw, peers: u32) -> Error {
     let error = Error::invalid(format!(
         "[level.{name}], but level {name} is not configured"
     ));
     match name {
         "node" if raw.node_dir.is_some() => error.next(format!(
-            "write [level.peers]: with peers = {}, `node_dir` is of that level",
-            raw.peers
+            "write [level.peers]: with peers = {peers}, `node_dir` is of that level"
         )),
         "peers" if raw.node_dir.is_some() => {
             error.next("set peers to the number of nodes that may be lost, or write [level.node]")

@@ -51,7 +51,7 @@ impl Session {
         Ok(())
     }
 
-    /// Notes that no copy of the step is made again: a warning, and an error of a close that has to
+    /// Notes that no copy of the step is rebuilt: a warning, and an error of a close that has to
     /// wait for copies.
     pub(crate) fn leave_unmended(&mut self, step: Step, error: Error) {
         if let Some(threads) = &mut self.link.threads {
@@ -62,14 +62,14 @@ impl Session {
 }
 
 fn unmade(step: Step, error: &Error) -> String {
-    format!("a copy of step {step} could not be made again: {error}")
+    format!("a file of step {step} could not be rebuilt: {error}")
 }
 
-/// The warning that no copy is made again, and why.
+/// The warning that no copy is rebuilt, and why.
 fn unmended(step: Step, error: Error) -> String {
     let told = error.what() != error.message();
     let error = error.at(format!(
-        "copies of step {step} that were lost are not made again"
+        "copies of step {step} that were lost are not rebuilt"
     ));
     if told {
         return error.message().to_owned();

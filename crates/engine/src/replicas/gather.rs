@@ -32,6 +32,8 @@ use std::sync::Arc;
 
 /// Maximum number of files to which one member contributes at once.
 const OPEN_MAX: usize = 64;
+/// Members that a message names.
+const MOST_NAMED: usize = 4;
 /// Number of lost files that are remembered, so that members who come later are told at once.
 const LOST_MAX: usize = 64;
 
@@ -374,9 +376,19 @@ impl Gatherer {
         let late = members
             .filter(|(member, _)| open.file.expects(*member) && !open.members.contains_key(member));
         let late: Vec<String> = late.map(|(_, node)| node.to_string()).collect();
-        match late.is_empty() {
-            true => String::new(),
-            false => format!(", when nothing had come from node {}", late.join(", ")),
+        let named = late
+            .iter()
+            .take(MOST_NAMED)
+            .cloned()
+            .collect::<Vec<String>>();
+        match late.len() {
+            0 => String::new(),
+            1..=MOST_NAMED => format!("; nothing had come from node {}", named.join(", ")),
+            all => format!(
+                "; nothing had come from node {} and {} more",
+                named.join(", "),
+                all - MOST_NAMED
+            ),
         }
     }
 

@@ -1,5 +1,5 @@
 //! Repairs a committed checkpoint where it lies: damaged or missing containers and parity files are
-//! made again from good copies or from parity.
+//! rebuilt from good copies or from parity.
 //!
 //! ```text
 //! source verified ─▶ NAME.tmp, fsync ─▶ NAME → NAME.epoch-N.tmp ─▶ NAME.tmp → NAME, fsync
@@ -30,7 +30,7 @@ use std::sync::Arc;
 /// Bytes that are copied at once.
 const PIECE_BYTES: u64 = 4 << 20;
 
-/// A file that was made again.
+/// A file that was rebuilt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Repaired {
     /// Its full path.
@@ -56,7 +56,7 @@ enum State {
     Missing,
 }
 
-/// Repairs what these directories have of a checkpoint. A missing file is made again in the
+/// Repairs what these directories have of a checkpoint. A missing file is rebuilt in the
 /// directory of its node, if that is one of them.
 ///
 /// # Errors
@@ -128,7 +128,7 @@ fn of_bad_container(commit: &CommitRecord, name: &str, bad: &BTreeSet<NodeId>) -
         .iter()
         .find(|&other| *other != node && bad.contains(other))?;
     Some(Error::corrupt(format!(
-        "{name} is damaged or missing, and cannot be made again: the container of node {bad} in its group is not whole"
+        "{name} is damaged or missing, and cannot be rebuilt: the container of node {bad} in its group is not whole"
     )))
 }
 

@@ -1,5 +1,5 @@
 //! Tests the repair of a checkpoint that lies in two directories, as replicas do: what is damaged
-//! or missing in one is made again from the other, and nothing is ever worse than before.
+//! or missing in one is rebuilt from the other, and nothing is ever worse than before.
 
 use orcheck_engine::upkeep::{Repair, repair, verify_commit};
 use orcheck_fixtures::reading::{Scratch, Spec, Written, flip, open_places, write};

@@ -1,12 +1,14 @@
 //! Divides the nodes of a job into groups that protect each other by parity.
 //!
 //! How: there are as many groups as the nodes fill with the size that was asked for; what is left
-//! makes groups larger, with the same number of parities. Nodes that fail together go to different
+//! makes groups larger, with the same number of parities. Fewer nodes than that form one group,
+//! which survives as many losses and stores more. Nodes that fail together go to different
 //! groups: those with the most companions are placed first, each into the smallest group where it
 //! has none, beginning with another group in each of a few attempts.
 //!
 //! Invariants:
-//! 1. Every node is in exactly one group, and no group is smaller than asked for.
+//! 1. Every node is in exactly one group, and no group is smaller than asked for unless there are
+//!    fewer nodes.
 //! 2. No two nodes of a group fail together. Where that is impossible, it is an error.
 //! 3. Equal input gives equal groups.
 //!
@@ -26,6 +28,8 @@ const UNIT_BYTES_MAX: u32 = 256 << 10;
 const UNIT_BYTES_MIN: u32 = 16 << 10;
 /// Bytes of a container in a row, about: a rebuild has a row of each member in memory.
 const ROW_BYTES: u32 = 2 << 20;
+/// Nodes of the smallest group: of two, each would keep a copy.
+const LEAST_MEMBERS: u8 = 3;
 /// Number of attempts before it is reported that there are no such groups.
 const ATTEMPTS: usize = 64;
 
@@ -33,7 +37,7 @@ const ATTEMPTS: usize = 64;
 /// 8 + 2 nodes with two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scheme {
-    /// Nodes of a group, at least.
+    /// Nodes of a group, at least, in a job that has as many.
     pub members: u8,
     /// Losses that a group survives.
     pub parity: u8,
@@ -52,12 +56,19 @@ impl FromStr for Scheme {
             _ => None,
         };
         match scheme {
-            Some((members, parity)) if parity > 0 && members > parity && (3..=64).contains(&members) => {
+            Some((members, parity))
+                if parity > 0 && members > parity && (LEAST_MEMBERS..=64).contains(&members) =>
+            {
                 Ok(Self { members, parity })
             }
-            _ => Err(Error::invalid(format!("protect = '{text}' is no code")).next(
-                "set 'xor=N' for groups of N nodes, 3 to 64, or 'rs=K+M' for groups of K + M nodes that survive M losses",
-            )),
+            Some(_) => Err(Error::invalid(format!(
+                "protect = '{text}': expected groups of {LEAST_MEMBERS} to 64 nodes, of which 1 or more are parity"
+            ))
+            .next("set 'xor=N' with N from 3 to 64, or 'rs=K+M' with K + M from 3 to 64; for two nodes set peers = 1, which keeps copies")),
+            None => Err(Error::invalid(format!(
+                "protect = '{text}': expected 'xor=N' or 'rs=K+M'"
+            ))
+            .next("set 'xor=N' for groups of N nodes that survive one loss, or 'rs=K+M' for groups of K + M nodes that survive M losses")),
         }
     }
 }
@@ -77,15 +88,15 @@ impl fmt::Display for Scheme {
 /// Invalid if there are too few nodes, or nodes that fail together cannot be kept apart.
 pub fn groups(domains: &Domains, scheme: Scheme) -> Result<Vec<ParityGroup>> {
     let nodes = domains.nodes() as usize;
-    let number = nodes / usize::from(scheme.members);
-    if number == 0 {
+    let least = LEAST_MEMBERS.max(scheme.parity.saturating_add(1));
+    if nodes < usize::from(least) {
         return Err(Error::invalid(format!(
-            "protect = '{scheme}' needs {} nodes, and the job has {}",
-            scheme.members,
+            "protect = '{scheme}' needs {least} nodes or more, and the job has {}",
             count(nodes as u64, "node")
         ))
-        .next("use a smaller group or more nodes"));
+        .next("start the job on more nodes, or set peers instead of protect, which keeps copies"));
     }
+    let number = (nodes / usize::from(scheme.members)).max(1);
     let most = nodes.div_ceil(number).min(MAX_MEMBERS);
     let companions = |node: NodeId| {
         let others = (0..nodes as u32).map(NodeId);

@@ -306,8 +306,7 @@ fn peers_job(root: &std::path::Path, nodes: &[&'static str]) -> Job {
 fn mended(session: &mut Session) -> u32 {
     let mut made = 0;
     while let Some(told) = session.take_warning() {
-        let count =
-            told.strip_prefix("copies of step 1 that were made again after the loss of nodes: ");
+        let count = told.strip_prefix("files of step 1 rebuilt after the loss of nodes: ");
         made += count.map_or(0, |count| count.parse::<u32>().unwrap());
     }
     made

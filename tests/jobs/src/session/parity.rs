@@ -4,7 +4,7 @@
 
 use crate::session::disk;
 use crate::session::mistakes::{LONG, says};
-use crate::support::{Job, State};
+use crate::support::{Job, State, warnings};
 use crate::{Test, encrypted, session_tests};
 use orcheck_engine::upkeep::{repair, verify_commit};
 use orcheck_format::disk::CommitRecord;
@@ -25,6 +25,7 @@ pub const TESTS: &[Test] = session_tests![
     losses_beyond_the_promise_are_told_with_what_is_missing,
     damaged_and_missing_files_are_repaired_where_they_were,
     nodes_with_several_ranks_and_older_containers_are_protected_too,
+    the_nodes_that_are_left_form_a_smaller_group,
     parity_needs_one_writer_on_each_node_and_enough_nodes,
 ];
 
@@ -157,7 +158,7 @@ fn files(root: &Path, node: &str) -> Vec<String> {
         .collect()
 }
 
-// Breaks if: what a lost node had is not made again: the next loss would be the end.
+// Breaks if: what a lost node had is not rebuilt: the next loss would be the end.
 fn what_a_lost_node_had_is_made_again() {
     let scratch = Scratch::new("parity-mended");
     takes(&job(scratch.path(), "xor=3"), &[1], 1);
@@ -348,12 +349,47 @@ fn nodes_with_several_ranks_and_older_containers_are_protected_too() {
             let before = disk::names(&kept.join("job").join(lost));
             let again = disk::names(&dir(scratch.path(), "x"));
             for file in before.iter().filter(|file| file.ends_with(".orc")) {
-                // What is pruned while copies are made is not made again.
+                // What is pruned while copies are made is not rebuilt.
                 let made = again.contains(file);
                 let needed = file.starts_with("s000000000005");
                 assert!(made || !needed, "{name}: {file} is not in {again:?}");
             }
         }
+    }
+}
+
+// Breaks if: a job without spare nodes cannot continue after a loss, or is protected less then.
+fn the_nodes_that_are_left_form_a_smaller_group() {
+    let scratch = Scratch::new("parity-left");
+    let job = |placed: &[&'static str; 6]| {
+        let job = Job::new(scratch.path(), 6, 0, true).placed(placed);
+        job.with("protect = 'xor=4'").with("close = 'copies'")
+    };
+    for (step, placed, lost) in [
+        (1, ["a", "a", "b", "b", "c", "d"], "d"),
+        (2, ["a", "a", "b", "b", "c", "c"], "c"),
+        (3, ["a", "a", "b", "b", "x", "x"], "b"),
+    ] {
+        let told = job(&placed).run(|session, rank| {
+            let mut session = session.unwrap();
+            let mut state = State::empty(rank, scale(rank));
+            if step > 1 {
+                assert_eq!(session.find().unwrap(), step - 1);
+                state.protect(&mut session).unwrap();
+                session.restart().unwrap();
+                assert!(state.is(rank, step - 1, scale(rank)), "rank {rank}");
+            }
+            let told = warnings(&mut session);
+            let mut state = State::new(rank, step, scale(rank));
+            state.protect(&mut session).unwrap();
+            session.checkpoint(step).unwrap();
+            session.wait(step, Level::Peers(1), LONG).unwrap();
+            session.close(LONG).unwrap();
+            told
+        });
+        let said = told.concat().join("; ");
+        assert_eq!(said.contains("has 3 nodes: they form one group"), step > 1);
+        disk::remove_tree(&dir(scratch.path(), lost));
     }
 }
 
@@ -366,8 +402,8 @@ fn parity_needs_one_writer_on_each_node_and_enough_nodes() {
             "needs one writer on each node",
         ),
         (
-            "protect = 'xor=4'",
-            "needs 4 nodes, and the job has 3 nodes",
+            "protect = 'rs=2+3'",
+            "needs 4 nodes or more, and the job has 3 nodes",
         ),
     ] {
         let scratch = Scratch::new("parity-writers");

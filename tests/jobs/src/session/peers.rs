@@ -150,9 +150,9 @@ fn any_two_nodes_may_be_lost() {
             let placed: Vec<&'static str> = (0..5).map(|rank| left[rank % left.len()]).collect();
             let job = job(scratch.path(), 1).placed(&placed);
             let mut warnings = restores(&job, 2);
-            // Copies may have been made again meanwhile, which is reported too.
+            // Copies may have been rebuilt meanwhile, which is reported too.
             // And this run, which asks for one loss only, does not know that two were provided for.
-            warnings.retain(|text| !text.contains("made again") && !text.contains("may exist"));
+            warnings.retain(|text| !text.contains("rebuilt") && !text.contains("may exist"));
             // By chance the copies lie where the ranks are now: then there is nothing to be told.
             let Some(told) = warnings.first() else {
                 continue;
@@ -288,7 +288,7 @@ fn copies_that_were_lost_are_made_anew() {
             while made.load(Ordering::SeqCst) < missing {
                 assert!(SystemClock.now() < until, "after the loss of {lost}");
                 let told = session.take_warning().unwrap_or_default();
-                let begin = "copies of step 1 that were made again after the loss of nodes: ";
+                let begin = "files of step 1 rebuilt after the loss of nodes: ";
                 if let Some(count) = told.strip_prefix(begin) {
                     made.fetch_add(count.parse().unwrap(), Ordering::SeqCst);
                 }
@@ -313,7 +313,7 @@ impl FailpointHook for Slow {
     }
 }
 
-/// A job on the nodes that are left, which is not to end before all copies are made again.
+/// A job on the nodes that are left, which is not to end before all copies are rebuilt.
 fn on(root: &Path, left: &[&'static str]) -> Job {
     let placed: Vec<&'static str> = (0..5).map(|rank| left[rank % left.len()]).collect();
     job(root, 1).placed(&placed).with("close = 'copies'")
@@ -395,7 +395,7 @@ fn a_copy_for_which_no_node_is_left_is_reported_and_keeps_no_rank_waiting() {
     let scratch = Scratch::new("no-node-left");
     let job = without_a_node(scratch.path());
     let told = restores(&job, 1);
-    let text = "a copy of step 1 could not be made again: ";
+    let text = "a file of step 1 could not be rebuilt: ";
     let text = told.iter().find(|told| told.starts_with(text));
     let text = text.unwrap_or_else(|| panic!("{told:?}"));
     assert!(text.contains("-n0000-"), "{text}");

@@ -1,4 +1,4 @@
-//! Plans what is made again of a checkpoint with parity: each member's files, wherever they are
+//! Plans what is rebuilt of a checkpoint with parity: each member's files, wherever they are
 //! now, belong on one node of this run that has nothing of another member.
 //!
 //! Invariants: those of `mend.rs`. Pure. Not here: how a file is computed (`rebuilt.rs`).
@@ -71,9 +71,9 @@ pub(super) fn plan(
 
 fn no_node() -> Error {
     Error::unavailable(
-        "every node already has a part of its parity group, or fails together with one",
+        "no node is free for it: each has a part of its parity group, or fails together with one that has",
     )
-    .next("use as many nodes as before; the next checkpoint is protected as configured")
+    .next("wait for the next checkpoint, which is protected as configured")
 }
 
 /// Steps, writers and groups whose files a restart from this record may need.
