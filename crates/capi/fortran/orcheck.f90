@@ -81,6 +81,19 @@ module orcheck
     type(c_ptr) :: handle = c_null_ptr
   end type
 
+  type, bind(c) :: box_t ! orc_box of orcheck.h
+    type(c_ptr) :: address = c_null_ptr
+    integer(c_size_t) :: struct_size = 0
+    integer(c_int) :: dtype = 0, ndim = 0
+    integer(c_int64_t) :: global(8) = 0, offset(8) = 0, local(8) = 0, stride(8) = 0
+  end type
+
+  !> Several parts of one global array; filled by orc_add_box.
+  type, public :: orc_boxes_t
+    private
+    type(box_t), allocatable :: boxes(:)
+  end type
+
   !> Figures of the last checkpoint on this rank; the fields of orc_stats in orcheck.h.
   type, bind(c), public :: orc_stats_t
     integer(c_size_t) :: struct_size = 0
@@ -123,6 +136,7 @@ module orcheck
 
   public :: orc_open, orc_mpi_open, orc_close, orc_abandon, orc_message
   public :: orc_protect, orc_protect_array, orc_protect_list, orc_unprotect, orc_alloc, orc_free
+  public :: orc_add_box, orc_protect_boxes
   public :: orc_due, orc_request, orc_should_stop, orc_lend, orc_lent_done
   public :: orc_checkpoint, orc_wait
   public :: orc_find, orc_stored, orc_restart, orc_route, orc_stats_read
@@ -131,6 +145,9 @@ module orcheck
   !> global and offset, and steps, as integer(int32), which default integers are, or as integer(int64).
   interface orc_protect_array
     module procedure protect_array_int32, protect_array_int64
+  end interface
+  interface orc_add_box
+    module procedure add_box_int32, add_box_int64
   end interface
   interface orc_due
     module procedure due_int32, due_int64
@@ -215,6 +232,23 @@ module orcheck
       integer(c_int64_t), intent(in) :: global(*), offset(*)
       integer(c_int), value :: nglobal, noffset, flags
       integer(c_int) :: c_protect_array
+    end function
+    function c_box(box, u, global, nglobal, offset, noffset) bind(c, name='orc_fortran_box')
+      import
+      type(box_t), intent(inout) :: box
+      type(*), dimension(..), target, intent(inout) :: u
+      integer(c_int64_t), intent(in) :: global(*), offset(*)
+      integer(c_int), value :: nglobal, noffset
+      integer(c_int) :: c_box
+    end function
+    function c_protect_boxes(s, name, boxes, n, flags) bind(c, name='orc_protect_boxes')
+      import
+      type(c_ptr), value :: s
+      character(kind=c_char), intent(in) :: name(*)
+      type(box_t), intent(in) :: boxes(*)
+      integer(c_size_t), value :: n
+      integer(c_int), value :: flags
+      integer(c_int) :: c_protect_boxes
     end function
     function c_protect_list(s, name, u, flags) bind(c, name='orc_fortran_protect_list')
       import
@@ -437,6 +471,48 @@ contains
     integer, intent(out), optional :: ierr
     integer, intent(in), optional :: flags
     call protect_array_int64(s, name, u, int(global, int64), int(offset, int64), ierr, flags)
+  end subroutine
+
+  !> Adds a part of a global array to boxes; u may be a section, as for orc_protect_array. Local.
+  subroutine add_box_int64(boxes, u, global, offset, ierr)
+    type(orc_boxes_t), intent(inout) :: boxes
+    type(*), dimension(..), target, intent(inout) :: u
+    integer(int64), intent(in) :: global(:), offset(:)
+    integer, intent(out), optional :: ierr
+    type(box_t) :: box
+    integer(c_int) :: status
+    status = c_box(box, u, global, size(global, kind=c_int), offset, size(offset, kind=c_int))
+    if (status == ORC_OK) then
+      if (.not. allocated(boxes%boxes)) allocate (boxes%boxes(0))
+      boxes%boxes = [boxes%boxes, box]
+    end if
+    call conclude(status, ierr)
+  end subroutine
+
+  subroutine add_box_int32(boxes, u, global, offset, ierr)
+    type(orc_boxes_t), intent(inout) :: boxes
+    type(*), dimension(..), target, intent(inout) :: u
+    integer(int32), intent(in) :: global(:), offset(:)
+    integer, intent(out), optional :: ierr
+    call add_box_int64(boxes, u, int(global, int64), int(offset, int64), ierr)
+  end subroutine
+
+  !> Names several parts of one global array as one region: block-cyclic and irregular parts. A rank without elements
+  !> adds one section of size zero.
+  subroutine orc_protect_boxes(s, name, boxes, ierr, flags)
+    type(orc_session_t), intent(in) :: s
+    character(len=*), intent(in) :: name
+    type(orc_boxes_t), intent(in) :: boxes
+    integer, intent(out), optional :: ierr
+    integer, intent(in), optional :: flags
+    integer(c_int) :: status
+    if (allocated(boxes%boxes)) then
+      status = c_protect_boxes(s%handle, text(name), boxes%boxes, size(boxes%boxes, kind=c_size_t), or_zero(flags))
+    else
+      status = c_refuse(int(ORC_INVALID, c_int), 'orc_protect_boxes: region "' // trim(name) // &
+        '" has no box. Next: call orc_add_box for each, with a section of size zero for none' // c_null_char)
+    end if
+    call conclude(status, ierr)
   end subroutine
 
   !> This rank's items of a list, which the last dimension of u counts: u(:n) or u(:, :n). A restart redistributes the

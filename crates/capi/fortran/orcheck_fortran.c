@@ -83,41 +83,54 @@ int orc_fortran_protect(orc_session *s, const char *name, CFI_cdesc_t *u, int fl
   return orc_protect_array(s, name, u->base_addr, &a, flags);
 }
 
-int orc_fortran_protect_array(orc_session *s, const char *name, CFI_cdesc_t *u,
-                              const int64_t *global, int nglobal, const int64_t *offset,
-                              int noffset, int flags) {
-  static const char call[] = "orc_protect_array";
-  orc_array a;
+/* Which elements of a global array an argument is, and how it lies in memory. */
+static int part_of(const char *call, const char *name, const CFI_cdesc_t *u, const int64_t *global,
+                   int nglobal, const int64_t *offset, int noffset, orc_array *a) {
   size_t count;
   int contiguous, status = examine(call, name, u, &count, &contiguous);
   if (status != ORC_OK) return status;
   if (u->rank < 1 || u->rank > 8)
-    return refuse(call, name, "the argument has not 1 to 8 dimensions. Next: orc_protect for scalars");
+    return refuse(call, name, "the argument does not have 1 to 8 dimensions. Next: orc_protect for scalars");
   if (nglobal != u->rank || noffset != u->rank)
     return refuse(call, name, "global and offset need one number for each dimension of the argument");
-  memset(&a, 0, sizeof a);
-  a.struct_size = sizeof a;
-  a.dtype = dtype_of(u);
-  a.ndim = u->rank;
-  if (a.dtype == ORC_BYTES && u->elem_len != 1)
+  memset(a, 0, sizeof *a);
+  a->struct_size = sizeof *a;
+  a->dtype = dtype_of(u);
+  a->ndim = u->rank;
+  if (a->dtype == ORC_BYTES && u->elem_len != 1)
     return refuse(call, name,
                   "the elements are neither integer, real nor complex of a known kind. Next: "
                   "orc_protect, which stores bytes");
   /* Fortran's first index varies fastest, C's last. */
   for (int i = 0; i < u->rank; i++) {
     int k = u->rank - 1 - i;
-    a.global[k] = global[i];
-    a.offset[k] = offset[i];
-    a.local[k] = u->dim[i].extent;
+    a->global[k] = global[i];
+    a->offset[k] = offset[i];
+    a->local[k] = u->dim[i].extent;
     if (contiguous) continue;
     CFI_index_t sm = u->dim[i].sm, elem_len = (CFI_index_t)u->elem_len;
     if (u->dim[i].extent > 1 && (sm <= 0 || sm % elem_len != 0))
       return refuse(call, name,
                     "the section runs backwards or its elements are not a whole number of elements "
                     "apart. Next: pass a section with positive steps of a plain array");
-    a.stride[k] = sm > 0 ? sm / elem_len : 1;
+    a->stride[k] = sm > 0 ? sm / elem_len : 1;
   }
+  return ORC_OK;
+}
+
+int orc_fortran_protect_array(orc_session *s, const char *name, CFI_cdesc_t *u,
+                              const int64_t *global, int nglobal, const int64_t *offset,
+                              int noffset, int flags) {
+  orc_array a;
+  int status = part_of("orc_protect_array", name, u, global, nglobal, offset, noffset, &a);
+  if (status != ORC_OK) return status;
   return orc_protect_array(s, name, u->base_addr, &a, flags);
+}
+
+int orc_fortran_box(orc_box *box, CFI_cdesc_t *u, const int64_t *global, int nglobal,
+                    const int64_t *offset, int noffset) {
+  box->address = u->base_addr;
+  return part_of("orc_add_box", "of these boxes", u, global, nglobal, offset, noffset, &box->array);
 }
 
 /* The last dimension counts the items, which are what C's first dimension counts. */

@@ -27,6 +27,8 @@ program shapes
   character(len=5), target :: names(2, 2)
   type(particle), target :: particles(2, 2)
   real(real64), allocatable, target :: empty(:, :)
+  real(real64), target :: cyclic(6, 8)
+  logical :: by_rows = .false.
   type(orc_session_t) :: s
 
   call get_environment_variable('ORC_TEST_OPTIONS', options)
@@ -58,6 +60,7 @@ contains
     flat2 = r2 + 0.5_real64
     r3 = reshape([(step * 100 + i, i=1, 24)], shape(r3))
     r4 = reshape([(step * 100 + i, i=1, 12)], shape(r4))
+    cyclic = reshape([(step * 100 + i, i=1, 48)], shape(cyclic))
     r5 = reshape([(cmplx(step, i, real32), i=1, 12)], shape(r5))
     r6 = reshape([(int(step + i, int8), i=1, 12)], shape(r6))
     r7 = reshape([(step * 100_int64 + i, i=1, 16)], shape(r7))
@@ -86,6 +89,23 @@ contains
     call orc_protect(s, 'particles', particles)
     call orc_protect(s, 'empty', empty)
     call orc_protect_list(s, 'items', r3(:, :, :3))
+    call protect_cyclic()
+  end subroutine
+
+  ! A block-cyclic array of which one rank has all blocks: two by two columns, or three by three rows.
+  subroutine protect_cyclic()
+    type(orc_boxes_t) :: boxes
+    integer :: i
+    if (by_rows) then
+      do i = 3, 0, -3
+        call orc_add_box(boxes, cyclic(i + 1:i + 3, :), global=shape(cyclic), offset=[i, 0])
+      end do
+    else
+      do i = 0, 6, 2
+        call orc_add_box(boxes, cyclic(:, i + 1:i + 2), global=shape(cyclic), offset=[0, i])
+      end do
+    end if
+    call orc_protect_boxes(s, 'cyclic', boxes)
   end subroutine
 
   ! As version 0.1.0 did with an array of any rank.
@@ -99,6 +119,7 @@ contains
   subroutine save()
     integer :: step, status
     logical :: due
+    type(orc_boxes_t) :: boxes
     allocate (empty(0, 7))
     call orc_open(s, 'shapes', trim(options) // new_line('a') // 'every_steps = 2')
     call orc_protect(s, 'r2', r2(:, 1:4:2), status)
@@ -109,6 +130,12 @@ contains
     call check(status == ORC_INVALID .and. index(orc_message(), 'not contiguous') > 0, 'a list with gaps')
     call orc_protect_list(s, 'items', r0, status)
     call check(status == ORC_INVALID .and. index(orc_message(), '1 to 8 dimensions') > 0, 'a list of no dimension')
+    call orc_protect_boxes(s, 'cyclic', boxes, status)
+    call check(status == ORC_INVALID .and. index(orc_message(), 'orc_add_box for each') > 0, 'no box')
+    call orc_add_box(boxes, cyclic(:, 8:1:-1), shape(cyclic), [0, 0], status)
+    call check(status == ORC_INVALID .and. index(orc_message(), 'runs backwards') > 0, 'a box backwards')
+    call orc_add_box(boxes, cyclic, [48], [0], status)
+    call check(status == ORC_INVALID .and. index(orc_message(), 'each dimension') > 0, 'a box of another rank')
     call orc_find(s, step)
     call check(step == 0, 'nothing is found')
     call protect()
@@ -167,6 +194,8 @@ contains
     call stored('empty', [0, 7])
     call stored('items', [2, 3, 3])
     call stored('flat2', [12])
+    by_rows = .true.
+    cyclic = 0
     call protect()
     call orc_protect(s, 'flat2', flat2)
     call orc_restart_region(s, 'r2')
@@ -222,6 +251,7 @@ contains
     call check(r3(2, 1, 1) == 402 .and. r3(1, 2, 1) == 403 .and. r3(1, 1, 2) == 407, 'order of r3')
     call check(r4(2, 1, 3, 2) == 412 .and. r5(1, 2, 1, 2, 3) == (4.0_real32, 12.0_real32), 'r4, r5')
     call check(r6(2, 2, 1, 1, 1, 3) == 16 .and. r7(1, 2, 1, 2, 1, 2, 2) == 416, 'r6, r7')
+    call check(all(cyclic == reshape([(400 + i, i=1, 48)], shape(cyclic))), 'cyclic')
     call check(r8(2, 1, 2, 1, 2, 1, 2, 3) == 448 .and. r9(2, 1, 2, 1, 2, 1, 2, 1, 3) == 448, 'r8, r9')
     call check(r15(2, 1, 2, 1, 2, 1, 2, 1, 3, 1, 1, 1, 1, 1, 2) == 496, 'r15')
     call check(.not. switches(1, 1) .and. switches(2, 1) .and. switches(2, 3), 'switches')
