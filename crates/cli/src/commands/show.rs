@@ -28,6 +28,9 @@ use crate::output::{
     size, table, table_text,
 };
 
+/// Maximum number of regions named as belonging to their ranks.
+const MOST_NAMED: usize = 8;
+
 /// Shows the checkpoint.
 pub fn run(args: &ShowArgs, as_json: bool) -> Result<Outcome, Failure> {
     let trust = trust(&args.unlock)?;
@@ -59,6 +62,8 @@ struct View<'a> {
     /// Number of unreadable containers, and how many of them only because their place is missing.
     failed: u64,
     out_of_sight: u64,
+    /// Regions that belong to each rank alone: other numbers of ranks cannot read them.
+    alone: BTreeSet<String>,
 }
 
 impl<'a> View<'a> {
@@ -98,6 +103,7 @@ impl<'a> View<'a> {
             warnings: job.notes(),
             failed: 0,
             out_of_sight: 0,
+            alone: BTreeSet::new(),
         }
     }
 
@@ -142,6 +148,9 @@ impl<'a> View<'a> {
                 }
                 self.warnings.extend(notes);
                 for rank in &reader.manifest().ranks {
+                    let regions = rank.regions.iter();
+                    let alone = regions.filter(|one| !one.is_part() && one.flags & FLAG_SAME == 0);
+                    self.alone.extend(alone.map(|one| one.name.clone()));
                     if self.ranks_wanted.is_empty() || self.ranks_wanted.contains(&rank.rank.0) {
                         self.add_rank(container, rank);
                     }
@@ -273,6 +282,33 @@ impl<'a> View<'a> {
         lines.collect()
     }
 
+    /// On how many ranks it can be restarted.
+    fn elastic(&self) -> String {
+        if self.failed > 0 {
+            return String::new();
+        }
+        let ranks = count(u64::from(self.commit.record.world_size), "rank");
+        let named: Vec<&str> = self
+            .alone
+            .iter()
+            .map(String::as_str)
+            .take(MOST_NAMED)
+            .collect();
+        match self.alone.len() {
+            0 => "restart: on any number of ranks\n".into(),
+            few if few <= MOST_NAMED => {
+                format!(
+                    "restart: on {ranks}, to which these regions belong: {}\n",
+                    named.join(", ")
+                )
+            }
+            all => format!(
+                "restart: on {ranks}, to which {all} regions belong, such as {}\n",
+                named.join(", ")
+            ),
+        }
+    }
+
     /// The levels at which the step has a commit record here, weakest first.
     fn levels(&self) -> Vec<String> {
         let own = &self.commit.record;
@@ -307,6 +343,7 @@ impl<'a> View<'a> {
                 "nodes": group.nodes.iter().filter_map(|&node| self.node_name(node)).collect::<Vec<_>>(),
                 "parity": group.parity,
             })).collect::<Vec<Value>>(),
+            "of_each_rank": self.alone,
             "containers": std::mem::take(&mut self.containers),
             "ranks": std::mem::take(&mut self.ranks),
             "notes": self.warnings,
@@ -325,7 +362,7 @@ impl<'a> View<'a> {
             "job {}, step {}, epoch {}, level {}: {} on {}, {} in {}\n\
              recorded here at level {}\n\
              taken {}\n\
-             commit record: {} of it here{}\n{}\n{}\n{}",
+             commit record: {} of it here{}\n{}{}\n{}\n{}",
             record.job.as_str(),
             record.step,
             record.epoch,
@@ -348,6 +385,7 @@ impl<'a> View<'a> {
                 ),
             },
             self.groups(),
+            self.elastic(),
             table_text(&self.container_table),
             table_text(&self.region_table)
         )

@@ -241,6 +241,8 @@ fn show_tells_containers_ranks_and_regions() {
     );
     assert_eq!(u["local"][0], 3000);
     assert_eq!(ranks[1]["regions"][3]["same_as"], 0);
+    let alone = document["of_each_rank"].as_array().unwrap();
+    assert!(alone.contains(&"u".into()) && !alone.contains(&"same".into()));
     let one = site.ask(&["show", "--rank", "2", "--json"]).json();
     assert_eq!(one["ranks"].as_array().unwrap().len(), 1);
     assert_eq!(one["ranks"][0]["rank"], 2);
@@ -249,6 +251,7 @@ fn show_tells_containers_ranks_and_regions() {
         "step 40",
         "4 ranks on 2 nodes",
         "readable",
+        "restart: on 4 ranks, to which these regions belong: ",
         "stored by rank 0",
         "3000",
     ] {

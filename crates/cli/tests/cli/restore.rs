@@ -325,6 +325,18 @@ fn a_global_array_as_numpy_reads_it() {
 }
 
 #[test]
+fn a_slice_is_one_of_an_array() {
+    let site = Site::new();
+    site.write(40, 7);
+    let restore = |more: &[&str]| site.ask(&[&["restore", "--out", "-"][..], more].concat());
+    let refused = restore(&["--rank", "0", "--region", "u", "--slice", "0:2"]);
+    assert_eq!(refused.code, 2, "it is not ignored");
+    let refused = restore(&["--array", "u", "--slice", "-3:"]);
+    let said = "it is no part of a global array";
+    assert!(refused.stderr.contains(said), "{}", refused.stderr);
+}
+
+#[test]
 fn an_array_that_cannot_be_whole_leaves_no_file() {
     let site = Site::new();
     let mut spec = Spec::new(40, 7);
