@@ -14,7 +14,7 @@ use orcheck_testing::Scratch;
 use std::path::Path;
 use std::sync::Arc;
 
-mod parts;
+pub(crate) mod parts;
 
 use parts::{Field, Items, Part, cut, restores, store_at, stores, stores_lists, with_ranks};
 

@@ -1,9 +1,11 @@
 //! What only agents can do: finish what their ranks began. And what they do not do.
 
 use crate::session::disk;
+use crate::session::elastic::parts::{Field, cut};
 use crate::session::hooks::{Hold, Meeting};
 use crate::session::mistakes::{refused, says};
 use crate::support::{Job, State};
+use crate::trial::{Random, seed};
 use crate::{Test, session_tests};
 use orcheck_client::Session;
 use orcheck_engine::host::agent::{Agent, KEY, Stop, address, ask};
@@ -30,6 +32,7 @@ pub const TESTS: &[Test] = session_tests![
     nonsense_costs_only_who_says_it,
     callers_that_say_a_half_or_do_not_listen_keep_nobody_waiting,
     nodes_that_run_no_rank_any_more_are_read_from,
+    four_nodes_become_two_with_other_ranks_while_the_absent_one_answers,
     nodes_that_do_not_answer_are_said_when_they_may_know_more,
     replicas_in_memory_outlive_the_ranks_and_a_node,
     replicas_in_memory_without_agents_are_refused,
@@ -358,6 +361,44 @@ fn nodes_that_run_no_rank_any_more_are_read_from() {
     }
     let alone = peers_job(scratch.path(), &["a", "a", "a", "e", "e", "e"]);
     alone.run(|session, rank| restores(session, rank, 1));
+}
+
+// Breaks if: other ranks look for parts of a field on their own nodes only: with one replica, both
+// copies of a part may be on the lost disk and on a node without a rank.
+fn four_nodes_become_two_with_other_ranks_while_the_absent_one_answers() {
+    let mut random = Random::new(seed() ^ 0x4222);
+    let global = &[200, 150][..];
+    for lost in ["b", "c"] {
+        let scratch = Scratch::new("absent");
+        let first = peers_job(scratch.path(), &["a", "a", "b", "b", "c", "c", "d", "d"]);
+        let agents = first.agents();
+        let parts = cut(global, 8, &mut random);
+        first.run_ranks(|session, rank| {
+            let mut session = session.unwrap();
+            let mut field = Field::new(global, &parts[rank as usize], 0).fill(1);
+            field.protect(&mut session, 0);
+            session.checkpoint(1).unwrap();
+            session.wait(1, Level::Peers(1), LONG).unwrap();
+            session.abandon();
+        });
+        disk::remove_tree(&scratch.path().join("local/job").join(lost));
+        let (one, other) = if lost == "b" { ("a", "c") } else { ("a", "b") };
+        let second = peers_job(scratch.path(), &[one, one, other]);
+        let parts = cut(global, 3, &mut random);
+        second.run_ranks(|session, rank| {
+            let mut session = session.unwrap();
+            assert_eq!(session.find().unwrap(), 1);
+            let mut field = Field::new(global, &parts[rank as usize], 0);
+            field.protect(&mut session, 0);
+            assert_eq!(session.restart().unwrap(), 1);
+            assert!(field.is(1), "rank {rank} without {lost}");
+            session.abandon();
+        });
+        for (stop, agent) in agents {
+            stop.stop();
+            let _ = agent.join().unwrap();
+        }
+    }
 }
 
 // Breaks if: nodes that do not answer are passed over in silence although only they may know of
