@@ -45,6 +45,14 @@ pub fn run(args: &AgentArgs) -> std::result::Result<Outcome, Failure> {
         .clone()
         .or_else(|| orcheck_io::user::env_var("ORCHECK_NODE").filter(|name| !name.is_empty()))
         .unwrap_or_else(orcheck_io::machine::host_name);
+    // A list is dealt out to ranks, and an agent is no rank.
+    if node.contains(',') {
+        return Err(Error::invalid(format!(
+            "ORCHECK_NODE = '{node}' names several nodes, and an agent serves one"
+        ))
+        .next("name one of them with --node")
+        .into());
+    }
     let root = root(args)?;
     if args.detach {
         let told = start_self(&again(args, &node, &root), READY, START_LIMIT)?;

@@ -78,6 +78,9 @@ fn one_that_nobody_needs_ends_after_its_time() {
 #[test]
 fn there_is_one_for_a_job_and_node() {
     let scratch = Scratch::new();
+    let several = Answer::of(agent(&scratch, "n0,n1", &[]).output().unwrap());
+    assert_eq!(several.code, 2, "{}", several.stderr);
+    assert!(several.stderr.contains("an agent serves one"));
     let mut first = started(&scratch, "n0", "60");
     let second = Answer::of(agent(&scratch, "n0", &[]).output().unwrap());
     assert_eq!(second.code, 1);
