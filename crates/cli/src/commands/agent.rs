@@ -48,7 +48,7 @@ pub fn run(args: &AgentArgs) -> std::result::Result<Outcome, Failure> {
     // A list is dealt out to ranks, and an agent is no rank.
     if node.contains(',') {
         return Err(Error::invalid(format!(
-            "ORCHECK_NODE = '{node}' names several nodes, and an agent serves one"
+            "'{node}' names several nodes, and an agent serves one"
         ))
         .next("name one of them with --node")
         .into());
