@@ -18,9 +18,11 @@
 #include <stdio.h>
 #include <string.h>
 
+/* name: NULL if there is no region yet. */
 static int refuse(const char *call, const char *name, const char *why) {
   char text[1024];
-  snprintf(text, sizeof text, "%s: region \"%.255s\": %s", call, name, why);
+  if (name) snprintf(text, sizeof text, "%s: region \"%.255s\": %s", call, name, why);
+  else snprintf(text, sizeof text, "%s: %s", call, why);
   return orc_refuse(ORC_INVALID, text);
 }
 
@@ -130,7 +132,7 @@ int orc_fortran_protect_array(orc_session *s, const char *name, CFI_cdesc_t *u,
 int orc_fortran_box(orc_box *box, CFI_cdesc_t *u, const int64_t *global, int nglobal,
                     const int64_t *offset, int noffset) {
   box->address = u->base_addr;
-  return part_of("orc_add_box", "of these boxes", u, global, nglobal, offset, noffset, &box->array);
+  return part_of("orc_add_box", NULL, u, global, nglobal, offset, noffset, &box->array);
 }
 
 /* The last dimension counts the items, which are what C's first dimension counts. */

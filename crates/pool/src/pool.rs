@@ -51,6 +51,9 @@ use std::time::Duration;
 pub use crate::head::PoolShape;
 pub use crate::pages::HugePages;
 
+#[cfg(test)]
+mod tests;
+
 const SEALS: SealFlags = SealFlags::SHRINK
     .union(SealFlags::GROW)
     .union(SealFlags::SEAL);
@@ -582,7 +585,7 @@ impl Pool {
     /// they arrived.
     ///
     /// # Panics
-    /// If the chunk is shorter.
+    /// If the chunk is shorter, or `into` lies in the pool.
     pub fn copy_out(&self, chunk: &Chunk, into: Span) -> u64 {
         let from = self.part(chunk, 0, into.len_bytes());
         assert!(
@@ -784,34 +787,4 @@ fn low_half(word: &AtomicU64) -> &AtomicU32 {
     // first; the alignment of the larger word suffices; the view is only handed to the kernel,
     // which reads it atomically.
     unsafe { &*std::ptr::from_ref(word).cast::<AtomicU32>() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    // Breaks if: touching changes what a chunk holds, or the compiler removes it and no page is
-    // mapped.
-    #[test]
-    fn touching_by_hand_maps_every_page_and_keeps_the_contents() {
-        const CHUNK_BYTES: u32 = 1 << 20;
-        let shape = PoolShape {
-            chunk_bytes: CHUNK_BYTES,
-            chunk_count: 2,
-            words: 0,
-            rings: 0,
-            ring_entries: 0,
-        };
-        let pool = Pool::create(shape).unwrap();
-        let chunk = pool.try_take(1).unwrap();
-        pool.put(&chunk, 0, b"kept");
-        pages::touch(pool.run_span(0, 2));
-        let bytes = u64::from(CHUNK_BYTES);
-        assert_eq!(pool.read_bytes(bytes, 5).unwrap(), b"kept\0");
-        let before = orcheck_testing::page_faults();
-        pool.zero(&chunk, 0, CHUNK_BYTES);
-        let faults = orcheck_testing::page_faults() - before;
-        assert!(faults < bytes / 4096 / 4, "{faults} faults");
-        pool.give(chunk);
-    }
 }

@@ -92,7 +92,7 @@ contains
     call protect_cyclic()
   end subroutine
 
-  ! A block-cyclic array of which one rank has all blocks: two by two columns, or three by three rows.
+  ! A block-cyclic array; one rank has all its blocks: two columns each, or three rows.
   subroutine protect_cyclic()
     type(orc_boxes_t) :: boxes
     integer :: i

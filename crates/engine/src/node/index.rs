@@ -30,8 +30,8 @@
 //! ```
 //!
 //! Invariants:
-//! 1. A word has one writer: a rank writes its own block and, while it holds the gate of a shared
-//!    extent, the words of that extent, the lowest rank the intervals and the
+//! 1. A word has one writer, those of a shared extent whoever holds its gate: a rank writes its own
+//!    block, the lowest rank the intervals and the
 //!    levels of checkpoints, a CP-thread `done/taken/popped` of its ranks, the control thread the
 //!    rest. Anybody may increment the news words, and count chunks of `alloc` and returns.
 //! 2. A descriptor is read from the ring once, then bounds-checked by the pool before use.
@@ -42,6 +42,7 @@
 
 mod reasons;
 mod returns;
+mod shared;
 #[cfg(test)]
 mod tests;
 
@@ -52,6 +53,7 @@ use crate::node::layout::Node;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, ErrorKind, Level, Result, Step, TargetId, WriterId};
 use orcheck_pool::Pool;
+pub(crate) use shared::{SHARED_EXTENTS, SharedExtent};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release, SeqCst};
 use std::sync::atomic::fence;
 use std::time::Duration;
@@ -77,10 +79,7 @@ const PRUNING: u32 = INTERVAL + 3;
 const PACES: u32 = PRUNING + 1;
 const GOING: u32 = PACES + 4;
 const SHARED: u32 = GOING + 2 * BOARD_STEPS;
-const SHARED_WORDS: u32 = 5;
-/// Number of extents that the ranks of a node share at the same time while they restart.
-pub(crate) const SHARED_EXTENTS: u32 = 32;
-const WRITERS: u32 = SHARED + 1 + SHARED_WORDS * SHARED_EXTENTS;
+const WRITERS: u32 = SHARED + shared::WORDS;
 const RANK_WORDS: u32 = REASON + reasons::WORDS;
 const BOARD_STEPS: u32 = 64;
 const TEXT_WORDS: u32 = 64;
@@ -102,19 +101,6 @@ pub enum Outcome {
     Committed,
     /// It will never be committed.
     Lost(Error),
-}
-
-/// An extent that one rank of the node has read and verified for all.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct SharedExtent {
-    /// Which extent it is; zeros: none.
-    pub key: [u64; 2],
-    /// Whether it was read and verified.
-    pub is_there: bool,
-    /// The CRC-64/NVME of its bytes.
-    pub crc: u64,
-    /// The chunk that holds them.
-    pub chunk: Option<u32>,
 }
 
 /// Shape of the index, and the pool words and rings it needs.
@@ -197,46 +183,6 @@ impl<'p> Index<'p> {
     fn bump(&self, word: u32) {
         self.pool.word(word).fetch_add(1, AcqRel);
         self.pool.wake(word);
-    }
-
-    // ---- rank to rank --------------------------------------------------------------------------
-
-    /// The place for the next extent that is shared: all in turn.
-    pub(crate) fn next_shared(&self) -> u32 {
-        let given = self.pool.word(SHARED).fetch_add(1, AcqRel);
-        (given % u64::from(SHARED_EXTENTS)) as u32
-    }
-
-    fn shared_base(place: u32) -> u32 {
-        SHARED + 1 + place % SHARED_EXTENTS * SHARED_WORDS
-    }
-
-    /// What is known of the extent at `place`.
-    pub(crate) fn shared_extent(&self, place: u32) -> SharedExtent {
-        let [key, more, is_there, crc, chunk] =
-            [0, 1, 2, 3, 4].map(|word| self.get(Self::shared_base(place) + word));
-        SharedExtent {
-            key: [key, more],
-            is_there: is_there != 0,
-            crc,
-            chunk: (chunk.checked_sub(1)).and_then(|chunk| u32::try_from(chunk).ok()),
-        }
-    }
-
-    /// Says what is at `place`. Call this only while holding its gate.
-    pub(crate) fn set_shared_extent(&self, place: u32, extent: SharedExtent) {
-        let [key, more] = extent.key;
-        let chunk = extent.chunk.map_or(0, |chunk| u64::from(chunk) + 1);
-        let values = [key, more, extent.is_there.into(), extent.crc, chunk];
-        for (word, value) in (0..).zip(values) {
-            self.set(Self::shared_base(place) + word, value);
-        }
-    }
-
-    /// Forgets all shared extents, and the chunks in which they are.
-    fn forget_shared(&self) {
-        let nothing = SharedExtent::default();
-        (0..SHARED_EXTENTS).for_each(|place| self.set_shared_extent(place, nothing));
     }
 
     // ---- rank to CP-thread -------------------------------------------------------------------
@@ -553,7 +499,7 @@ impl<'p> Index<'p> {
     /// The levels that a checkpoint goes to; all of them if that is not known any more.
     #[must_use]
     pub(crate) fn going(&self, step: Step) -> Goes {
-        let places = (GOING..WRITERS).step_by(2);
+        let places = (GOING..SHARED).step_by(2);
         let found = (places.into_iter()).find(|&base| self.get(base) == step.0 + 1);
         let goes = found.and_then(|base| Goes::from_bits(self.get(base + 1)));
         goes.unwrap_or(Goes::EVERYWHERE)

@@ -21,8 +21,8 @@
 //! swapped, mixed up or written by a newer version is recognised and refused.
 //!
 //! Not here: continuing in another copy (`reader/copies.rs`), bytes that lie in other containers
-//! (`reader/referred.rs`), reading small extents together (`reader/together.rs`), choosing a commit (`catalog` and the restart), checking what no restore
-//! needs (`verify`).
+//! (`reader/referred.rs`), reading small extents together (`reader/together.rs`), choosing a commit
+//! (`catalog` and the restart), checking what no restore needs (`verify`).
 
 #![cfg_attr(
     not(test),
@@ -235,15 +235,11 @@ impl Reader {
         let manifest = match stored {
             Ok(manifest) => manifest,
             Err(damage) if damage.kind() == ErrorKind::Corrupt && !off(Switch::Rebuild) => {
-                let manifest =
-                    rebuild(file.as_ref(), &header, commit, container).map_err(|failed| {
-                        let (damage_text, failed) = (
-                            without_next(damage.message()),
-                            without_next(failed.message()),
-                        );
-                        Error::new(damage.kind(), format!("{damage_text}; {failed}"))
-                            .next("use an older step")
-                    })?;
+                let manifest = rebuild(file.as_ref(), &header, commit, container);
+                let manifest = manifest.map_err(|failed| {
+                    let both = [&damage, &failed].map(|error| without_next(error.message()));
+                    Error::new(damage.kind(), both.join("; ")).next("use an older step")
+                })?;
                 notes.push(format!(
                     "{}; the manifest was rebuilt from the rank records and its digest agrees",
                     damage.what()
@@ -253,10 +249,10 @@ impl Reader {
             Err(other) => return Err(other),
         };
 
-        let mut stripes = Vec::new();
-        for stripe in manifest.stores.iter().skip(1) {
-            stripes.push(find(places, stripe)?);
-        }
+        let stripes = manifest.stores.iter().skip(1);
+        let stripes = stripes
+            .map(|stripe| find(places, stripe))
+            .collect::<Result<_>>()?;
         Ok(Some(Reader {
             places: places.to_vec(),
             commit: commit.clone(),

@@ -7,8 +7,8 @@
 //! ranks of a node want extents in the same order, so a few places are enough.
 //!
 //! Invariants:
-//! 1. A rank takes bytes only if their CRC, computed over its own copy, is that of the bytes that
-//!    were verified.
+//! 1. A rank takes bytes only if their CRC, computed over its own copy, is the one in its manifest
+//!    or, of encrypted ones, that of the bytes that were verified.
 //! 2. Two ranks never read the same extent while it has a place, unless the first one fails.
 //! 3. Sharing is never needed: what cannot be shared (no free chunk, a gate that does not open, an
 //!    extent longer than a chunk) each rank reads itself.
@@ -72,20 +72,22 @@ impl SharedReads {
         self.node
     }
 
-    /// Takes the extent into `into`. Unless another rank of the node has done so, `read` reads and
-    /// verifies it into the given memory, and returns the CRC of its bytes. Returns `false` if it
-    /// cannot be shared now.
+    /// Takes the extent into `into`; `crc`: that of its bytes, if a manifest has it. Unless
+    /// another rank has done so, `read` reads and verifies it into the given memory, and returns
+    /// the CRC. Returns `false` if it cannot be shared now.
     ///
     /// # Errors
     /// Those of `read`.
     pub(crate) fn take(
         &self,
-        key: Key,
+        (key, crc): (Key, Option<u64>),
         into: Span,
         read: &mut dyn FnMut(Span) -> Result<u64>,
     ) -> Result<bool> {
         let len = into.len_bytes();
         let fits = (LEAST_BYTES..=self.pool.shape().chunk_bytes as usize).contains(&len);
+        // Memory that the program has from the pool is filled like any other by whoever reads.
+        let fits = fits && self.pool.offset_of(into).is_none();
         if !fits || self.given_up.load(Ordering::Relaxed) {
             return Ok(false);
         }
@@ -109,14 +111,15 @@ impl SharedReads {
         }
         // Breaks if: this is not compared; bytes that a stray write of another process changed in
         // the pool would reach the program.
-        let good = self.pool.copy_out(&chunk, into) == extent.crc || off(Switch::SharedVerified);
+        let expected = crc.unwrap_or(extent.crc);
+        let good = self.pool.copy_out(&chunk, into) == expected || off(Switch::SharedVerified);
         extent.is_there = good;
         index.set_shared_extent(place, extent);
         Ok(good)
     }
 
     /// The place of an extent, whose gate is now held: that which it has, or the oldest one. `None`
-    /// if others wanted so many extents meanwhile that it lost its place.
+    /// if it lost its place meanwhile, because others wanted many extents.
     fn place_of(&self, index: &Index<'_>, key: Key) -> Result<Option<(u32, Gate)>> {
         let gate = |place: u32| {
             self.gates

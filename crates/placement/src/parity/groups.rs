@@ -61,8 +61,8 @@ impl FromStr for Scheme {
             {
                 Ok(Self { members, parity })
             }
-            Some(_) => Err(Error::invalid(format!(
-                "protect = '{text}': expected groups of {LEAST_MEMBERS} to 64 nodes, of which 1 or more are parity"
+            Some((members, parity)) => Err(Error::invalid(format!(
+                "protect = '{text}': expected groups of {LEAST_MEMBERS} to 64 nodes that survive 1 loss or more, found {members} that survive {parity}"
             ))
             .next("set 'xor=N' with N from 3 to 64, or 'rs=K+M' with K + M from 3 to 64; for two nodes set peers = 1, which keeps copies")),
             None => Err(Error::invalid(format!(
@@ -113,9 +113,9 @@ pub fn groups(domains: &Domains, scheme: Scheme) -> Result<Vec<ParityGroup>> {
         Error::invalid(format!(
             "protect = '{scheme}': {} cannot be divided into groups of {} nodes without two that fail together, by the topology file",
             count(nodes as u64, "node"),
-            scheme.members
+            nodes.min(scheme.members.into())
         ))
-        .next("use smaller groups or more failure domains, or correct the topology file")
+        .next("use more failure domains or smaller groups, or correct the topology file")
     })?;
     let group = |mut nodes: Vec<NodeId>| {
         nodes.sort_unstable();

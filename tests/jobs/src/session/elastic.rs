@@ -9,7 +9,7 @@ use crate::trial::{Random, seed};
 use crate::{Test, session_tests};
 use orcheck_client::{OPTIONAL, OVERLAP, Restarted, SAME, Session};
 use orcheck_format::{Dtype, ErrorKind, Level, Step};
-use orcheck_io::memory::Span;
+use orcheck_io::memory::{Span, copy_out, fill_span};
 use orcheck_testing::Scratch;
 use std::path::Path;
 use std::sync::Arc;
@@ -29,6 +29,7 @@ pub const TESTS: &[Test] = session_tests![
     a_damaged_step_is_replaced_by_an_older_one_with_the_same_lists,
     a_list_that_a_rank_does_not_protect_is_named,
     what_is_the_same_everywhere_is_read_by_any_number_of_ranks,
+    memory_of_the_pool_may_be_the_same_everywhere,
     what_several_ranks_of_a_node_need_is_read_once,
     an_array_that_is_the_same_everywhere_is_no_part_of_another,
     overlapping_parts_are_refused_unless_flagged,
@@ -437,6 +438,31 @@ fn what_is_the_same_everywhere_is_read_by_any_number_of_ranks() {
                 .unwrap();
             assert_eq!(session.restart().unwrap(), 1);
             assert!(mine == table && new == [9; 10]);
+            session.close(LONG).unwrap();
+        });
+    }
+}
+
+// Breaks if: what several ranks share goes through the pool also into the pool.
+fn memory_of_the_pool_may_be_the_same_everywhere() {
+    let scratch = Scratch::new("pool");
+    let job = Job::new(scratch.path(), 3, 1, true);
+    for step in [0, 1] {
+        job.run(|session, _| {
+            let mut session = session.unwrap();
+            let memory = session.alloc(100_000).unwrap();
+            if step == 1 {
+                assert_eq!(session.find().unwrap(), 1);
+            } else {
+                fill_span(memory, &[7; 100_000]);
+            }
+            session.protect("table", memory, Dtype::U8, SAME).unwrap();
+            if step == 1 {
+                assert_eq!(session.restart().unwrap(), 1);
+                assert!(copy_out(memory) == [7; 100_000]);
+            } else {
+                session.checkpoint(1).unwrap();
+            }
             session.close(LONG).unwrap();
         });
     }

@@ -110,14 +110,12 @@ impl Reader {
             return Ok(false);
         };
         let key = key(&self.digest, source.rank, &source.region.name, source.at);
-        shared.take(key, into, &mut |memory| {
+        let crc = (source.extent.encoding == 0).then_some(source.extent.crc_plain);
+        shared.take((key, crc), into, &mut |memory| {
             self.of_any_copy(source.clone(), damage, &mut |source| {
                 (source.read(memory, buffers), true)
             })?;
-            Ok(match source.extent.encoding {
-                0 => source.extent.crc_plain,
-                _ => crc_span(memory),
-            })
+            Ok(crc.unwrap_or_else(|| crc_span(memory)))
         })
     }
 

@@ -15,7 +15,7 @@
 use crate::restart::shared::LEAST_BYTES;
 use orcheck_format::disk::Extent;
 use orcheck_io::disk::File;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Maximum length of a run.
 const WINDOW_BYTES: u64 = 1 << 20;
@@ -59,6 +59,8 @@ pub(super) struct Windows {
     windows: Vec<Window>,
     /// The next one that is given away.
     oldest: usize,
+    /// Runs that could not be read: file and end.
+    failed: HashSet<(String, u64)>,
 }
 
 struct Window {
@@ -77,10 +79,14 @@ impl Windows {
         let holds = |window: &Window| window.file == name && window.part(at, len).is_some();
         let known = match self.windows.iter().position(holds) {
             Some(known) => known,
-            None if end <= at + len => return None,
+            None if end <= at + len || self.failed.contains(&(name.clone(), end)) => return None,
             None => {
                 let mut bytes = vec![0; usize::try_from(end - at).ok()?];
-                file.read_at(&mut bytes, at).ok()?;
+                if file.read_at(&mut bytes, at).is_err() {
+                    // A bad block may take seconds: it is not tried again for each of them.
+                    self.failed.insert((name, end));
+                    return None;
+                }
                 self.keep(Window {
                     file: name,
                     at,
@@ -216,6 +222,11 @@ mod tests {
         assert!(windows.read(file.as_ref(), 99_000, 10, 100_001).is_none());
         reads.refuse.store(true, Ordering::SeqCst);
         assert!(windows.read(file.as_ref(), 60_000, 10, 70_000).is_none());
+        reads.refuse.store(false, Ordering::SeqCst);
+        assert!(
+            windows.read(file.as_ref(), 61_000, 10, 70_000).is_none(),
+            "once is enough"
+        );
         assert!(windows.read(file.as_ref(), 10, 10, 50_000).is_some());
     }
 }
