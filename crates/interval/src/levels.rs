@@ -1,14 +1,8 @@
 //! Computes the interval of checkpoints of several levels, each of which survives more than the one
 //! below, and their cost.
 //!
-//! How: every nth checkpoint also goes to the next level, in a pattern that repeats. What happens
-//! between two checkpoints is a state of a Markov chain, as in Moody et al. (SC 2010). Either a
-//! segment of computing and the checkpoint after it end, or a failure strikes that needs some
-//! level; then everything since the last checkpoint that had reached this level is computed again,
-//! segment by segment. Here a level may be reached some time after the program continues, as with
-//! asynchronous levels. Which checkpoint a failure goes back to therefore depends on when it
-//! strikes within a segment. The expected times T_j of the segments depend on each other, once
-//! round the pattern; they are iterated until they converge.
+//! How: every nth checkpoint also goes to the next level, in a pattern that repeats. The expected
+//! time of a pattern is that of a Markov chain (`levels/chain.rs`), which says what is assumed.
 //!
 //! Invariants:
 //! 1. With one level that is reached at once, the expected time is that of
@@ -16,14 +10,13 @@
 //! 2. The recommendation is no worse than its neighbours; it is found by hill climbing, and not
 //!    proven to be the global optimum.
 //!
-//! Assumed: failures of each level are random and independent. Whatever failed, a checkpoint in
-//! flight to a higher level arrives as if nothing had happened (Orcheck's agents continue without
-//! the program), unless the failure goes back behind it.
-//!
 //! Not here: failures with other distributions, a single run with its luck (`life.rs`).
+
+mod chain;
 
 use crate::single::TIMES_S;
 use crate::within;
+use chain::Chain;
 use orcheck_format::{Error, Result};
 use std::collections::BTreeMap;
 
@@ -31,14 +24,12 @@ use std::collections::BTreeMap;
 const LEVELS_MAX: usize = 8;
 /// Maximum number of checkpoints in a pattern.
 const PATTERN_MAX: u32 = 1 << 13;
+/// At most this many checkpoints pass one on its way to a stronger level; the next one waits.
+const PASSED_MAX: u32 = 63;
 /// The same where a job waits for the answer: the time to compute grows with it.
 const SOON_MAX: u32 = 1 << 5;
-/// The iteration ends when no time changes by more than this fraction of itself.
-const SETTLED: f64 = 1e-10;
-const ROUNDS_MAX: u32 = 10_000;
-/// Number of rounds in which the times at which levels are reached are computed again; by then the
-/// times have nearly converged.
-const STRETCHED_ROUNDS: u32 = 30;
+/// An efficiency that is no larger is that of a job without progress: digits are lost.
+const NONE: f64 = 1e-12;
 /// Precision of the search for the logarithm of the interval while climbing, and at the end.
 const SEARCHED: (f64, f64) = (1e-3, 1e-6);
 
@@ -245,7 +236,7 @@ impl Levels {
     /// The best interval for these ratios of levels, with which the job makes progress.
     fn settle(&self, ratios: &[u32]) -> Result<Recommended> {
         let best = self.best_interval(ratios, SEARCHED.1);
-        if best.efficiency > 0.0 {
+        if best.efficiency > NONE {
             return Ok(best);
         }
         Err(makes_no_progress())
@@ -335,7 +326,7 @@ impl Levels {
             .0
             .iter()
             .zip(&every)
-            .map(|(level, &every)| level.safe_after_s / f64::from(every))
+            .map(|(level, &every)| level.safe_after_s / f64::from(every.min(PASSED_MAX)))
             .fold(self.0[0].checkpoint_s * 1e-3, f64::max);
         let most_s = (4.0 / self.rate()).min(TIMES_S.1).max(least_s * 2.0);
         let of = |ln_s: f64| {
@@ -404,299 +395,4 @@ impl Pattern {
             .rposition(|&every| place.is_multiple_of(every))
             .unwrap_or(0)
     }
-}
-
-/// The states of a pattern.
-struct Chain<'a> {
-    levels: &'a [Level],
-    pattern: &'a Pattern,
-    /// Failures per second.
-    rate: f64,
-    /// For each level, the share of failures that need it.
-    shares: Vec<f64>,
-    /// Computing and checkpoint time of each segment.
-    lengths_s: Vec<f64>,
-    segments: Vec<Segment>,
-}
-
-/// From one checkpoint to the end of the next, by the state in which it begins: after the
-/// checkpoint just taken (0), or after reading one from level `n` − 1, which has therefore reached
-/// it.
-type Segment = Vec<Vec<Part>>;
-
-/// Part of a segment in which failures go back to the same checkpoints.
-struct Part {
-    /// The probability that a failure strikes in it, in one attempt of the segment.
-    probability: f64,
-    /// For each level, the number of segments to compute again before this one.
-    back: Vec<u32>,
-}
-
-/// Expected times, seconds, of one round of the pattern.
-struct Times {
-    /// For each segment, by the state in which it begins.
-    of: Vec<Vec<f64>>,
-    /// From the beginning of the pattern until each segment begins, and to the end, if each begins
-    /// after a checkpoint just taken.
-    sums: Vec<f64>,
-}
-
-impl Times {
-    fn new() -> Self {
-        Self {
-            of: Vec::new(),
-            sums: vec![0.0],
-        }
-    }
-
-    fn push(&mut self, of: Vec<f64>) {
-        self.sums.push(self.total_s() + of[0]);
-        self.of.push(of);
-    }
-
-    fn total_s(&self) -> f64 {
-        self.sums[self.sums.len() - 1]
-    }
-}
-
-impl<'a> Chain<'a> {
-    fn new(levels: &'a Levels, pattern: &'a Pattern) -> Self {
-        let (rate, levels) = (levels.rate(), &levels.0);
-        let share = |level: &Level| {
-            if rate > 0.0 {
-                1.0 / level.mtbf_s / rate
-            } else {
-                0.0
-            }
-        };
-        let length_s =
-            |place: u32| pattern.interval_s + levels[pattern.level_of(place)].checkpoint_s;
-        Self {
-            levels,
-            pattern,
-            rate,
-            shares: levels.iter().map(share).collect(),
-            lengths_s: (1..=pattern.period()).map(length_s).collect(),
-            segments: Vec::new(),
-        }
-    }
-
-    /// Sets when each level is reached in each segment, given when segments begin.
-    fn begin_at(&mut self, begins_s: &[f64]) {
-        let segment = |(place, &length_s): (usize, &f64)| {
-            let of_level = |(level, &every): (&Level, &u32)| {
-                let since = place as u32 % every;
-                let since_s = begins_s[place] - begins_s[place - since as usize];
-                Last {
-                    since,
-                    every,
-                    safe_at_s: level.safe_after_s - since_s,
-                }
-            };
-            let last: Vec<Last> = self
-                .levels
-                .iter()
-                .zip(&self.pattern.every)
-                .map(of_level)
-                .collect();
-            let begun = (0..=self.levels.len()).map(|read| {
-                let mut last = last.clone();
-                last.iter_mut()
-                    .take(read)
-                    .for_each(|last| last.safe_at_s = 0.0);
-                parts(&last, length_s, self.rate)
-            });
-            begun.collect()
-        };
-        self.segments = self.lengths_s.iter().enumerate().map(segment).collect();
-    }
-
-    /// Expected time of a whole pattern, seconds.
-    fn solve(&mut self) -> Result<f64> {
-        let mut before = Times::new();
-        for &length_s in &self.lengths_s {
-            before.push(vec![length_s; self.levels.len() + 1]);
-        }
-        if self.rate == 0.0 {
-            return Ok(before.total_s());
-        }
-        let later = self.levels.iter().any(|level| level.safe_after_s > 0.0);
-        for round in 0..ROUNDS_MAX {
-            // Failures take time too, during which a level may be reached: segments begin at their
-            // expected times.
-            if round == 0 || later && round < STRETCHED_ROUNDS {
-                self.begin_at(&before.sums);
-            }
-            let mut now = Times::new();
-            for place in 0..self.lengths_s.len() {
-                now.push(self.times_s(place, &now, &before));
-            }
-            if !now.total_s().is_finite() {
-                break;
-            }
-            let near = |(a, b): (&f64, &f64)| (a - b).abs() <= SETTLED * a.abs();
-            let settled = now.sums.iter().zip(&before.sums).all(near);
-            before = now;
-            if settled {
-                return Ok(before.total_s());
-            }
-        }
-        Err(makes_no_progress())
-    }
-
-    /// Expected times until a segment is complete, by the state in which it begins: each depends
-    /// linearly on all of them.
-    fn times_s(&self, place: usize, now: &Times, before: &Times) -> Vec<f64> {
-        let count = self.levels.len() + 1;
-        // At full precision, even if failures are rare.
-        let fails = -(-self.rate * self.lengths_s[place]).exp_m1();
-        let equation = |parts: &Vec<Part>| {
-            let mut sum = Linear::constant(fails / self.rate, count);
-            for part in parts {
-                let after = self.after_failure(place, part, now, before);
-                for (share, after) in self.shares.iter().zip(&after) {
-                    sum.add(part.probability * share, after);
-                }
-            }
-            sum
-        };
-        solve(self.segments[place].iter().map(equation).collect())
-    }
-
-    /// For each level, the time from a failure that needs it until the segment is complete.
-    fn after_failure(&self, place: usize, part: &Part, now: &Times, before: &Times) -> Vec<Linear> {
-        let (m, count) = (1.0 / self.rate, self.levels.len());
-        let mut after = vec![Linear::constant(0.0, count + 1); count];
-        // The highest first: another failure may strike during the restart.
-        for (number, level) in self.levels.iter().enumerate().rev() {
-            let done = (-level.restart_s / m).exp();
-            let failed = -(-level.restart_s / m).exp_m1();
-            let mut sum = Linear::constant(failed * m, count + 1);
-            match part.back[number] as usize {
-                0 => sum.of[number + 1] += done,
-                back => {
-                    sum.constant += done * again_s(place, back, number + 1, now, before);
-                    sum.of[0] += done;
-                }
-            }
-            for (share, other) in self.shares.iter().zip(&after).skip(number + 1) {
-                sum.add(failed * share, other);
-            }
-            let same: f64 = self.shares[..=number].iter().sum();
-            sum.times(1.0 / (1.0 - failed * same));
-            after[number] = sum;
-        }
-        after
-    }
-}
-
-/// Time, in seconds, of this many segments before `place`; the first of them begins with what was
-/// read (as in [`Segment`]).
-fn again_s(place: usize, back: usize, read: usize, now: &Times, before: &Times) -> f64 {
-    match back.checked_sub(place) {
-        None | Some(0) => {
-            let first = place - back;
-            now.of[first][read] + now.sums[place] - now.sums[first + 1]
-        }
-        // Before the beginning of the pattern, the last round counts.
-        Some(earlier) => {
-            let count = before.of.len();
-            let first = (count - earlier % count) % count;
-            let rounds = (earlier - 1) / count;
-            let rest_s = before.total_s() - before.sums[first + 1];
-            before.of[first][read] + rest_s + before.total_s() * rounds as f64 + now.sums[place]
-        }
-    }
-}
-
-/// The last checkpoint of a level before a segment.
-#[derive(Clone)]
-struct Last {
-    /// Segments since then.
-    since: u32,
-    /// Number of segments between two checkpoints of the level.
-    every: u32,
-    /// When it has reached its level, in seconds from the beginning of the segment.
-    safe_at_s: f64,
-}
-
-fn parts(last: &[Last], length_s: f64, rate: f64) -> Vec<Part> {
-    let within = |at_s: &f64| *at_s > 0.0 && *at_s < length_s;
-    let mut cuts_s: Vec<f64> = last
-        .iter()
-        .map(|last| last.safe_at_s)
-        .filter(within)
-        .collect();
-    cuts_s.push(length_s);
-    cuts_s.sort_by(f64::total_cmp);
-    let mut from_s = 0.0;
-    let part = |to_s: f64| {
-        let back = |last: &Last| match last.safe_at_s <= from_s {
-            true => last.since,
-            false => last.since + last.every,
-        };
-        let part = Part {
-            probability: (-rate * from_s).exp() * -(-rate * (to_s - from_s)).exp_m1(),
-            back: last.iter().map(back).collect(),
-        };
-        from_s = to_s;
-        part
-    };
-    cuts_s.into_iter().map(part).collect()
-}
-
-/// A sum of unknowns, each with a factor, and a constant.
-#[derive(Clone)]
-struct Linear {
-    constant: f64,
-    of: Vec<f64>,
-}
-
-impl Linear {
-    fn constant(constant: f64, count: usize) -> Self {
-        Self {
-            constant,
-            of: vec![0.0; count],
-        }
-    }
-
-    fn add(&mut self, factor: f64, other: &Self) {
-        self.constant += factor * other.constant;
-        self.of
-            .iter_mut()
-            .zip(&other.of)
-            .for_each(|(sum, of)| *sum += factor * of);
-    }
-
-    fn times(&mut self, factor: f64) {
-        self.constant *= factor;
-        self.of.iter_mut().for_each(|of| *of *= factor);
-    }
-}
-
-/// Solves for the unknowns, each of which is one of these sums of all. Their factors are
-/// probabilities that add up to less than 1, so that each unknown can be eliminated from the others
-/// in turn.
-fn solve(mut equations: Vec<Linear>) -> Vec<f64> {
-    for at in (0..equations.len()).rev() {
-        let own = std::mem::take(&mut equations[at].of[at]);
-        equations[at].times(1.0 / (1.0 - own));
-        let (before, rest) = equations.split_at_mut(at);
-        for other in before {
-            let factor = std::mem::take(&mut other.of[at]);
-            other.add(factor, &rest[0]);
-        }
-    }
-    // The first one no longer depends on any other, the second only on the first, and so on.
-    let mut found = Vec::with_capacity(equations.len());
-    for equation in &equations {
-        let of_others: f64 = equation
-            .of
-            .iter()
-            .zip(&found)
-            .map(|(of, found)| of * found)
-            .sum();
-        found.push(equation.constant + of_others);
-    }
-    found
 }

@@ -160,8 +160,8 @@ fn nonsense_is_refused() {
     );
 }
 
-// Breaks if: a level that is reached late keeps the lower ones from being taken often, or no
-// pattern passes for one.
+// Breaks if: a level that is reached late keeps the lower ones from being taken often, or more of
+// them pass one on its way than a job remembers, or no pattern passes for one.
 #[test]
 fn a_level_that_is_reached_late_is_taken_rarely() {
     let late = Levels(vec![
@@ -170,7 +170,7 @@ fn a_level_that_is_reached_late_is_taken_rarely() {
     ]);
     let found = late.recommend().unwrap();
     assert!(
-        found.efficiency > 0.89 && found.pattern.interval_s < 300.0,
+        found.efficiency > 0.83 && (685.0..687.0).contains(&found.pattern.interval_s),
         "{found:?}"
     );
     let never = Levels(vec![

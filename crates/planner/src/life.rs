@@ -14,7 +14,8 @@
 //! 3. A run without progress ends too, and reports that.
 //!
 //! Assumed, as in `levels.rs`: the beginning is safe at every level, the end is a checkpoint; a
-//! checkpoint in flight to a higher level arrives unless the job goes back behind it.
+//! checkpoint in flight to a higher level arrives unless the job goes back behind it, or unless the
+//! program was waiting for that: then the next one goes there instead.
 //!
 //! Not here: the expected time by formula (`levels.rs`), which interval is best.
 
@@ -24,6 +25,7 @@ use rand_distr::{Distribution, Gamma};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use statrs::function::gamma::gamma;
+use std::collections::BTreeMap;
 
 /// A run that takes this many times its work is given up.
 const GIVEN_UP: f64 = 1e4;
@@ -138,47 +140,44 @@ impl Job {
             done: false,
             events: Vec::new(),
         };
-        // Per level, checkpoints that still count: segments done, and when the level is reached.
-        let mut safe: Vec<Vec<(u64, f64)>> = vec![vec![(0, f64::NEG_INFINITY)]; levels.len()];
+        let mut taken = Taken::new(levels.len());
         let (mut now_s, mut segments) = (0.0, 0u64);
         let all = (self.work_s / self.pattern.interval_s).ceil().max(1.0) as u64;
         let failed = |life: &Life| life.failures.iter().sum::<u64>();
         while segments < all && now_s < self.work_s * GIVEN_UP && failed(&life) < FAILURES_MAX {
-            let end_s = now_s + self.segment_s(segments, all);
+            let computed_s = now_s + self.computing_s(segments, all);
+            let depth = taken
+                .owed(&self.pattern, segments)
+                .max(self.depth(segments + 1));
+            let end_s = computed_s + levels[depth].checkpoint_s;
             let (failed_s, level) = fate.next();
+            self.reach(
+                &mut taken,
+                segments + 1,
+                depth,
+                computed_s,
+                failed_s.min(end_s),
+            );
             if failed_s >= end_s {
                 (now_s, segments) = (end_s, segments + 1);
-                let place = (segments % u64::from(self.pattern.period())) as u32;
-                let every = levels.iter().zip(&self.pattern.every);
-                for (of_level, (level, every)) in safe.iter_mut().zip(every) {
-                    if place.is_multiple_of(*every) {
-                        // Older ones than the newest that has reached its level are of no use.
-                        let reached = of_level.iter().rposition(|&(_, safe_s)| safe_s <= now_s);
-                        of_level.drain(..reached.unwrap_or(0));
-                        of_level.push((segments, now_s + level.safe_after_s));
-                    }
-                }
+                taken.costs(segments, end_s - computed_s - self.cost_s(segments));
                 continue;
             }
             fate.strikes();
-            let reached_s =
-                self.computed_s(segments) + (failed_s - now_s).min(self.pattern.interval_s);
+            let reached_s = self.computed_s(segments) + failed_s.min(computed_s) - now_s;
             life.failures[level] += 1;
-            life.lost_s += failed_s - now_s;
-            let (needs, again_s) = self.restart(&mut fate, &mut life, failed_s, level);
-            let back = newest(&safe[needs], failed_s);
-            let undone = (back..segments).map(|segment| self.segment_s(segment, all));
-            life.lost_s += undone.sum::<f64>();
-            life.restarts_s += again_s - failed_s;
-            for (of_level, number) in safe.iter_mut().zip(0..) {
-                if number <= needs {
-                    // What was just read can be read again, also after failures that need a lower
-                    // level.
-                    *of_level = vec![(back, f64::NEG_INFINITY)];
-                } else {
-                    of_level.retain(|&(done, _)| done <= back);
-                }
+            let (needs, again_s) = self.restart((&mut fate, &mut life), &taken, failed_s, level);
+            let back = newest(&taken.safe[needs], failed_s);
+            if back > segments {
+                // It had reached a level that survives this.
+                taken.costs(back, failed_s - computed_s - self.cost_s(back));
+            } else {
+                life.lost_s += failed_s - now_s;
             }
+            let undone = (back..segments)
+                .map(|segment| self.computing_s(segment, all) + self.cost_s(segment + 1));
+            life.lost_s += undone.sum::<f64>() + taken.go_back(needs, back);
+            life.restarts_s += again_s - failed_s;
             (now_s, segments) = (again_s, back);
             if life.events.len() < EVENTS_MAX {
                 life.events.push(Event {
@@ -193,19 +192,31 @@ impl Job {
         life.done = segments == all;
         life.total_s = now_s;
         life.checkpoints_s = (1..=segments).map(|place| self.cost_s(place)).sum();
+        life.checkpoints_s += taken.beside_s.values().sum::<f64>();
         Ok(life)
+    }
+
+    /// Notes which levels a checkpoint of this depth has reached, or will reach by itself: it began
+    /// at `from_s`, and the program waited for it until `until_s`.
+    fn reach(&self, taken: &mut Taken, segments: u64, depth: usize, from_s: f64, until_s: f64) {
+        for (number, level) in self.levels.0.iter().enumerate().take(depth + 1) {
+            if from_s + level.checkpoint_s <= until_s {
+                let safe_s = from_s + level.checkpoint_s + level.safe_after_s;
+                taken.push(number, (segments, safe_s), until_s);
+            }
+        }
     }
 
     /// From a failure until the job computes again; another failure may strike meanwhile, and need
     /// a higher level.
     fn restart(
         &self,
-        fate: &mut Fate,
-        life: &mut Life,
+        (fate, life): (&mut Fate, &mut Life),
+        taken: &Taken,
         failed_s: f64,
         level: usize,
     ) -> (usize, f64) {
-        let (mut needs, mut begun_s) = (level, failed_s);
+        let (mut needs, mut begun_s) = (taken.lies(level, failed_s), failed_s);
         loop {
             let end_s = begun_s + self.levels.0[needs].restart_s;
             let (next_s, level) = fate.next();
@@ -215,7 +226,7 @@ impl Job {
             }
             fate.strikes();
             life.failures[level] += 1;
-            (needs, begun_s) = (needs.max(level), next_s);
+            (needs, begun_s) = (needs.max(taken.lies(level, failed_s)), next_s);
         }
     }
 
@@ -226,17 +237,92 @@ impl Job {
 
     /// Cost of the checkpoint after this many segments.
     fn cost_s(&self, segments: u64) -> f64 {
-        let place = (segments % u64::from(self.pattern.period())) as u32;
-        self.levels.0[self.pattern.level_of(place)].checkpoint_s
+        self.levels.0[self.depth(segments)].checkpoint_s
     }
 
-    /// A segment and its checkpoint; the last segment is the remainder.
-    fn segment_s(&self, segment: u64, all: u64) -> f64 {
-        let computing_s = match segment + 1 == all {
+    /// The level of the checkpoint after this many segments.
+    fn depth(&self, segments: u64) -> usize {
+        let place = (segments % u64::from(self.pattern.period())) as u32;
+        self.pattern.level_of(place)
+    }
+
+    /// Computing in a segment; the last one is the remainder.
+    fn computing_s(&self, segment: u64, all: u64) -> f64 {
+        match segment + 1 == all {
             true => self.work_s - segment as f64 * self.pattern.interval_s,
             false => self.pattern.interval_s,
+        }
+    }
+}
+
+/// The checkpoints that still count.
+struct Taken {
+    /// Per level: segments done, and when the level is reached.
+    safe: Vec<Vec<(u64, f64)>>,
+    /// By segments done, what a checkpoint cost beside what the pattern says, where it differs.
+    beside_s: BTreeMap<u64, f64>,
+    /// What was read last: segments done, and the level where it lies.
+    read: (u64, usize),
+}
+
+impl Taken {
+    fn new(levels: usize) -> Self {
+        Self {
+            safe: vec![vec![(0, f64::NEG_INFINITY)]; levels],
+            beside_s: BTreeMap::new(),
+            read: (0, 0),
+        }
+    }
+
+    fn push(&mut self, level: usize, (segments, safe_s): (u64, f64), now_s: f64) {
+        let of_level = &mut self.safe[level];
+        // Older ones than the newest that has reached its level are of no use.
+        let reached = of_level.iter().rposition(|&(_, safe_s)| safe_s <= now_s);
+        of_level.drain(..reached.unwrap_or(0));
+        of_level.push((segments, safe_s));
+    }
+
+    fn costs(&mut self, segments: u64, beside_s: f64) {
+        if beside_s.abs() > 1e-12 {
+            self.beside_s.insert(segments, beside_s);
+        }
+    }
+
+    /// The strongest level whose last checkpoint was struck on its way there.
+    fn owed(&self, pattern: &Pattern, segments: u64) -> usize {
+        let due = |every: &u32| segments - segments % u64::from(*every);
+        let owed = |(of_level, every): (&Vec<(u64, f64)>, &u32)| {
+            of_level
+                .last()
+                .is_none_or(|(newest, _)| *newest < due(every))
         };
-        computing_s + self.cost_s(segment + 1)
+        let mut levels = self.safe.iter().zip(&pattern.every);
+        levels.rposition(owed).unwrap_or(0)
+    }
+
+    /// The level from which the newest checkpoint is read after a failure that needs this one: what
+    /// was read from a stronger level lies there, and at no weaker one yet.
+    fn lies(&self, needs: usize, failed_s: f64) -> usize {
+        match newest(&self.safe[needs], failed_s) == self.read.0 {
+            true => needs.max(self.read.1),
+            false => needs,
+        }
+    }
+
+    /// Continues from the checkpoint after this many segments, read from level `needs`; returns
+    /// what later ones cost beside what the pattern says.
+    fn go_back(&mut self, needs: usize, back: u64) -> f64 {
+        self.read = (back, needs);
+        for (number, of_level) in self.safe.iter_mut().enumerate() {
+            if number <= needs {
+                // What was just read can be read again, also after failures that need a lower
+                // level.
+                *of_level = vec![(back, f64::NEG_INFINITY)];
+            } else {
+                of_level.retain(|&(done, _)| done <= back);
+            }
+        }
+        self.beside_s.split_off(&(back + 1)).values().sum()
     }
 }
 

@@ -191,6 +191,10 @@ pub struct IntervalArgs {
     /// Another interval to compare with; several with commas
     #[arg(long, value_name = "TIME", value_delimiter = ',', conflicts_with = "levels", value_parser = time, allow_hyphen_values = true)]
     pub every: Vec<f64>,
+    /// Time of a step of the program: the options of several levels then count steps, as a program
+    /// needs them that waits for its checkpoints
+    #[arg(long, value_name = "TIME", value_parser = time, requires = "levels", allow_hyphen_values = true)]
+    pub step: Option<f64>,
     /// Draw it, into a file that ends with .svg or .png
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,

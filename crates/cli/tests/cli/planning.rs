@@ -580,14 +580,59 @@ fn a_pattern_has_its_options_and_its_price() {
     let text = text(&asked);
     assert!(text.contains("[level.global]\n  every_s = "), "{text}");
     assert!(text.contains("every checkpoint to all levels"), "{text}");
-    let others = [
-        "interval",
-        "--level",
-        "disk:cost=1s,mtbf=6h",
-        "--level",
-        global,
-    ];
-    assert!(document(&others)["options"].is_null());
+    let one = ["interval", "--level", node];
+    assert!(!self::text(&one).contains("to all levels"));
+    // In steps of the program.
+    let mut asked = asked.to_vec();
+    asked.extend(["--step", "2s"]);
+    let found = document(&asked);
+    let options: toml::Table = found["options"].as_str().unwrap().parse().unwrap();
+    for (at, name) in [(0, "node"), (1, "global")] {
+        let steps = options["level"][name]["every_steps"].as_integer().unwrap();
+        let exact_s = found["levels"][at]["interval_s"].as_f64().unwrap();
+        assert!((steps as f64 * 2.0 / exact_s - 1.0).abs() < 0.01, "{found}");
+    }
+}
+
+// Breaks if: a name that Orcheck does not know, or the wrong order, gives numbers and no reason.
+#[test]
+fn levels_that_no_job_can_have_are_explained() {
+    let of = |name: &str| format!("{name}:cost=1s,mtbf=6h");
+    for (names, why) in [
+        (
+            &["disk", "global"][..],
+            "Orcheck has no level 'disk': a job",
+        ),
+        (
+            &["nodes", "global"],
+            "Orcheck has no level 'nodes'; did you mean node?",
+        ),
+        (
+            &["peers(1)"],
+            "Orcheck has no level 'peers(1)'; did you mean peers?",
+        ),
+        (
+            &["node", "peers", "global"],
+            "a job has level node or level peers, not both",
+        ),
+    ] {
+        let levels: Vec<String> = names.iter().map(|name| of(name)).collect();
+        let each = levels.iter().flat_map(|level| ["--level", level.as_str()]);
+        let asked: Vec<&str> = ["interval"].into_iter().chain(each).collect();
+        assert!(document(&asked)["options"].is_null());
+        let text = text(&asked);
+        assert!(text.contains(&format!("no options: {why}")), "{text}");
+    }
+    for command in ["interval", "simulate"] {
+        let (node, global) = (of("node"), of("global"));
+        refused(
+            &[command, "--level", &global, "--level", &node],
+            &[
+                "from the weakest to the strongest, found global before node",
+                "name node before global",
+            ],
+        );
+    }
 }
 
 // Breaks if: a pattern is not offered where it is better, or its options are not accepted.

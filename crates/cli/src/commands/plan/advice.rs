@@ -182,7 +182,7 @@ fn words(choices: &[Choice], at: usize, work_s: f64) -> String {
         format!("{what}, after every {interval} of computing.")
     };
     let mut text = format!(
-        "{advice}\n{} of the time computes what counts; {} of work take {} in the mean, with a failure every {}.\n",
+        "{advice}\n{} of the time computes what counts; {} of work take {} on average, with a failure every {}.\n",
         percent(choice.efficiency()),
         span(work_s),
         span(total_s),

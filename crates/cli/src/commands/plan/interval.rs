@@ -14,6 +14,9 @@ use crate::exit;
 use crate::output::{Failure, Outcome, percent, plain, right, span, table, table_text};
 use crate::picture::draw;
 
+/// The levels for which there are options, from the weakest to the strongest.
+const LEVELS: [&str; 3] = ["node", "peers", "global"];
+
 /// A name, levels, and how often each is used.
 type Named = (String, Levels, Pattern);
 
@@ -132,7 +135,7 @@ fn recommendation(args: &IntervalArgs, single: &Single, rules: &str) -> String {
     let best_s = single.best_s();
     let efficiency = single.efficiency(best_s);
     let text = format!(
-        "Take a checkpoint after every {} of computing: {} of the time computes what counts, and {} of work take {} in the mean.\n\n\
+        "Take a checkpoint after every {} of computing: {} of the time computes what counts, and {} of work take {} on average.\n\n\
          A failure every {}, a checkpoint costs {}, a restart {}.\n\n{}",
         span(best_s),
         percent(efficiency),
@@ -153,21 +156,34 @@ fn recommendation(args: &IntervalArgs, single: &Single, rules: &str) -> String {
     };
     let without_s = whole.expected_s(args.job.work, args.job.work);
     format!(
-        "The work is shorter than the interval: without a checkpoint it takes {} in the mean. For more of it:\n{text}",
+        "The work is shorter than the interval: without a checkpoint it takes {} on average. For more of it:\n{text}",
         span(without_s)
     )
 }
 
 /// # Errors
-/// Invalid if two levels have the same name.
+/// Invalid if two levels have the same name, or those of Orcheck come in another order.
 pub fn check_names(job: &JobArgs) -> Result<()> {
     let names: BTreeSet<&str> = job.levels.iter().map(|named| named.name.as_str()).collect();
-    if names.len() == job.levels.len() {
-        return Ok(());
+    if names.len() != job.levels.len() {
+        return Err(Error::invalid(
+            "--level: expected a name of its own for each level",
+        ));
     }
-    Err(Error::invalid(
-        "--level: expected a name of its own for each level",
-    ))
+    let known = job.levels.iter().map(|named| named.name.as_str());
+    let known: Vec<&str> = known.filter(|name| LEVELS.contains(name)).collect();
+    let place = |name: &str| LEVELS.iter().position(|known| *known == name);
+    match known
+        .windows(2)
+        .find(|pair| place(pair[0]) > place(pair[1]))
+    {
+        Some(pair) => Err(Error::invalid(format!(
+            "--level: levels go from the weakest to the strongest, found {} before {}",
+            pair[0], pair[1]
+        ))
+        .next(format!("name {} before {}", pair[1], pair[0]))),
+        None => Ok(()),
+    }
 }
 
 /// Checkpoints of several levels.
@@ -207,9 +223,9 @@ fn several(args: &IntervalArgs) -> Result<(String, Value, Named)> {
     }
     let expected_s = args.job.work / best.efficiency;
     let others = others(args, &levels);
-    let options = options(&args.job, &levels, &best.pattern);
+    let options = options(args, &levels, &best.pattern);
     let text = format!(
-        "Take checkpoints of level {} of computing: {} of the time computes what counts, and {} of work take {} in the mean.\n\n{}\n{}{}",
+        "Take checkpoints of level {} of computing: {} of the time computes what counts, and {} of work take {} on average.\n\n{}\n{}{}",
         words.join(", "),
         percent(best.efficiency),
         span(args.job.work),
@@ -256,34 +272,37 @@ impl Other {
     }
 }
 
-/// Everything to all levels each time, and the strongest level alone.
+/// Of several levels: everything to all of them each time, and the strongest one alone.
 fn others(args: &IntervalArgs, levels: &Levels) -> Vec<Other> {
     let work_s = args.job.work;
-    let mut others = vec![Other {
-        name: "every checkpoint to all levels".to_owned(),
-        best: levels.recommend_together().ok(),
-        work_s,
-    }];
-    if let (Some(strongest), Some(named)) = (levels.0.last(), args.job.levels.last())
-        && levels.0.len() > 1
-    {
-        // All failures need it then. What it costs beside the weaker levels is not given.
-        let rate: f64 = levels.0.iter().map(|level| 1.0 / level.mtbf_s).sum();
-        let alone = Levels(vec![Level {
-            mtbf_s: 1.0 / rate,
-            ..*strongest
-        }]);
-        others.push(Other {
+    let ([_, .., strongest], Some(named)) = (&levels.0[..], args.job.levels.last()) else {
+        return Vec::new();
+    };
+    // All failures need it then. What it costs beside the weaker levels is not given.
+    let rate: f64 = levels.0.iter().map(|level| 1.0 / level.mtbf_s).sum();
+    let alone = Levels(vec![Level {
+        mtbf_s: 1.0 / rate,
+        ..*strongest
+    }]);
+    vec![
+        Other {
+            name: "every checkpoint to all levels".to_owned(),
+            best: levels.recommend_together().ok(),
+            work_s,
+        },
+        Other {
             name: format!("level {} alone, at the same cost", named.name),
             best: alone.recommend().ok(),
             work_s,
-        });
-    }
-    others
+        },
+    ]
 }
 
 /// The price of the pattern beside the others.
 fn beside(args: &IntervalArgs, best: &Recommended, others: &[Other]) -> String {
+    if others.is_empty() {
+        return String::new();
+    }
     let work_s = args.job.work;
     let mut shown = table(&["way", "every", "computes", "the work takes", "more"]);
     let total_s = work_s / best.efficiency;
@@ -316,26 +335,48 @@ fn beside(args: &IntervalArgs, best: &Recommended, others: &[Other]) -> String {
 
 /// The options of Orcheck for a pattern, to paste; an error if the levels are not Orcheck's.
 fn options(
-    job: &JobArgs,
+    args: &IntervalArgs,
     levels: &Levels,
     pattern: &Pattern,
 ) -> std::result::Result<String, String> {
+    let job = &args.job;
     let names: Vec<&str> = job.levels.iter().map(|named| named.name.as_str()).collect();
     if !matches!(
         names[..],
         ["node" | "peers", "global"] | ["node" | "peers" | "global"]
     ) {
-        return Err(format!(
-            "a job has level node or peers, and global; found {}",
-            names.join(", ")
-        ));
+        return Err(why_not(&names));
     }
     let mut text =
         held_steps(levels, pattern).map_or_else(String::new, |line| format!("  {line}\n"));
     for (named, &every) in job.levels.iter().zip(&pattern.every) {
-        text += &pace(&named.name, f64::from(every) * pattern.interval_s);
+        text += &match args.step {
+            Some(step_s) => {
+                let steps = (pattern.interval_s / step_s).round().max(1.0) as u64;
+                let every_steps = steps.saturating_mul(u64::from(every));
+                format!("  [level.{}]\n  every_steps = {every_steps}\n", named.name)
+            }
+            None => pace(&named.name, f64::from(every) * pattern.interval_s),
+        };
     }
     Ok(text)
+}
+
+/// Why there are no options for levels of these names.
+fn why_not(names: &[&str]) -> String {
+    let unknown = names.iter().find(|name| !LEVELS.contains(name));
+    // A level has one name in three letters: `nodes`, `peers(1)` and `Global` are meant so.
+    let start = |name: &str| name.to_lowercase().chars().take(3).collect::<String>();
+    let near = unknown.and_then(|name| LEVELS.iter().find(|known| start(known) == start(name)));
+    match (unknown, near) {
+        (Some(name), Some(near)) => {
+            format!("Orcheck has no level '{name}'; did you mean {near}?")
+        }
+        (Some(name), None) => {
+            format!("Orcheck has no level '{name}': a job has level node or peers, and global")
+        }
+        (None, _) => "a job has level node or level peers, not both".to_owned(),
+    }
 }
 
 /// The option with which a checkpoint can be taken while another one is on its way to the strongest

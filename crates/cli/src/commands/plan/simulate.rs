@@ -191,7 +191,7 @@ fn summary(args: &SimulateArgs, names: &[String], job: &Job, lives: &[Life]) -> 
     let formula = matches!(job.failures, Failures::Exponential)
         .then(|| job.levels.efficiency(&job.pattern).ok());
     let expected_s = formula.flatten().map(|efficiency| job.work_s / efficiency);
-    let mut shown = table(&["time for", "in the mean", "of all"]);
+    let mut shown = table(&["time for", "on average", "of all"]);
     for (cause, time_s) in causes {
         shown.add_row(vec![
             plain(cause),
@@ -199,7 +199,7 @@ fn summary(args: &SimulateArgs, names: &[String], job: &Job, lives: &[Life]) -> 
             right(percent(time_s / total_s)),
         ]);
     }
-    let mut failed = table(&["level", "every", "of computing", "failures in the mean"]);
+    let mut failed = table(&["level", "every", "of computing", "failures on average"]);
     let mut levels = Vec::new();
     for (number, (name, every)) in names.iter().zip(&job.pattern.every).enumerate() {
         let apart_s = f64::from(*every) * job.pattern.interval_s;
@@ -227,7 +227,7 @@ fn summary(args: &SimulateArgs, names: &[String], job: &Job, lives: &[Life]) -> 
         )
     });
     let text = format!(
-        "{} of work take {} in the mean of {}{interval_text}; a tenth takes less than {}, a tenth more than {}.{formula_text}\n\n{}\n{}",
+        "{} of work take {} on average over {}{interval_text}; a tenth takes less than {}, a tenth more than {}.{formula_text}\n\n{}\n{}",
         span(job.work_s),
         span(total_s),
         count(lives.len() as u64, "run"),
