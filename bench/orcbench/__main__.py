@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+from types import ModuleType
 
 # One module each. The Makefile reads this list.
 BENCHMARKS = (
@@ -18,13 +19,17 @@ BENCHMARKS = (
     "staging",
     "stall",
     "waste",
+    "waste-levels",
 )
+
+
+def module_of(name: str) -> ModuleType:
+    return importlib.import_module("orcbench." + name.replace("-", "_"))
 
 
 def question(name: str) -> str:
     """The first line of what a benchmark says of itself."""
-    module = importlib.import_module(f"orcbench.{name}")
-    return (module.__doc__ or "").splitlines()[0]
+    return (module_of(name).__doc__ or "").splitlines()[0]
 
 
 def main() -> int:
@@ -39,7 +44,7 @@ def main() -> int:
         for known in BENCHMARKS:
             print(f"    make bench-{known}", file=sys.stderr)
         return 2
-    importlib.import_module(f"orcbench.{name}").main()
+    module_of(name).main()
     return 0
 
 

@@ -5,12 +5,11 @@
 Compiles every program of bench/src/, and the model disk of the testbed where libfuse3 is there.
 """
 
-import importlib
 import os
 import statistics
 import subprocess
 
-from orcbench.__main__ import BENCHMARKS
+from orcbench.__main__ import BENCHMARKS, module_of
 from orcbench.running import ROOT, build
 from orcbench.stats import figure, interval, spread
 from testbed.cluster import disks
@@ -31,7 +30,7 @@ def main() -> None:
     statistics_hold()
     passed = ["statistics"]
     for name in BENCHMARKS:
-        importlib.import_module(f"orcbench.{name}")
+        module_of(name)
         passed.append(name)
     prefix = os.path.abspath(os.environ.get("PREFIX", os.path.join(ROOT, "build", "prefix")))
     for file in sorted(os.listdir(os.path.join(ROOT, "bench", "src"))):

@@ -72,3 +72,20 @@ def figure(
     if not values:
         return {"value": None, "interval": None, "n": 0}
     return {"value": of(values), "interval": interval(values, of), "n": len(values)}
+
+
+def ratio_of_means(rows: Sequence[tuple[float, float]]) -> float:
+    """Of two columns."""
+    return statistics.mean(row[0] for row in rows) / statistics.mean(row[1] for row in rows)
+
+
+def chance(differences: Sequence[float], flips: int = 20000) -> float:
+    """One-sided p-value of paired differences: how often their sum is as large when each has its
+    sign by chance.
+    """
+    source, total = random.Random(1), sum(differences)
+    as_large = sum(
+        sum(d if source.getrandbits(1) else -d for d in differences) >= total - 1e-12
+        for _ in range(flips)
+    )
+    return (1 + as_large) / (1 + flips)

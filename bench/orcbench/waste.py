@@ -13,18 +13,16 @@ Two jobs run at a time, in the calibration as in the runs: each on a core and a 
 
 import argparse
 import contextlib
-import itertools
 import os
-import random
 import statistics
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from orcbench import facts, reporting, running, stats, svg
 from orcbench.stats import Figure
-from orcbench.waste_jobs import Drawn, SlowDisks, Stand, Stopped
+from orcbench.waste_jobs import Drawn, SlowDisks, Stand
 from orcbench.waste_model import INTERVALS, Calibration
 from testbed.cluster.held import HeldError
 
@@ -38,7 +36,6 @@ GOALS = {
     "p_third": ("<=", 0.05),
     "p_three_times": ("<=", 0.05),
 }
-FLIPS = 20000
 PARTS = ("work_s", "checkpoints_s", "lost_s", "restarts_s")
 PART_NAMES = ("computing", "checkpoints", "done again", "restarts")
 
@@ -84,9 +81,6 @@ def measure(
     """One entry a run: suffix of the interval -> what the job took; all intervals of a run at the
     same place.
     """
-    todo, lock, all_done = iter(range(args.runs)), threading.Lock(), threading.Event()
-    runs: list[dict[str, Any]] = [{}] * args.runs
-    at_work = len(stand.places)
 
     def take(run: int, place: int) -> dict[str, Any]:
         order = list(INTERVALS)
@@ -111,38 +105,16 @@ def measure(
             }
         return found
 
-    def work(place: int) -> None:
-        nonlocal at_work
-        try:
-            while True:
-                with lock:
-                    run = next(todo, None)
-                if run is None:
-                    break
-                runs[run] = take(run, place)
-                told = "  ".join(
-                    f"{name} {runs[run][suffix]['total_s']:.1f} s, {runs[run][suffix]['kills']} "
-                    "kills"
-                    for suffix, (_, name) in INTERVALS.items()
-                )
-                print(f"run {run + 1} of {args.runs}: {told}", file=sys.stderr, flush=True)
-            with lock:
-                at_work -= 1
-            if at_work == 0:
-                all_done.set()
-            # Until the last one is done it should have the neighbour that it had before.
-            for more_runs in itertools.count(args.runs):
-                stand.job(
-                    place, calibration.steps, calibration.every, Drawn(args, more_runs), all_done
-                )
-        except Stopped:
-            if stand.stop.is_set():
-                raise
-        finally:
-            all_done.set()
+    def neighbour(run: int, place: int, stop: threading.Event) -> None:
+        stand.job(place, calibration.steps, calibration.every, Drawn(args, run), stop)
 
-    stand.everywhere(work)
-    return runs
+    def told(run: dict[str, Any]) -> str:
+        return "  ".join(
+            f"{name} {run[suffix]['total_s']:.1f} s, {run[suffix]['kills']} kills"
+            for suffix, (_, name) in INTERVALS.items()
+        )
+
+    return stand.take_turns(args.runs, take, neighbour, told)
 
 
 # ---- results -------------------------------------------------------------------------------------
@@ -167,22 +139,6 @@ class Prediction:
     def longer_s(self, suffix: str) -> float:
         """How much longer the job takes than with the recommended interval."""
         return float(self.rules[suffix]["expected_s"] - self.rules[""]["expected_s"])
-
-
-def ratio_of_means(rows: Sequence[tuple[float, float]]) -> float:
-    return statistics.mean(row[0] for row in rows) / statistics.mean(row[1] for row in rows)
-
-
-def chance(differences: Sequence[float]) -> float:
-    """One-sided p-value of paired differences: how often their sum is as large when each has its
-    sign by chance.
-    """
-    source, total = random.Random(1), sum(differences)
-    as_large = sum(
-        sum(d if source.getrandbits(1) else -d for d in differences) >= total - 1e-12
-        for _ in range(FLIPS)
-    )
-    return (1 + as_large) / (1 + FLIPS)
 
 
 class Result:
@@ -229,15 +185,15 @@ class Result:
                 )
             found["measured_over_predicted" + suffix] = stats.figure(ratios, statistics.mean)
             found["measured_over_replayed" + suffix] = stats.figure(
-                list(zip(self.totals[suffix], self.replayed[suffix])), ratio_of_means
+                list(zip(self.totals[suffix], self.replayed[suffix])), stats.ratio_of_means
             )
         for suffix in INTERVALS:
             if suffix:
                 found["recommended_over" + suffix] = stats.figure(
-                    list(zip(self.totals[""], self.totals[suffix])), ratio_of_means
+                    list(zip(self.totals[""], self.totals[suffix])), stats.ratio_of_means
                 )
                 found["p" + suffix] = {
-                    "value": chance(self.saved(suffix)),
+                    "value": stats.chance(self.saved(suffix)),
                     "interval": None,
                     "n": len(self.runs),
                 }
@@ -331,7 +287,7 @@ class Result:
                     f"{found['value']:.2f}",
                     "{:.2f} to {:.2f}".format(*found["interval"]) if found["interval"] else "",
                     f"{sum(d > 0 for d in self.saved(suffix))} of {found['n']}",
-                    f"{chance(self.saved(suffix)):.5f}",
+                    f"{stats.chance(self.saved(suffix)):.5f}",
                 ]
                 for suffix, found in self.saved_figures().items()
             ],
@@ -390,7 +346,9 @@ def main() -> None:
         try:
             if os.geteuid() != 0:
                 raise HeldError("devices with a limit take root")
-            slow = held.enter_context(SlowDisks(args.dir, names, round(args.rate * 1e6)))
+            slow = held.enter_context(
+                SlowDisks(args.dir, dict.fromkeys(names, round(args.rate * 1e6)))
+            )
         except (HeldError, OSError) as error:
             held.close()
             reporting.not_measured(args, "waste", str(error), GOALS)

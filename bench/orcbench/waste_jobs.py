@@ -1,31 +1,43 @@
-"""Jobs that are killed and started again, on slow disks of their own: what waste.py runs.
+"""Jobs that are killed and started again, on slow disks of their own: what waste.py and
+waste_levels.py run.
 
-Not here: what the model says of them (waste_model.py), which of them are compared (waste.py).
+Not here: what the model says of them (waste_model.py, waste_levels_model.py), which of them are
+compared (waste.py, waste_levels.py).
 """
 
 import argparse
 import concurrent.futures
 import contextlib
 import glob
+import itertools
 import os
 import random
 import select
+import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Self, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Self, TypeVar
 
 from orcbench import running, throttling
 from testbed.cluster import disks
 from testbed.cluster.held import Held, checked, locked_directory, pipe
 
 T = TypeVar("T")
-# What a program says: a word, when, and the step.
-Said = tuple[str, float, int]
 DISK_BYTES = 512 * running.MIB
+
+
+class Said(NamedTuple):
+    """What a program says; see src/waste.c."""
+
+    word: str
+    at: float
+    step: int
+    note: str
 
 
 # ---- slow disks ----------------------------------------------------------------------------------
@@ -37,9 +49,10 @@ class SlowDisks(Held):
     process.
     """
 
-    def __init__(self, parent: str, names: Sequence[str], bytes_per_s: int) -> None:
+    def __init__(self, parent: str, bytes_per_s: Mapping[str, int]) -> None:
+        """bytes_per_s: by the names of the disks."""
         disks.sweep(parent)
-        self.names, self.bytes_per_s = names, bytes_per_s
+        self.names, self.bytes_per_s = list(bytes_per_s), bytes_per_s
         self.rates: dict[str, dict[str, float]] = {}
         self.guard: subprocess.Popen[bytes] | None = None
         self.limits = contextlib.ExitStack()
@@ -83,7 +96,11 @@ class SlowDisks(Held):
             self.rates[name] = {
                 way: self.limits.enter_context(
                     throttling.Limit(
-                        self.path(name), self.bytes_per_s, reads=way == "reads", check_mib=64
+                        self.path(name),
+                        self.bytes_per_s[name],
+                        reads=way == "reads",
+                        # Two seconds of it.
+                        check_mib=min(64, self.bytes_per_s[name] // 500_000),
                     )
                 )
                 for way in ("writes", "reads")
@@ -114,6 +131,10 @@ class Never:
 
     def over(self, ready: float | None) -> bool:
         """Whether no more is wanted of the job."""
+        return False
+
+    def takes_disk(self) -> bool:
+        """Whether the next failure takes away what is on the disk of the node, too."""
         return False
 
 
@@ -163,36 +184,23 @@ class Stopped(Exception):
 
 
 class Job:
-    """A job of `steps` steps with a checkpoint after every `every`, started again whenever it was
-    killed.
-    """
+    """A job that takes checkpoints, started again whenever it was killed."""
 
     def __init__(
         self,
         where: str,
         core: int,
-        program: str,
-        args: argparse.Namespace,
-        steps: int,
-        every: int,
+        argv: Sequence[object],
         failures: Never,
         stop: threading.Event,
+        disk: str | None = None,
     ) -> None:
+        """where: its directory of level global; disk: that of its node, if it has one."""
         self.where, self.core, self.failures, self.stop = where, core, failures, stop
-        self.argv = [
-            "taskset",
-            "-c",
-            str(core),
-            program,
-            "--cells",
-            str(args.cells),
-            "--steps",
-            str(steps),
-            "--every",
-            str(every),
-            "--dir",
-            where,
-        ]
+        self.disk = disk
+        self.argv = ["taskset", "-c", str(core), *map(str, argv), "--dir", where]
+        if disk is not None:
+            self.argv += ["--node-dir", disk]
         # Alone: no daemon beside it, and no files in /dev/shm that a killed process would leave
         # there.
         self.env = dict(
@@ -207,12 +215,20 @@ class Job:
         # A start: what it said.
         self.starts: list[list[Said]] = []
         self.kills: list[float] = []
+        # Those of them that took the disk of the node along.
+        self.wiped: list[float] = []
         self.state: str | None = None
 
     def start(self) -> None:
         # Nothing of a checkpoint is in the page cache: so a job finds it that is started on another
         # node.
-        for path in glob.glob(f"{self.where}/**/*.orc", recursive=True):
+        for path in itertools.chain(
+            *(
+                glob.glob(f"{root}/**/*.orc", recursive=True)
+                for root in (self.where, self.disk)
+                if root is not None
+            )
+        ):
             with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         self.pipe, other = os.pipe()
@@ -247,16 +263,16 @@ class Job:
         said = os.read(self.pipe, 65536)
         *lines, self.unread = (self.unread + said).split(b"\n")
         for line in lines:
-            word, at, step, state = line.decode().split()
-            self.starts[-1].append((word, float(at), int(step)))
+            word, at, step, note = line.decode().split()
+            self.starts[-1].append(Said(word, float(at), int(step), note))
             if word == "end":
-                self.state = state
+                self.state = note
         return bool(said)
 
     def first(self, word: str, starts: list[list[Said]] | None = None) -> float | None:
         """When it first said so; None if it did not."""
         return next(
-            (at for said in starts or self.starts for what, at, _ in said if what == word), None
+            (one.at for said in starts or self.starts for one in said if one.word == word), None
         )
 
     def run(self) -> Self:
@@ -286,6 +302,10 @@ class Job:
             # Otherwise it was just in time, and is started for what it says after that.
             if not self.first("done"):
                 self.kills.append(now)
+                if self.disk is not None and self.failures.takes_disk():
+                    shutil.rmtree(self.disk)
+                    os.mkdir(self.disk)
+                    self.wiped.append(now)
                 self.failures.struck(begun, time.monotonic())
             self.start()
             return True
@@ -348,6 +368,11 @@ class Stand:
         self.args, self.program, self.stop = args, program, threading.Event()
         self.places = list(zip(sorted(os.sched_getaffinity(0)), map(slow.path, slow.names)))
 
+    def argv(self, steps: int, every: int) -> list[object]:
+        """The program, for a job of this many steps."""
+        cells = self.args.cells
+        return [self.program, "--cells", cells, "--steps", steps, "--every", every]
+
     def job(
         self,
         place: int,
@@ -356,11 +381,52 @@ class Stand:
         failures: Never,
         stop: threading.Event | None = None,
     ) -> Job:
+        """A job with a checkpoint after every `every` steps."""
         core, disk = self.places[place]
         with running.scratch(disk) as where:
-            return Job(
-                where, core, self.program, self.args, steps, every, failures, stop or self.stop
-            ).run()
+            return Job(where, core, self.argv(steps, every), failures, stop or self.stop).run()
+
+    def take_turns(
+        self,
+        runs: int,
+        take: Callable[[int, int], T],
+        neighbour: Callable[[int, int, threading.Event], object],
+        told: Callable[[T], str],
+    ) -> list[T]:
+        """take(run, place) for all runs, each at the place that is free; neighbour(run, place,
+        stop): a job beside the last one.
+        """
+        todo, lock, all_done = iter(range(runs)), threading.Lock(), threading.Event()
+        found: dict[int, T] = {}
+        at_work = len(self.places)
+
+        def work(place: int) -> None:
+            nonlocal at_work
+            try:
+                while True:
+                    with lock:
+                        run = next(todo, None)
+                    if run is None:
+                        break
+                    found[run] = take(run, place)
+                    print(
+                        f"run {run + 1} of {runs}: {told(found[run])}", file=sys.stderr, flush=True
+                    )
+                with lock:
+                    at_work -= 1
+                if at_work == 0:
+                    all_done.set()
+                # Until the last one is done it should have the neighbour that it had before.
+                for more_runs in itertools.count(runs):
+                    neighbour(more_runs, place, all_done)
+            except Stopped:
+                if self.stop.is_set():
+                    raise
+            finally:
+                all_done.set()
+
+        self.everywhere(work)
+        return [found[run] for run in range(runs)]
 
     def everywhere(self, task: Callable[[int], T]) -> list[T]:
         """task(place) at all places at the same time."""

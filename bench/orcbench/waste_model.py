@@ -173,7 +173,7 @@ class Calibration:
             "step_s": stats.spread(self.steps_s),
             "checkpoint_s": stats.spread(self.checkpoints_s),
             "restart_s": {"mean": self.restart_s, **stats.spread([s for s, _ in self.restarts])},
-            "restart_after_s": {doing: stats.spread(values) for doing, values in by.items()},
+            "restart_after_s": {doing: stats.spread_if_any(values) for doing, values in by.items()},
             "by_core": {
                 core: {
                     "step_s": statistics.median(c for at, c, _ in self.on_core if at == core)
