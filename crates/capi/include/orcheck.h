@@ -605,8 +605,8 @@ orc_status orc_open_v(int api,
                       const char *options);
 
 /**
- * [collective] Closes a session: waits up to timeout_s until the last checkpoint is committed at
- * every configured level, then stops the background thread(s) and releases everything. After the
+ * [collective] Closes a session: waits up to timeout_s until the newest checkpoint of each level
+ * is committed there, then stops the background thread(s) and releases everything. After the
  * timeout, threads get about two more seconds; one that hangs in a directory or a server is left
  * behind.
  *
@@ -614,11 +614,11 @@ orc_status orc_open_v(int api,
  * Afterwards orc_message() has all warnings not read before, also after ::ORC_OK: among them every
  * loss of an older checkpoint that no earlier call reported.
  *
- * @return The same on all ranks. ::ORC_UNAVAILABLE if the deadline has passed, or why the last
- *         checkpoint is lost: orc_message() names what is not safe, and where. With on_loss =
- *         "error", also why an older one is lost, unless an orc_checkpoint() has returned that.
- *         With close = "copies", also which lost copies were not rebuilt. ::ORC_INVALID for a
- *         wrong timeout_s; the session then stays open
+ * @return The same on all ranks. ::ORC_UNAVAILABLE if the deadline has passed, or why the newest
+ *         checkpoint of a level is lost: orc_message() names what is not safe, and where. With
+ *         on_loss = "error", also why an older one is lost, unless an orc_checkpoint() has
+ *         returned that. With close = "copies", also which lost copies were not rebuilt.
+ *         ::ORC_INVALID for a wrong timeout_s; the session then stays open
  */
 orc_status orc_close(orc_session *session, double timeout_s);
 

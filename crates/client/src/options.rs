@@ -25,7 +25,6 @@ pub use levels::Pace;
 
 use fields::{
     EncryptName, HugePagesName, ModeName, NAMES, OneOrMany, Raw, SchemeName, Size, StartName,
-    nearest,
 };
 use orcheck_engine::capture::MAX_CHAIN;
 use orcheck_engine::encoding::Accept;
@@ -562,9 +561,9 @@ fn merge(table: &mut toml::Table, text: &str, source: &str) -> Result<()> {
         }
         if !NAMES.contains(&name.as_str()) {
             let error = Error::invalid(format!("{source}: unknown option '{name}'"));
-            return Err(match nearest(&name) {
+            return Err(match levels::nearest_name(&name) {
                 Some(near) => error.next(format!("did you mean '{near}'?")),
-                None => error.next(format!("the options are {}", NAMES.join(", "))),
+                None => error.next(format!("the options are {}, level", NAMES.join(", "))),
             });
         }
         table.insert(name, value);

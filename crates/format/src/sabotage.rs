@@ -203,6 +203,14 @@ switches! {
     ScavengeAsks = "scavenge-asks", "that nodes whose directories are elsewhere are asked what they hold", "orcheck-cli cli replicas_in_memory_are_scavenged";
     ScavengeUnseen = "scavenge-unseen", "that nodes which nobody looked at are not taken for empty", "orcheck-cli cli nobody_looked_at";
     ScavengePatience = "scavenge-patience", "that no older step is scavenged while a node may still come", "orcheck-cli cli nodes_without_agents_are_served";
+    ScavengeRecorded = "scavenge-recorded", "that a step counts at level global only if its record is in all directories", "orcheck-cli cli half_recorded";
+    ScavengeDamaged = "scavenge-damaged", "that no older step is scavenged while a node that was not read may replace damage", "orcheck-cli cli damaged_step_waits";
+    AgentsAsked = "agents-asked", "that what is in the memory of agents is not called lost", "orcheck-cli cli in_the_memory_of_agents";
+    CopyLastLook = "copy-last-look", "that a step which a newer run supersedes while it is copied is not committed", "orcheck-engine copying superseded_meanwhile";
+    NodeRecognised = "node-recognised", "that the renamed directory of a node is recognised by what it holds", "orcheck-cli cli recognised_by_what_it_holds";
+    ScavengeMore = "scavenge-more", "that a scavenge is no full success while too many nodes were not read", "orcheck-cli cli more_nodes_unread";
+    CopyRefers = "copy-refers", "that a copy counts as whole only with what it refers to", "orcheck-cli cli whose_older_data_is_gone";
+    CopyErrors = "copy-errors", "that errors of where a copy goes are not taken for damage of its source", "orcheck-engine copying errors_of_the_destination";
     CopyRoom = "copy-room", "that room for a copy is looked for before anything is written", "orcheck-engine copying room";
     NeededOrphans = "needed-orphans", "that no container is called left over that others need", "orcheck-cli cli a_mark_needs";
     PruneProven = "prune-proven", "that without the key nothing of an encrypted job is pruned by hand", "orcheck-cli cli forged_newer";
@@ -368,7 +376,11 @@ switches! {
     SlowHeld = "slow-held", "that a snapshot on its way to a slow level is not given back with a later one", "orcheck-jobs session a_cheap_checkpoint_passes";
     LastToStrongest = "last-to-strongest", "that the last checkpoint goes to the strongest level", "orcheck-jobs session last_checkpoint_goes";
     WaitedWhereItGoes = "waited-where-it-goes", "that a step is not waited for at a level that it does not go to", "orcheck-jobs session a_step_is_waited_for";
-    LevelOwed = "level-owed", "that a level whose checkpoint was left out is due at the next one", "orcheck-client lib left_out";
+    NewestOfEach = "newest-of-each", "that a close waits for the newest step of each level", "orcheck-jobs session newest_step_of_each";
+    OutcomeKept = "outcome-kept", "that no step is forgotten before it is decided", "orcheck-jobs session no_more_checkpoints_pass";
+    LevelOwed = "level-owed", "that a level whose checkpoint was left out, lost or cut off gets the next one", "orcheck-client lib left_out; orcheck-jobs session lost_its_checkpoint; orcheck-jobs session was_cut_off";
+    DueToAll = "due-to-all", "that a checkpoint of a weaker level does not put off one to all levels", "orcheck-jobs session puts_off_nothing";
+    FutureIsDue = "future-is-due", "that a level whose newest checkpoint is from the future is due", "orcheck-jobs session from_the_future";
     PaceAlone = "pace-alone", "that options for all levels and paces of levels contradict each other", "orcheck-client lib what_does_not_fit_together";
     UnknownVariable = "unknown-variable", "that a mistyped variable of the environment is not ignored", "orcheck-client lib no_option_names";
     UntriggeredSaid = "untriggered-said", "that a program which asks for due checkpoints hears that no trigger is configured", "orcheck-jobs session without_a_trigger";
@@ -467,15 +479,15 @@ promises! {
     "C7":
         CopyCountsFirst;
     "T1":
-        ScavengeAsks ScavengePatience;
+        ScavengeAsks ScavengePatience ScavengeDamaged ScavengeRecorded CopyRefers CopyErrors;
     "T2":
-        ScavengeWaits;
+        ScavengeWaits CopyLastLook;
     "T3":
-        ScavengeUnseen;
+        ScavengeUnseen AgentsAsked NodeRecognised ScavengeMore;
     "V1":
-        PaceAlone LevelOwed;
+        PaceAlone LevelOwed DueToAll FutureIsDue;
     "V2":
-        WaitedWhereItGoes;
+        WaitedWhereItGoes OutcomeKept NewestOfEach;
     "V3":
         LastToStrongest;
     "V4":

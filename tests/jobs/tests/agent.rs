@@ -32,6 +32,7 @@ fn main() -> ExitCode {
             ("routed", routed::TESTS),
             ("runs", runs::TESTS),
             ("save", save::TESTS),
+            ("slow_levels", slow_levels::TESTS),
             ("stray", stray::TESTS),
             ("told", told::TESTS),
             ("tracked", tracked::TESTS),

@@ -3,20 +3,23 @@
 //!
 //! How: a checkpoint waits until fewer than `held_steps` snapshots of this rank are in the pool,
 //! and fewer than `uncommitted_steps` steps are undecided at the level that counts, which is the
-//! weakest one that survives a node, of the levels that the checkpoint goes to. If `overrun` is not
-//! `wait`, all ranks instead agree to skip the checkpoint, or to refuse it.
+//! weakest one that survives a node, of the levels that the checkpoint goes to. It also waits for a
+//! step at any level whose outcome would be forgotten. If `overrun` is not `wait`, all ranks
+//! instead agree to skip the checkpoint, or to refuse it.
 //!
 //! Invariants:
 //! 1. When a checkpoint returns, at most `uncommitted_steps` steps are neither committed nor lost
 //!    at the level that counts.
 //! 2. While flushes are faster than the program, nothing waits: a check takes a few atomic loads.
 //! 3. Every wait ends at `timeout_s`, or when the engine of the node is gone.
+//! 4. A step that is not decided at all its levels is one of the last [`HISTORY`] that were staged:
+//!    the board has a place for its outcome.
 //!
 //! Survives: a flush that hangs, an engine that ends meanwhile. Not here: who decides (the engine's
 //! `protocol.rs`).
 
 use crate::options::{AgentKind, Overrun};
-use crate::session::{Session, engine_gone};
+use crate::session::{HISTORY, Session, engine_gone};
 use orcheck_engine::node::{Index, Outcome};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Level, Result, Step};
@@ -59,6 +62,7 @@ impl Session {
 
     /// The same, without the step that is being staged.
     fn blocker_beside(&mut self, staging: Option<Step>) -> Option<Blocker> {
+        let forgotten = self.about_to_be_forgotten(staging);
         let index = Index::new(&self.link.pool, self.link.shape);
         let local = self.local;
         self.progress
@@ -72,6 +76,9 @@ impl Session {
         if let Some(step) = surplus.and_then(|at| held.clone().nth(at)) {
             return Some(Blocker::Flushed(step));
         }
+        if let Some((step, level)) = forgotten {
+            return Some(Blocker::Undecided(step, level));
+        }
         let level = self.level_that_counts()?;
         let most = self.options.uncommitted_steps as usize;
         let undecided = self.progress.outcomes.open_at(level).filter(others);
@@ -81,6 +88,21 @@ impl Session {
             .and_then(|at| undecided.clone().nth(at))
             .filter(|_| !off(Switch::UncommittedBound))
             .map(|step| Blocker::Undecided(step, level))
+    }
+
+    /// What is not decided of the oldest step that is remembered, if one more step would take its
+    /// place. Cheap checkpoints may pass it for as long as a slow level takes.
+    fn about_to_be_forgotten(&mut self, staging: Option<Step>) -> Option<(Step, Level)> {
+        let steps = self.progress.history.keys();
+        let count = steps.filter(|&&step| Some(step) != staging).count();
+        if count < HISTORY || off(Switch::OutcomeKept) {
+            return None;
+        }
+        // Breaks if: what is decided stays unseen until the board needs its place.
+        self.poll_outcomes();
+        let (&oldest, _) = self.progress.history.first_key_value()?;
+        let undecided = self.progress.outcomes.open.first();
+        undecided.copied().filter(|(step, _)| *step <= oldest)
     }
 
     /// Waits for room, unless checkpoints without room are skipped or refused.

@@ -1,16 +1,16 @@
 //! Ends a session: drains and closes it, or abandons it.
 //!
 //! Invariants:
-//! 1. `close` returns Ok only if the last checkpoint is committed at every level that it goes to.
-//!    Otherwise it
-//!    returns an error, the same on all ranks, that names what is not safe. In both cases it
-//!    reports the outcome of every checkpoint that was not reported before.
+//! 1. `close` returns Ok only if at each level the newest checkpoint that goes there is committed,
+//!    of those that are remembered. Otherwise it returns an error, the same on all ranks, that
+//!    names what is not safe. In both cases it reports the outcome of every checkpoint that was not
+//!    reported before.
 //! 2. With `close = "copies"` it also returns an error, the same on all ranks, if the checkpoint
 //!    that was resumed from lacks copies and no newer checkpoint has them.
 //! 3. Afterwards no thread, socket, lock, pool page or routed file of the session is left.
-//! 4. It waits at most 10 s for all threads together. If the session could not be drained, it waits
-//!    for the rest of the program's timeout, or 2 s. A thread that hangs in a dead file system or
-//!    server is left until the process ends, and this is reported.
+//! 4. It waits at most 10 s for all threads together. If anything is not safe or not decided, it
+//!    waits for the rest of the program's timeout, or 2 s. A thread that hangs in a dead file
+//!    system or server is left until the process ends, and this is reported.
 //!
 //! Not here: draining itself, which is always in progress.
 
@@ -44,8 +44,8 @@ impl Session {
         self.close_telling(timeout).0
     }
 
-    /// Waits, at most `timeout`, until every checkpoint is decided and the last one is committed at
-    /// every configured level; with `close = "copies"`, also until the checkpoint that was resumed
+    /// Waits, at most `timeout`, until every checkpoint is decided and the newest one of each level
+    /// is committed there; with `close = "copies"`, also until the checkpoint that was resumed
     /// from has its lost copies again. Then ends the session and returns all warnings that were not
     /// taken. Collective.
     ///
@@ -77,6 +77,7 @@ impl Session {
             let owed = self.progress.outcomes.owed();
             agreed = agree(self.collective.as_mut(), drained.and(owed));
         }
+        let undecided = !self.progress.outcomes.open.is_empty();
         self.report_undecided(&format!(
             "the session was closed, and after {:.1} s nothing was decided of it",
             timeout.as_secs_f64()
@@ -84,11 +85,11 @@ impl Session {
         // A rank that could not agree may not be alone, so the agent stays for the next run. An
         // error that only this rank meets from here on is not returned: everything is committed,
         // and the other ranks have returned.
-        let left = match &agreed {
-            // Breaks if: threads get more time than the program gave them; a stalled server would
-            // delay the program's end.
-            Err(_) if !off(Switch::EndBound) => until.saturating_sub(clock.now()).max(GRACE),
-            _ => JOIN_TIMEOUT,
+        // Breaks if: threads get more time than the program gave them; a stalled server would delay
+        // the program's end.
+        let left = match (agreed.is_err() || undecided) && !off(Switch::EndBound) {
+            true => until.saturating_sub(clock.now()).max(GRACE),
+            false => JOIN_TIMEOUT,
         };
         if let Err(error) = self.end(agreed.is_ok(), left.min(JOIN_TIMEOUT)) {
             self.warnings.push(error.message().to_owned());
@@ -97,17 +98,12 @@ impl Session {
             report::stopped(&self.job);
         }
         let mut warnings: Vec<String> = std::iter::from_fn(|| self.take_warning()).collect();
-        if let (Err(error), Some(last)) = (&agreed, self.progress.last_taken) {
+        if let Err(error) = &agreed {
             // The error already contains it.
             let said = |warning: &String| {
-                let lost = warning.strip_prefix(&format!("checkpoint {last} is lost"));
-                let of = lost.and_then(|rest| rest.split(": ").next());
-                let safe = of.is_some_and(|of| {
-                    error
-                        .message()
-                        .contains(&format!("checkpoint {last} is not safe{of}"))
-                });
-                safe || says(error, warning)
+                let what = warning.split(": ").next().unwrap_or_default();
+                let waited_for = what.replace(" is lost at level ", " is not safe at level ");
+                waited_for != what && error.message().contains(&waited_for) || says(error, warning)
             };
             warnings.retain(|warning| !said(warning));
         }
@@ -121,9 +117,6 @@ impl Session {
     }
 
     fn drain(&mut self, timeout: Duration) -> Result<()> {
-        let Some(step) = self.progress.last_taken else {
-            return Ok(());
-        };
         let clock = &self.environment.clock;
         let until = clock.now() + timeout;
         // Breaks if: only the last one is waited for; nobody would learn the outcome of an older
@@ -135,7 +128,14 @@ impl Session {
         }
         // A lost level must not end the session while another one is still being written.
         let mut all = Ok(());
-        for level in self.levels_of(step) {
+        for level in self.link.places.levels() {
+            let newest = self.progress.newest_at(level);
+            // Breaks if: only the last checkpoint counts; it may go to the weakest level alone, and
+            // the program would end without anything at the others.
+            let last = |step: &Step| Some(*step) == self.progress.last_taken;
+            let Some(step) = newest.filter(|step| last(step) || !off(Switch::NewestOfEach)) else {
+                continue;
+            };
             let left = until.saturating_sub(clock.now());
             let safe = (self.waiter_for(step, vec![level])).wait_or(left, CLOSED);
             all = all.and(safe);

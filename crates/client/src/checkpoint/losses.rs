@@ -6,9 +6,7 @@
 use crate::collective::agree;
 use crate::options::{AgentKind, OnLoss};
 use crate::report;
-use crate::session::{
-    Event, EventKind, HISTORY, Loss, Session, Watcher, engine_gone, with_next_step,
-};
+use crate::session::{Event, EventKind, Loss, Session, Watcher, engine_gone, with_next_step};
 use orcheck_engine::commit::undecided;
 use orcheck_engine::node::{Index, Outcome};
 use orcheck_format::sabotage::{Switch, off};
@@ -54,19 +52,12 @@ impl Session {
         // Without agents, nothing is decided any more once the engine has ended; with them, the
         // next checkpoint finds others.
         let over = self.options.agent == AgentKind::Off && index.is_gone();
-        let oldest = self.progress.history.first_key_value();
-        let forgotten = oldest.map(|(&step, _)| step).unwrap_or_default();
         let mut events = Vec::new();
         self.progress.outcomes.open.retain(|&(step, level)| {
             let error = match index.outcome(step, level) {
                 Outcome::Committed => None,
                 Outcome::Lost(error) => Some(error),
                 Outcome::Pending if over => Some(undecided(engine_gone(&self.link.shared))),
-                Outcome::Pending if self.progress.history.len() == HISTORY && step < forgotten => {
-                    Some(undecided(Error::unavailable(format!(
-                        "nothing was decided of it within {HISTORY} checkpoints"
-                    ))))
-                }
                 Outcome::Pending => return true,
             };
             events.push((step, level, error));
@@ -95,6 +86,9 @@ impl Session {
         let error = error.map(|error| reportable_loss(step, level, error));
         if let Some(error) = &error {
             self.progress.outcomes.lost.count(level, error.kind());
+            if self.progress.newest_at(level) == Some(step) {
+                self.trigger.owe(level);
+            }
             self.progress
                 .outcomes
                 .reported

@@ -235,10 +235,14 @@ impl Session {
         progress.last_taken = Some(step);
         progress.taken.insert(step);
         progress.history.insert(step, goes);
-        if progress.history.len() > HISTORY {
-            progress.history.pop_first();
-        }
         progress.outcomes.took(step, &goes.of(levels));
+        // What is not decided yet is waited for next (`backlog.rs`).
+        while progress.history.len() > HISTORY
+            && let Some(oldest) = progress.history.first_entry()
+            && (progress.outcomes.open.first()).is_some_and(|(open, _)| open > oldest.key())
+        {
+            oldest.remove();
+        }
         turns
     }
 
@@ -525,6 +529,7 @@ impl Session {
         let chunk_count = u64::from(self.link.pool.shape().chunk_count);
         let fits = self.index().declared_chunks(turn) <= chunk_count;
         let pipelined = !fits || self.options.marshal == Marshal::Paper;
+        (self.trigger).note_room(!pipelined && self.options.held_steps > 1);
         let slot = room.and_then(|()| {
             if !pipelined {
                 return Ok(None);

@@ -210,7 +210,11 @@ fn unknown(full: &str) -> Error {
         .iter()
         .min_by_key(|known| levenshtein(full, known));
     let error = Error::invalid(format!("unknown option '{full}'"));
+    let option = full.rsplit('.').next().unwrap_or_default();
     match near.filter(|known| levenshtein(full, known) <= 4) {
+        _ if NAMES.contains(&option) => error.next(format!(
+            "put {option} above the first [table]: what follows a [table] belongs to it"
+        )),
         Some(near) => error.next(format!("did you mean '{near}'?")),
         None => error.next("a level has every_s, every_steps, mtbf_s and node_mtbf_s"),
     }
@@ -332,6 +336,14 @@ pub(super) fn nearest_of_all(name: &str) -> Option<&'static str> {
     }
 }
 
+/// The option nearest to a name, or the name of the tables of levels.
+pub(super) fn nearest_name(name: &str) -> Option<&'static str> {
+    match levenshtein(name, "level") <= 2 {
+        true => Some("level"),
+        false => nearest(name),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -431,5 +443,20 @@ mod tests {
         let peers = format!("peers = 1\n{TWO}level.node.every_s = 5\nlevel.global.every_s = 9");
         let error = Options::from_text(&peers).unwrap_err();
         assert!(error.message().contains("write [level.peers]"), "{error}");
+    }
+
+    // Breaks if: what was pasted below a table, or a table of a wrong name, gets no way out.
+    #[test]
+    fn a_table_that_is_misnamed_or_takes_what_follows_is_explained() {
+        for (text, next) in [
+            ("[levels.node]\nevery_s = 1", "did you mean 'level'?"),
+            (
+                "[level.global]\nevery_s = 1\nglobal = '/g'",
+                "put global above the first [table]",
+            ),
+        ] {
+            let error = Options::from_text(text).unwrap_err();
+            assert!(error.message().contains(next), "{error}");
+        }
     }
 }

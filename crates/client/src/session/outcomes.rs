@@ -16,8 +16,8 @@
 //! 3. A checkpoint that returns such an error was not staged on any rank. Every later checkpoint
 //!    returns [`ErrorKind::Fenced`]; any other loss, of a step at a level, is returned once, by all
 //!    ranks together.
-//! 4. Pending reports are bounded: warnings by `warnings.rs`, open outcomes by the board's history.
-//!
+//! 4. Pending reports are bounded: warnings by `warnings.rs`, open outcomes by the board's history
+//!    (`backlog.rs` waits for one that would be forgotten).
 //! 5. A step that is reported lost is not restartable at that level, unless the text says that it
 //!    is not known to be safe (`Detail::Undecided`): its commit record may exist.
 //!
@@ -30,7 +30,7 @@
 use orcheck_format::{Error, ErrorKind, Level, Result, Step};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Number of checkpoints whose outcome can be waited for.
+/// Number of checkpoints whose outcome can be waited for: as many as the board has places.
 pub(crate) const HISTORY: usize = 64;
 /// Number of losses that are remembered as returned: more than a rank can still learn of.
 pub(crate) const MOST_RETURNED: usize = 8 * HISTORY;

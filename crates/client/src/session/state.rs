@@ -103,6 +103,13 @@ impl Progress {
             outcomes: Outcomes::default(),
         }
     }
+
+    /// The newest step that goes to this level, of those that are remembered.
+    pub(crate) fn newest_at(&self, level: Level) -> Option<Step> {
+        let mut steps = self.history.iter().rev();
+        let newest = steps.find(|(_, goes)| goes.includes(level));
+        newest.map(|(&step, _)| step)
+    }
 }
 
 /// What is known about agents that ended while the session was open.
@@ -339,8 +346,16 @@ impl Session {
             Some(_) => "before the end of the job's time ",
             None => "",
         };
+        let failures = self.options.mtbf_s > 0.0 || self.options.node_mtbf_s > 0.0;
+        let next = match failures {
+            // Breaks if: it is not said; who gives the time between failures expects an interval.
+            true => {
+                "add the line `interval = 'auto'` to the options, or set ORCHECK_INTERVAL=auto: a mean time between failures alone makes none due"
+            }
+            false => "add the line `every_s = 600` to the options, or set ORCHECK_EVERY_S=600",
+        };
         let text = format!(
-            "no trigger is configured: {when}no checkpoint is due unless somebody requests one; add the line `every_s = 600` to the options, or set ORCHECK_EVERY_S=600"
+            "no trigger is configured: {when}no checkpoint is due unless somebody requests one; {next}"
         );
         self.warnings.push(text);
         self.pass_on_warnings();
@@ -392,13 +407,13 @@ impl Session {
         for (at, step) in self.trigger.awaited_by_level() {
             let outcome = (levels.get(at))
                 .map_or(Outcome::Pending, |&level| self.index().outcome(step, level));
-            // A level that is not there now, or an engine that has ended, reports nothing.
-            let there =
-                (levels.get(at)).is_some_and(|&level| self.levels_of(step).contains(&level));
+            // Of a level that is not there now, or after its engine has ended, nothing is awaited.
+            let open = &self.progress.outcomes.open;
+            let awaited = (levels.get(at)).is_some_and(|&level| open.contains(&(step, level)));
             let ended = || self.trigger.is_overdue() && self.link.patience.check().is_err();
             let safe = match outcome {
                 Outcome::Committed => true,
-                Outcome::Pending if there && !ended() => continue,
+                Outcome::Pending if awaited && !ended() => continue,
                 _ => false,
             };
             let flush_cpu_ns = self.flush_cpu_ns_of_node();
@@ -535,7 +550,7 @@ impl Session {
             return Ok(());
         }
         let index = self.index();
-        let forgotten = self.progress.history.len() == HISTORY
+        let forgotten = self.progress.history.len() >= HISTORY
             && self
                 .progress
                 .history

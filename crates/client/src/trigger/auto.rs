@@ -186,6 +186,10 @@ impl Recent {
         }
     }
 
+    pub(super) fn count(&self) -> usize {
+        self.0.len()
+    }
+
     /// The lower median: the first checkpoint of a run takes longer than all others.
     pub(super) fn median(&self) -> Option<f64> {
         let mut sorted: Vec<f64> = self.0.iter().copied().collect();

@@ -6,7 +6,7 @@
 //!
 //! Invariants:
 //! 1. A checkpoint that goes to a level goes to all weaker ones, and restarts the pace of each.
-//! 2. A level that was due at a checkpoint that was left out is due at the next one.
+//! 2. A level whose checkpoint was left out, lost or cut off with its run is due at the next one.
 //! 3. Without paces, every checkpoint goes to all levels, unless the program asks for a level.
 //!
 //! Not here: who asks and who agrees (`triggers.rs`), paces that follow from measurements
@@ -24,7 +24,7 @@ pub(crate) struct Paces {
     levels: Vec<Level>,
     /// One for each level, or none at all.
     paces: Vec<Paced>,
-    /// The depth of a checkpoint that was due and left out.
+    /// The depth of a checkpoint that was due and did not get there.
     owed: usize,
 }
 
@@ -79,8 +79,12 @@ impl Paces {
 
     /// The levels at this depth.
     pub(crate) fn at_depth(&self, depth: usize) -> Goes {
-        let depth = depth.clamp(1, self.deepest());
-        let levels = self.levels.get(..depth).unwrap_or_default();
+        // Breaks if: all levels are named one by one; with one level, no checkpoint to it would be
+        // one that goes everywhere, which may refer to it.
+        if depth >= self.deepest() {
+            return Goes::EVERYWHERE;
+        }
+        let levels = self.levels.get(..depth.max(1)).unwrap_or_default();
         Goes::to(levels).unwrap_or(Goes::EVERYWHERE)
     }
 
@@ -106,16 +110,35 @@ impl Paces {
         self.paces.iter().map(|paced| paced.since(now)).collect()
     }
 
-    /// The depth of what was left out.
+    /// The depth of what did not get where it was due.
     pub(crate) fn owed(&self) -> usize {
         self.owed
     }
 
-    /// Notes that the newest checkpoint of a level was this old when the session began.
-    pub(crate) fn continue_from(&mut self, level: Level, age: Duration) {
-        let paces = self.levels.iter().zip(&mut self.paces);
-        for (_, paced) in paces.filter(|(other, _)| **other == level) {
-            paced.before = age;
+    /// Notes that the program continues from `from`, when the newest checkpoint of a level was of
+    /// step `newest` and this old.
+    pub(crate) fn continue_from(
+        &mut self,
+        level: Level,
+        (newest, age): (Step, Duration),
+        from: Step,
+    ) {
+        let depth = self.depth_of(level);
+        let Some(paced) = self.paces.get_mut(depth - 1) else {
+            return;
+        };
+        paced.before = age;
+        if passed(paced.every_steps, &mut Some(newest), from) {
+            self.owe(depth);
+        }
+    }
+
+    /// Notes that the newest checkpoint of this depth did not get there.
+    pub(crate) fn owe(&mut self, depth: usize) {
+        // Breaks if: it is forgotten; a level whose every tenth checkpoint is left out would wait
+        // for the twentieth, and one that loses each would have none.
+        if !off(Switch::LevelOwed) {
+            self.owed = self.owed.max(depth);
         }
     }
 
@@ -131,11 +154,7 @@ impl Paces {
         for paced in self.paces.iter_mut().take(depth) {
             paced.counted_from = Some(step);
         }
-        // Breaks if: it is forgotten; a level whose every tenth checkpoint is left out would wait
-        // for the twentieth.
-        if !off(Switch::LevelOwed) {
-            self.owed = self.owed.max(depth);
-        }
+        self.owe(depth);
     }
 
     /// Notes that a checkpoint of `step` and this depth was taken.
@@ -231,7 +250,7 @@ mod tests {
     fn the_pace_of_a_level_continues_from_the_run_before() {
         let paces = [pace(Level::Node, 10.0, 0), pace(Level::Global, 100.0, 0)];
         let mut paces = Paces::new(TWO.to_vec(), &paces, Duration::ZERO);
-        paces.continue_from(Level::Global, Duration::from_secs(95));
+        paces.continue_from(Level::Global, (Step(7), Duration::from_secs(95)), Step(9));
         assert_eq!(paces.due_by_time(Duration::from_secs(4)), 0);
         assert_eq!(paces.due_by_time(Duration::from_secs(5)), 2);
         paces.taken(Step(1), 2, Duration::from_secs(5));
@@ -248,6 +267,22 @@ mod tests {
         assert_eq!((paces.due_by_steps(Step(110)), paces.owed()), (1, 2));
         paces.taken(Step(110), 2, Duration::ZERO);
         assert_eq!((paces.due_by_steps(Step(120)), paces.owed()), (1, 0));
+    }
+
+    // Breaks if: each run counts from the step that it continues from; a level whose every
+    // checkpoint is cut off would have none.
+    #[test]
+    fn a_multiple_between_the_newest_checkpoint_of_a_level_and_a_restart_is_owed() {
+        for (newest, from, owed) in [(100, 199, 0), (100, 200, 2), (100, 205, 2), (0, 105, 2)] {
+            let mut paces = steps(10, 100);
+            paces.count_from(Some(Step(from)));
+            for (level, newest) in [(Level::Node, from), (Level::Global, newest)] {
+                paces.continue_from(level, (Step(newest), Duration::ZERO), Step(from));
+            }
+            assert_eq!(paces.owed(), owed, "{newest} {from}");
+            paces.taken(Step(210), 2, Duration::ZERO);
+            assert_eq!(paces.owed(), 0);
+        }
     }
 
     #[test]

@@ -10,9 +10,9 @@
 //! 1. All ranks compute the pattern from the same agreed numbers. What is due is agreed on all the
 //!    same (`triggers.rs`), so a difference in the last digit has no consequence.
 //! 2. The first checkpoint is due at once and goes to all levels; the next ones go to weaker levels
-//!    alone, until each was measured. No other is due while the last
-//!    one of a level that it goes to is not decided there; and if the pool holds one snapshot of a
-//!    rank only, while any is not decided: the program would wait for it.
+//!    alone, until each was measured [`LEAST_COUNT`] times. No other is due while the last one of a
+//!    level that it goes to is not decided there; and if the pool holds one snapshot of a rank
+//!    only, while any is not decided: the program would wait for it.
 //! 3. The pattern is computed again only if a figure has changed by more than [`NOTABLE`].
 //!
 //! Not here: the paces themselves (`paces.rs`), the model (`orcheck_interval::levels`).
@@ -26,13 +26,20 @@ use std::time::Duration;
 /// lost hardly depends on it.
 const NOTABLE: f64 = 0.2;
 
+/// Measurements of a weaker level, at least: after a single one that was unusually long, all
+/// checkpoints could go everywhere, and that level would never be measured again.
+const LEAST_COUNT: usize = 2;
+
 /// What the triggers of one rank know about checkpoints of each level, and the agreed pattern.
 #[derive(Debug)]
 pub(crate) struct Pattern {
     levels: Vec<Measured>,
     /// Processors on which the ranks of this node compute.
     processors: f64,
-    /// The pool holds more than one snapshot of a rank.
+    /// The pool of this node holds all snapshots, more than one of each rank.
+    has_room: bool,
+    /// The pools of all nodes do, as agreed: a checkpoint can be taken while another one is on its
+    /// way to a stronger level.
     passes: bool,
     /// The figures that the pattern was computed from.
     figures: Vec<[f64; 2]>,
@@ -64,9 +71,8 @@ struct Flushing {
 
 impl Pattern {
     /// For a mean time between failures of each level, weakest first, and this many processors for
-    /// the ranks of this node. `passes`: a checkpoint can be taken while another one is on its way
-    /// to a stronger level.
-    pub(crate) fn new(mtbf_s: Vec<f64>, processors: usize, passes: bool) -> Self {
+    /// the ranks of this node.
+    pub(crate) fn new(mtbf_s: Vec<f64>, processors: usize) -> Self {
         let measured = |mtbf_s| Measured {
             mtbf_s,
             ..Measured::default()
@@ -74,7 +80,8 @@ impl Pattern {
         Self {
             levels: mtbf_s.into_iter().map(measured).collect(),
             processors: processors.max(1) as f64,
-            passes,
+            has_room: false,
+            passes: false,
             figures: Vec::new(),
             kept_s: None,
             complaint: None,
@@ -133,8 +140,14 @@ impl Pattern {
         }
     }
 
+    /// Notes whether the pool of this node holds all snapshots, more than one of each rank.
+    pub(crate) fn note_room(&mut self, has_room: bool) {
+        self.has_room = has_room;
+    }
+
     /// This rank's contribution to the agreement, which takes the minimum: for each level, negative
-    /// microseconds of the cost and of the time until safe; 0: not measured yet.
+    /// microseconds of the cost and of the time until safe (0: not measured yet), and whether the
+    /// pool has room.
     pub(crate) fn measured(&self) -> Vec<i64> {
         let numbers = self.levels.iter().flat_map(|level| {
             let cpu_s = level.flush_cpu_s.median().unwrap_or(0.0);
@@ -144,11 +157,18 @@ impl Pattern {
         });
         numbers
             .map(|seconds| -((seconds.unwrap_or(0.0) * 1e6).ceil() as i64))
+            .chain([i64::from(self.has_room)])
             .collect()
     }
 
     /// Takes the agreed figures.
     pub(crate) fn agree(&mut self, measured: &[i64]) {
+        let Some((&room, measured)) = measured.split_last() else {
+            return;
+        };
+        // Breaks if: each node goes by its own pool; one that has room would make checkpoints due
+        // for which the others wait.
+        self.passes = room != 0;
         let seconds = |value: &i64| value.unsigned_abs() as f64 / 1e6;
         let figures = measured.chunks_exact(2);
         let mut figures: Vec<[f64; 2]> = figures
@@ -202,9 +222,9 @@ impl Pattern {
             // As often as is of any use; the user is told.
             Err(error) => {
                 let cost_s = figures.last().map_or(LEAST_S, |figure| figure[0]);
-                self.kept_s.get_or_insert(vec![cost_s; figures.len()]);
+                self.kept_s = Some(vec![cost_s; figures.len()]);
                 self.complaint = Some(format!(
-                    "interval = \"auto\" finds no pattern of levels: {}",
+                    "interval = \"auto\" finds no pattern of levels, and takes checkpoints as often as it can: {}. Next: check the mean times between failures, or set every_s in their place",
                     error.message()
                 ));
             }
@@ -259,10 +279,11 @@ impl Pattern {
         let count = self.levels.len();
         let due: Vec<bool> = (0..count).map(|_| due.next().unwrap_or(false)).collect();
         let depth = due.iter().rposition(|due| *due).map_or(0, |at| at + 1);
-        // Breaks if: what was never measured is left out; as long as all checkpoints seem to cost
+        // Breaks if: what was hardly measured is left out; as long as all checkpoints seem to cost
         // the same, all of them would go everywhere.
-        let unmeasured = |level: &Measured| level.blocked_s.median().is_none();
-        let first = self.levels.iter().take(depth).position(unmeasured);
+        let unmeasured = |level: &Measured| level.blocked_s.count() < LEAST_COUNT;
+        let mut weaker = self.levels.iter().take(depth.min(count.saturating_sub(1)));
+        let first = weaker.position(unmeasured);
         first.map_or(depth, |at| at + 1)
     }
 }
@@ -285,13 +306,16 @@ mod tests {
 
     #[test]
     fn the_pattern_is_the_one_that_the_planner_recommends() {
-        let mut pattern = Pattern::new(vec![2000.0, 40_000.0], 4, false);
+        let mut pattern = Pattern::new(vec![2000.0, 40_000.0], 4);
         assert_eq!(pattern.due(&[Duration::ZERO; 2]), 2);
         take(&mut pattern, 2, 1, 4.0, [1.0, 9.0]);
         // Before a cheap one was measured, all cost the same, and all go everywhere.
         let kept_s = pattern.kept_s().unwrap().to_vec();
         assert!((kept_s[0] - kept_s[1]).abs() < 1e-6, "{kept_s:?}");
-        take(&mut pattern, 1, 100, 0.5, [1.0, 0.0]);
+        // The first one takes unusually long.
+        take(&mut pattern, 1, 100, 5.0, [1.0, 0.0]);
+        assert_eq!(pattern.due(&[Duration::from_secs(100_000); 2]), 1);
+        take(&mut pattern, 1, 110, 0.5, [1.0, 0.0]);
         let level = |checkpoint_s, safe_after_s: f64, mtbf_s| Level {
             checkpoint_s,
             safe_after_s,
@@ -317,12 +341,13 @@ mod tests {
     // Breaks if: a checkpoint is due while another one is on its way; the program would wait.
     #[test]
     fn nothing_is_due_while_a_checkpoint_is_on_its_way_to_any_level() {
-        let mut pattern = Pattern::new(vec![2000.0, 40_000.0], 4, false);
+        let mut pattern = Pattern::new(vec![2000.0, 40_000.0], 4);
         take(&mut pattern, 2, 1, 4.0, [1.0, 9.0]);
         let long = [Duration::from_secs(100_000); 2];
         // The weaker level alone is measured first.
         assert_eq!(pattern.due(&long), 1);
         take(&mut pattern, 1, 20, 0.5, [1.0, 0.0]);
+        take(&mut pattern, 1, 30, 0.5, [1.0, 0.0]);
         assert_eq!(pattern.due(&long), 2);
         pattern.taken((Step(2), 2), 4.0, Duration::from_secs(50), 0);
         pattern.flushed(0, true, Duration::from_secs(51), 0);
@@ -335,9 +360,11 @@ mod tests {
     // Breaks if: a slow level holds up the cheap one although the pool has room.
     #[test]
     fn with_room_in_the_pool_a_cheap_checkpoint_does_not_wait_for_a_slow_level() {
-        let mut pattern = Pattern::new(vec![2000.0, 40_000.0], 4, true);
+        let mut pattern = Pattern::new(vec![2000.0, 40_000.0], 4);
+        pattern.note_room(true);
         take(&mut pattern, 2, 1, 4.0, [1.0, 9.0]);
         take(&mut pattern, 1, 20, 0.5, [1.0, 0.0]);
+        take(&mut pattern, 1, 30, 0.5, [1.0, 0.0]);
         let long = [Duration::from_secs(100_000); 2];
         pattern.taken((Step(2), 2), 4.0, Duration::from_secs(50), 0);
         assert_eq!(pattern.due(&long), 0);
@@ -347,20 +374,37 @@ mod tests {
         assert_eq!(pattern.due(&long), 2);
     }
 
+    // Breaks if: each node goes by its own pool.
+    #[test]
+    fn where_one_pool_has_no_room_no_checkpoint_passes() {
+        let mut pattern = Pattern::new(vec![2000.0, 40_000.0], 4);
+        pattern.note_room(true);
+        take(&mut pattern, 2, 1, 4.0, [1.0, 9.0]);
+        take(&mut pattern, 1, 20, 0.5, [1.0, 0.0]);
+        take(&mut pattern, 1, 30, 0.5, [1.0, 0.0]);
+        let mut agreed = pattern.measured();
+        *agreed.last_mut().unwrap() = 0;
+        pattern.agree(&agreed);
+        pattern.taken((Step(2), 2), 4.0, Duration::from_secs(50), 0);
+        pattern.flushed(0, true, Duration::from_secs(51), 0);
+        let long = [Duration::from_secs(100_000); 2];
+        assert_eq!(pattern.due(&long), 0);
+    }
+
     #[test]
     fn a_small_change_is_not_followed() {
-        let mut pattern = Pattern::new(vec![2000.0, 40_000.0], 4, false);
+        let mut pattern = Pattern::new(vec![2000.0, 40_000.0], 4);
         take(&mut pattern, 2, 1, 4.0, [1.0, 9.0]);
         let before = pattern.kept_s().unwrap().to_vec();
-        pattern.agree(&[0, -1_000_000, -4_500_000, -9_000_000]);
+        pattern.agree(&[0, -1_000_000, -4_500_000, -9_000_000, 0]);
         assert_eq!(pattern.kept_s().unwrap(), before);
-        pattern.agree(&[0, -1_000_000, -8_000_000, -9_000_000]);
+        pattern.agree(&[0, -1_000_000, -8_000_000, -9_000_000, 0]);
         assert!(pattern.kept_s().unwrap()[0] > before[0]);
     }
 
     #[test]
     fn failures_that_leave_no_time_are_named_once() {
-        let mut pattern = Pattern::new(vec![2.0, 3.0], 4, false);
+        let mut pattern = Pattern::new(vec![2.0, 3.0], 4);
         take(&mut pattern, 2, 1, 40.0, [1.0, 9.0]);
         assert!(
             pattern

@@ -124,8 +124,8 @@ impl SignalView {
 /// A session's triggers.
 pub struct Trigger {
     every_steps: u64,
-    /// The step from which multiples of `every_steps` are counted: that of the last checkpoint, the
-    /// one restarted from, or the one at which the program began to ask.
+    /// The step from which multiples of `every_steps` are counted: that of the last checkpoint that
+    /// went to all levels, the one restarted from, or the one at which the program began to ask.
     counted_from: Option<Step>,
     /// Whether somebody chose a trigger other than requests.
     chosen: bool,
@@ -152,6 +152,7 @@ pub struct Trigger {
     step_time_s: f64,
     cost_s: f64,
     opened: Duration,
+    /// The last checkpoint that went to all levels.
     last_checkpoint: Duration,
     blocked_s: f64,
     last_blocked_s: f64,
@@ -188,8 +189,7 @@ impl Trigger {
         let now = clock.now();
         let paces = Paces::new(options.levels(), &options.paces, now);
         let pattern = options.pattern_mtbf_s(nodes);
-        let pattern =
-            pattern.map(|mtbf_s| Pattern::new(mtbf_s, processors, options.held_steps > 1));
+        let pattern = pattern.map(|mtbf_s| Pattern::new(mtbf_s, processors));
         let timed = paces.by_clock() || pattern.is_some();
         let chosen = timed
             || every.is_some()
@@ -400,14 +400,20 @@ impl Trigger {
         self.paces.in_force(kept_s)
     }
 
-    /// Whether time makes any level due by itself.
-    pub(crate) fn has_timed_paces(&self) -> bool {
-        self.paces.by_clock() || self.pattern.is_some()
+    /// Whether levels have paces of their own.
+    pub(crate) fn is_paced(&self) -> bool {
+        self.paces.is_paced()
     }
 
-    /// Notes that the newest checkpoint of a level was this old when the session began.
-    pub(crate) fn continue_from(&mut self, level: Level, age: Duration) {
-        self.paces.continue_from(level, age);
+    /// Notes that the program continues from `from`, when the newest checkpoint of a level was of
+    /// this step and this old.
+    pub(crate) fn continue_from(&mut self, level: Level, newest: (Step, Duration), from: Step) {
+        self.paces.continue_from(level, newest, from);
+    }
+
+    /// Notes that the newest checkpoint of a level did not get there.
+    pub(crate) fn owe(&mut self, level: Level) {
+        self.paces.owe(self.paces.depth_of(level));
     }
 
     /// Notes that the program continues from this step, which needs no checkpoint; `None`: where it
@@ -499,21 +505,26 @@ impl Trigger {
     /// Notes that a checkpoint of `step` and this depth was taken and blocked the program this
     /// long; `flush_cpu_ns`: processor time of flushes until now.
     pub fn taken_at(&mut self, (step, depth): (Step, usize), blocked_s: f64, flush_cpu_ns: u64) {
-        self.last_checkpoint = self.clock.now();
-        self.counted_from = Some(step);
-        self.paces.taken(step, depth, self.last_checkpoint);
+        let now = self.clock.now();
+        self.paces.taken(step, depth, now);
         self.due = 0;
-        if self.paces.is_paced() && depth == self.paces.deepest() {
-            // What was requested since the question has been taken as well.
-            self.request.checkpoint.store(false, Ordering::Release);
+        // Breaks if: one of a weaker level counts, too; a program that takes them often would never
+        // have one that goes to all.
+        if depth >= self.paces.deepest() || off(Switch::DueToAll) {
+            self.last_checkpoint = now;
+            self.counted_from = Some(step);
+            if let Some(auto) = &mut self.auto {
+                auto.taken(step, blocked_s, now, flush_cpu_ns);
+            }
+            if self.paces.is_paced() {
+                // What was requested since the question has been taken as well.
+                self.request.checkpoint.store(false, Ordering::Release);
+            }
         }
         if let Some(pattern) = &mut self.pattern {
-            pattern.taken((step, depth), blocked_s, self.last_checkpoint, flush_cpu_ns);
+            pattern.taken((step, depth), blocked_s, now, flush_cpu_ns);
         }
         self.halt_after = self.halt_after.map(|left| left.saturating_sub(1));
-        if let Some(auto) = &mut self.auto {
-            auto.taken(step, blocked_s, self.last_checkpoint, flush_cpu_ns);
-        }
         self.last_blocked_s = blocked_s;
         self.blocked_s += blocked_s;
         self.last_call = None;
@@ -530,6 +541,13 @@ impl Trigger {
         self.pattern
             .as_ref()
             .map_or_else(Vec::new, Pattern::awaited)
+    }
+
+    /// Notes whether the pool of this node holds all snapshots, more than one of each rank.
+    pub(crate) fn note_room(&mut self, has_room: bool) {
+        if let Some(pattern) = &mut self.pattern {
+            pattern.note_room(has_room);
+        }
     }
 
     /// Notes that such a step is safe at that level, or never will be.

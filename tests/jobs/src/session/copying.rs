@@ -79,10 +79,11 @@ fn copy_to(
         destinations: destinations.collect(),
         compress: None,
         patience: Duration::ZERO,
+        again: None,
     };
     let clock = SystemClock::new();
     let plan = order.plan(&clock)?;
-    order.carry_out(&plan, &clock, &mut |_| Ok(()))
+    Ok(order.carry_out(&plan, &clock, &mut |_| Ok(()))?)
 }
 
 /// Directories of nodes, as a site collects them.

@@ -145,6 +145,59 @@ impl FailpointHook for Hold {
     }
 }
 
+/// Holds each step of one site until as many are allowed.
+pub struct Single {
+    site: &'static str,
+    /// How many came, and how many may go.
+    state: Mutex<(u32, u32)>,
+    changed: Condvar,
+}
+
+impl Single {
+    pub fn at(site: &'static str) -> Arc<Self> {
+        Arc::new(Self {
+            site,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        })
+    }
+
+    pub fn failpoints(self: &Arc<Self>) -> Failpoints {
+        Failpoints::with(Arc::clone(self) as Arc<dyn FailpointHook>)
+    }
+
+    /// Lets the first `count` go.
+    pub fn allow(&self, count: u32) {
+        self.state.lock().unwrap().1 = count;
+        self.changed.notify_all();
+    }
+
+    /// Waits until `count` have come.
+    pub fn wait_for(&self, count: u32) {
+        let missing = |state: &mut (u32, u32)| state.0 < count;
+        let state = self.state.lock().unwrap();
+        let waited = self.changed.wait_timeout_while(state, PATIENCE, missing);
+        assert!(!waited.unwrap().1.timed_out(), "no step {count} came");
+    }
+}
+
+impl FailpointHook for Single {
+    fn at(&self, step: &Failpoint) -> Verdict {
+        if step.site == self.site {
+            let mut state = self.state.lock().unwrap();
+            state.0 += 1;
+            let mine = state.0;
+            self.changed.notify_all();
+            // At the deadline the step continues: the test fails by what it then finds.
+            let _ = self
+                .changed
+                .wait_timeout_while(state, PATIENCE, |state| state.1 < mine)
+                .unwrap();
+        }
+        Verdict::Go
+    }
+}
+
 /// Several holds at once, each released by itself.
 pub struct Holds(pub Vec<Arc<Hold>>);
 

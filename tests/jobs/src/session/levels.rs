@@ -34,20 +34,21 @@ pub const TESTS: &[Test] = session_tests![
     a_slow_level_holds_up_only_what_goes_there,
     a_cheap_checkpoint_passes_one_on_its_way_to_a_slow_level,
     a_pace_in_time_continues_from_the_run_before,
+    a_level_that_a_run_did_not_reach_goes_with_the_next_checkpoint,
     a_session_measures_each_level_and_keeps_a_pattern,
 ];
 
-const LONG: Duration = Duration::from_secs(20);
-const PACES: &str = "level.node.every_steps = 2\nlevel.global.every_steps = 6";
+pub const LONG: Duration = Duration::from_secs(20);
+pub const PACES: &str = "level.node.every_steps = 2\nlevel.global.every_steps = 6";
 
-fn take(session: &mut Session, rank: u32, step: u64, level: Option<Level>) {
+pub fn take(session: &mut Session, rank: u32, step: u64, level: Option<Level>) {
     let mut state = State::new(rank, step, 20);
     state.protect(session).unwrap();
     session.checkpoint_at(step, level).unwrap();
 }
 
 /// The steps with a record at a level, in the directories of this level alone.
-fn recorded(root: &Path, level: Level) -> Vec<u64> {
+pub fn recorded(root: &Path, level: Level) -> Vec<u64> {
     let node = (level != Level::Global).then(|| root.join("local"));
     let servers: Vec<PathBuf> = (level == Level::Global)
         .then(|| root.join("ost0"))
@@ -72,7 +73,7 @@ fn settle(session: &mut Session) {
 }
 
 /// Restarts, and has the state of this step.
-fn restores(session: Result<Session>, rank: u32, step: u64) -> Session {
+pub fn restores(session: Result<Session>, rank: u32, step: u64) -> Session {
     let mut session = session.unwrap();
     assert_eq!(session.find().unwrap(), step);
     State::restores(&mut session, rank, step, 20);
@@ -123,7 +124,7 @@ fn each_level_gets_the_steps_of_its_pace_and_keeps_its_own() {
 }
 
 /// A clock of one rank, which is fast or slow.
-struct Uneven(Mutex<Duration>);
+pub struct Uneven(pub Mutex<Duration>);
 
 impl Clock for Uneven {
     fn now(&self) -> Duration {
@@ -435,7 +436,11 @@ fn a_loss_is_told_only_where_the_step_goes() {
             "{told:?}"
         );
         take(&mut session, rank, 9, Some(Level::Node));
-        session.close(LONG).unwrap();
+        let error = refused(session.close(LONG));
+        assert!(
+            error.message().contains("is not safe at level global"),
+            "{error}"
+        );
     });
     assert_eq!(recorded(scratch.path(), Level::Node), [7, 9]);
 }
@@ -483,10 +488,24 @@ fn a_slow_level_holds_up_only_what_goes_there() {
 
 /// Holds the creation of the first container of level `global`, and the second and the third
 /// container that is durable.
-struct Turns {
-    created: Arc<Hold>,
-    durable: [Arc<Hold>; 2],
+pub struct Turns {
+    pub created: Arc<Hold>,
+    pub durable: [Arc<Hold>; 2],
     count: AtomicU32,
+}
+
+impl Turns {
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self {
+            created: Hold::at("dir.create", "ost0/job/s000000000001"),
+            durable: [Hold::at("flush.durable", ""), Hold::at("flush.durable", "")],
+            count: AtomicU32::new(0),
+        })
+    }
+
+    pub fn failpoints(self: &Arc<Self>) -> Failpoints {
+        Failpoints::with(Arc::clone(self) as Arc<dyn FailpointHook>)
+    }
 }
 
 impl FailpointHook for Turns {
@@ -510,15 +529,10 @@ fn a_cheap_checkpoint_passes_one_on_its_way_to_a_slow_level() {
         return;
     }
     let scratch = Scratch::new("passes");
-    let turns = Arc::new(Turns {
-        created: Hold::at("dir.create", "ost0/job/s000000000001"),
-        durable: [Hold::at("flush.durable", ""), Hold::at("flush.durable", "")],
-        count: AtomicU32::new(0),
-    });
-    let hook = Arc::clone(&turns) as Arc<dyn FailpointHook>;
+    let turns = Turns::new();
     let job = Job::new(scratch.path(), 1, 1, true)
         .with("held_steps = 2")
-        .failpoints(Failpoints::with(hook));
+        .failpoints(turns.failpoints());
     job.run(|session, rank| {
         let mut session = session.unwrap();
         let memory = session.alloc(1 << 20).unwrap();
@@ -584,6 +598,32 @@ fn a_pace_in_time_continues_from_the_run_before() {
         assert!(!session.due(5).unwrap());
         session.close(LONG).unwrap();
     });
+}
+
+// Breaks if: a run that ends while a checkpoint is on its way to the slow level leaves that level
+// out until its next multiple.
+fn a_level_that_a_run_did_not_reach_goes_with_the_next_checkpoint() {
+    let scratch = Scratch::new("owed");
+    let job = Job::new(scratch.path(), 2, 1, true);
+    job.run(|session, rank| {
+        let mut session = session.unwrap();
+        for (step, level) in [(1, Level::Global), (6, Level::Node)] {
+            take(&mut session, rank, step, Some(level));
+            session.wait(step, level, LONG).unwrap();
+        }
+        settle(&mut session);
+        session.close(LONG).unwrap();
+    });
+    job.with(PACES).run(|session, rank| {
+        let mut session = restores(session, rank, 6);
+        for (step, level) in [(8, Level::Global), (10, Level::Node)] {
+            assert!(!session.due(step - 1).unwrap() && session.due(step).unwrap());
+            take(&mut session, rank, step, None);
+            session.wait(step, level, LONG).unwrap();
+        }
+        session.close(LONG).unwrap();
+    });
+    assert_eq!(recorded(scratch.path(), Level::Global), [1, 8]);
 }
 
 // Breaks if: only checkpoints that go everywhere are measured; the pattern would never be found.

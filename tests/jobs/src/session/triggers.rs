@@ -758,10 +758,11 @@ fn the_end_that_a_batch_system_tells_is_no_trigger_that_somebody_chose() {
 // Breaks if: nobody says so, or it is reported again and again; the job would silently end without
 // a checkpoint.
 fn a_session_without_a_trigger_says_so_once_when_it_is_asked() {
-    for (option, expected) in [
-        ("keep = 2", 1),
-        ("every_s = 1e6", 0),
-        ("signal = 'USR2'", 0),
+    for (option, expected, next) in [
+        ("keep = 2", 1, "every_s = 600"),
+        ("mtbf_s = 1e5", 1, "interval = 'auto'"),
+        ("every_s = 1e6", 0, ""),
+        ("signal = 'USR2'", 0, ""),
     ] {
         let scratch = Scratch::new("triggers");
         let job = Job::new(scratch.path(), 2, 1, false).with(option);
@@ -785,6 +786,6 @@ fn a_session_without_a_trigger_says_so_once_when_it_is_asked() {
             [expected, 0],
             "{option}: {said:?}"
         );
-        assert!(said[0].iter().all(|text| text.contains("every_s = 600")));
+        assert!(said[0].iter().all(|text| text.contains(next)), "{said:?}");
     }
 }

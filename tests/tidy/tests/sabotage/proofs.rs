@@ -71,7 +71,8 @@ pub const PROOFS: &[(&str, &str)] = &[
     ),
     (
         "V2",
-        "orcheck-jobs session: each_level_gets, a_step_is_waited_for, a_loss_is_told; \
+        "orcheck-jobs session: each_level_gets, a_step_is_waited_for, a_loss_is_told, \
+         no_more_checkpoints_pass, a_close_waits_for_the_newest; \
          orcheck-jobs agent: what_goes_to_one_level",
     ),
     ("V3", "orcheck-jobs session: the_last_checkpoint_goes"),
