@@ -35,8 +35,7 @@ mod survivors;
 pub use gather::{GatherAction, Gatherer, Gathering};
 pub use keeper::{CREDIT_BYTES, KeeperContext, KeeperThread};
 pub use lend::{Lender, StopLending};
-pub(crate) use members::merge;
-pub use members::{keeper_of, list_all, remembered};
+pub use members::{Asking, keeper_of, list_all, remembered};
 pub use owner::{Replicas, ReplicasContext};
 pub use part::{Part, Picks};
 pub use protect::{

@@ -17,4 +17,4 @@ pub mod scrub;
 mod verify;
 
 pub use repair::{Repair, Repaired, repair};
-pub use verify::{Finding, Verdict, verify_commit, verify_commit_with};
+pub use verify::{Finding, Verdict, parity_files, verify_commit, verify_commit_with};

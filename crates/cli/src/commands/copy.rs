@@ -62,10 +62,11 @@ pub fn run(args: &CopyArgs, show_progress: bool) -> Result<Outcome, Failure> {
             CopyCompress::Lz4 => (Compression::Lz4, COMPRESS_LEVEL),
         }),
         patience: PATIENCE,
+        again: None,
     };
     let failed = |error: Error| explain((&job, commit, &which), &trust, show_progress, error);
     let clock = SystemClock::new();
-    let plan = order.plan(&clock).map_err(failed)?;
+    let plan = order.plan(&clock).map_err(|not| failed(not.error))?;
     let mut notes = job.notes();
     if args.dry_run {
         notes.extend(plan.notes.iter().cloned());
@@ -83,9 +84,9 @@ pub fn run(args: &CopyArgs, show_progress: bool) -> Result<Outcome, Failure> {
         }
     });
     bar.finish_and_clear();
-    let copied = copied.map_err(|error| match stop::requested() {
-        Some(code) => Failure::with(code, error),
-        None => failed(error),
+    let copied = copied.map_err(|not| match stop::requested() {
+        Some(code) => Failure::with(code, not.error),
+        None => failed(not.error),
     })?;
     notes.extend(copied.notes.iter().cloned());
     Ok(outcome(&order, &plan, Some(&copied), notes))
@@ -298,7 +299,7 @@ fn outcome(order: &Order<'_>, plan: &Plan, copied: Option<&Copied>, notes: Vec<S
         ),
         (true, None) => format!("{of} is at level {} in {all} already\n", order.level),
         (false, Some(_)) => format!("copied {what}\n"),
-        (false, None) => format!("would copy {what}\n"),
+        (false, None) => format!("would copy {what}; not verified\n"),
     };
     let (containers, listed) = listed(plan, copied, &places);
     text += &listed;
@@ -329,7 +330,8 @@ pub(super) fn listed(
     copied: Option<&Copied>,
     places: &[&str],
 ) -> (Vec<Value>, String) {
-    let mut shown = table(&["container", "directory", "size"]);
+    let of_size = if copied.is_some() { "size" } else { "at most" };
+    let mut shown = table(&["container", "directory", of_size]);
     let mut containers = Vec::new();
     for (number, one) in plan.containers.iter().enumerate() {
         // Its actual size, if it is known.

@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use orcheck_engine::upkeep::copying::Destination;
-use orcheck_engine::upkeep::scavenge::{self, Held, Left, Scavenge, Source, Taken};
+use orcheck_engine::upkeep::scavenge::{self, Held, Left, Scavenge, Source, Taken, Unseen};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Detail, Error, ErrorKind, Level};
 use orcheck_io::clock::{Clock, SystemClock};
@@ -74,52 +74,88 @@ pub fn run(args: &ScavengeArgs, show_progress: bool) -> Result<Outcome, Failure>
         strict: args.strict,
         failpoints: Failpoints::none(),
     };
-    let bar = progress_bar(show_progress);
-    let mut takes_older = false;
-    let done = loop {
-        let is_late = clock.now() >= until;
-        takes_older |= is_late;
-        order.strict = args.strict || !takes_older;
-        let found = order.find(sources(&job), &clock).and_then(|held| {
-            let tick = &mut |done| {
-                bar.set_position(done);
-                continues("what was written of the copy was removed")
-            };
-            let outcome = order.take(&held, args.dry_run, &clock, tick)?;
-            Ok((held, outcome))
-        });
-        match &found {
-            // What it holds is looked at again: the other one may be a scavenge.
-            Err(error) if error.is(Detail::Held) && !is_late => {}
-            Ok((_, outcome)) if outcome.left.is_empty() => break found,
-            // Breaks if: an older step is taken at once; the newest may be whole as soon as all
-            // nodes serve.
-            Ok((held, outcome)) if !takes_older && may_come(held, outcome) => {}
-            Ok(_) if !takes_older => {
-                takes_older = true;
-                continue;
-            }
-            _ => break found,
-        }
-        continues("nothing was written").map_err(|error| explain(&job, error))?;
-        clock.sleep(SLICE.min(until.saturating_sub(clock.now())));
-    };
-    bar.finish_and_clear();
-    let (held, outcome) = done.map_err(|error| explain(&job, error))?;
+    let shows = (args.dry_run, show_progress);
+    let done = take(&mut order, &job, (until, &clock), shows);
+    let (held, outcome) = done?;
     Report {
         job: &job,
         held: &held,
         agents: &agents,
         destinations: &order.destinations,
+        strict: args.strict,
     }
     .of(outcome)
 }
 
-/// Whether the missing parts of the newest step may be on a node that does not serve yet.
+/// Takes what there is, once it is there or `until` has passed; returns what it was found in.
+fn take(
+    order: &mut Scavenge<'_>,
+    job: &Job,
+    (until, clock): (Duration, &SystemClock),
+    (dry_run, show_progress): (bool, bool),
+) -> Result<(Held, scavenge::Outcome), Failure> {
+    let bar = progress_bar(show_progress);
+    let strict = order.strict;
+    let (mut takes_older, mut damaged_without) = (false, None);
+    let done = loop {
+        let is_late = clock.now() >= until;
+        takes_older |= is_late;
+        order.strict = strict || !takes_older;
+        let held = order.find(sources(job), clock);
+        // The same nodes hold the same damage: it is not read again.
+        let is_same = |held: &Held| damaged_without == Some(names(&held.unseen));
+        if takes_older || !held.as_ref().is_ok_and(is_same) {
+            let found = held.and_then(|held| {
+                let tick = &mut |done| {
+                    bar.set_position(done);
+                    continues("what was written of the copy was removed")
+                };
+                let outcome = order.take(&held, dry_run, clock, tick)?;
+                Ok((held, outcome))
+            });
+            match &found {
+                // What it holds is looked at again: the other one may be a scavenge.
+                Err(error) if error.is(Detail::Held) && !is_late => {}
+                Ok((_, outcome)) if outcome.left.is_empty() => break found,
+                // Breaks if: an older step is taken at once; the newest may be whole as soon as all
+                // nodes serve.
+                Ok((held, outcome)) if !takes_older && may_come(held, outcome) => {
+                    let is_damaged = kind_of_newest(outcome) == Some(ErrorKind::Corrupt);
+                    damaged_without = is_damaged.then(|| names(&held.unseen));
+                }
+                Ok(_) if !takes_older => {
+                    takes_older = true;
+                    continue;
+                }
+                _ => break found,
+            }
+        }
+        continues("nothing was written").map_err(|error| explain(job, error))?;
+        clock.sleep(SLICE.min(until.saturating_sub(clock.now())));
+    };
+    bar.finish_and_clear();
+    order.strict = strict;
+    done.map_err(|error| explain(job, error))
+}
+
+fn names(unseen: &[Unseen]) -> Vec<String> {
+    unseen.iter().map(|one| one.node.clone()).collect()
+}
+
+fn kind_of_newest(outcome: &scavenge::Outcome) -> Option<ErrorKind> {
+    outcome.left.first().map(|left| left.error.kind())
+}
+
+/// Whether what is missing or damaged of the newest step may be whole on a node that does not serve
+/// yet.
 fn may_come(held: &Held, outcome: &scavenge::Outcome) -> bool {
-    let mut newest = outcome.left.iter().take(1).map(|left| left.error.kind());
-    let is_missing = |kind| matches!(kind, ErrorKind::NotFound | ErrorKind::Unavailable);
-    newest.any(is_missing) && !held.unseen.is_empty() && !off(Switch::ScavengePatience)
+    let may_replace = match kind_of_newest(outcome) {
+        Some(ErrorKind::NotFound | ErrorKind::Unavailable) => !off(Switch::ScavengePatience),
+        // Breaks if: it is left out; an older step would be taken for damage in one copy.
+        Some(ErrorKind::Corrupt) => !off(Switch::ScavengeDamaged),
+        _ => false,
+    };
+    may_replace && !held.unseen.is_empty()
 }
 
 /// # Errors
@@ -173,6 +209,7 @@ struct Report<'a> {
     held: &'a Held,
     agents: &'a Agents,
     destinations: &'a [Destination],
+    strict: bool,
 }
 
 impl Report<'_> {
@@ -185,19 +222,19 @@ impl Report<'_> {
         notes.extend(unseen.map(|one| format!("node {} was not read: {}", one.node, one.error)));
         let left = &outcome.left;
         match &outcome.taken {
-            Some(taken) => {
-                notes.extend(left.iter().map(describe));
-                notes.extend(taken.notes().iter().cloned());
-            }
+            Some(taken) => notes.extend(taken.notes().iter().cloned()),
             None => self.refuse(&outcome)?,
         }
+        notes.extend(left.iter().map(describe));
         let safe = outcome.safe.map(|step| step.0);
-        let code = match left.is_empty() {
+        // Breaks if: nodes that were not read are left out; they may hold something newer.
+        let may_be_more = self.held.unseen.len() > self.held.losses() && !off(Switch::ScavengeMore);
+        let code = match left.is_empty() && !may_be_more {
             true => exit::OK,
             false => exit::PARTIAL,
         };
         let (text, mut document) = match &outcome.taken {
-            None => (self.nothing(safe), json!({ "step": Value::Null })),
+            None => (self.nothing(safe, left), json!({ "step": Value::Null })),
             Some(taken) => self.taken(taken),
         };
         let listed: Vec<Value> = left
@@ -232,28 +269,8 @@ impl Report<'_> {
     /// elsewhere.
     fn refuse(&self, outcome: &scavenge::Outcome) -> Result<(), Failure> {
         let job = self.job.name.as_str();
-        let unseen: Vec<&str> = self
-            .held
-            .unseen
-            .iter()
-            .map(|one| one.node.as_str())
-            .collect();
-        if let Some(newest) = outcome.left.first() {
-            let all: Vec<String> = outcome.left.iter().map(|left| left.error.what()).collect();
-            let error = Error::new(
-                newest.error.kind(),
-                format!("nothing was taken: {}", all.join("; ")),
-            );
-            let error = match newest.error.next_step() {
-                Some(next) => error.next(next),
-                None => error.next("give the directories of more nodes, with --node-dir"),
-            };
-            let code = match (newest.error.kind(), unseen.is_empty()) {
-                (ErrorKind::NotFound, false) | (ErrorKind::Unavailable, _) => exit::UNREACHABLE,
-                (kind, _) => exit::of(kind),
-            };
-            return Err(Failure::with(code, error));
-        }
+        let unseen = names(&self.held.unseen);
+        self.refuse_what_may_come(outcome)?;
         if !self.held.has_nodes() {
             return Err(Error::not_found(format!(
                 "no directory of a node of job {job} is here, and none says where the nodes are"
@@ -278,11 +295,54 @@ impl Report<'_> {
         Ok(())
     }
 
-    fn nothing(&self, safe: Option<u64>) -> String {
-        let step = safe.map_or_else(|| "none".to_owned(), |step| step.to_string());
+    /// Refuses to leave it at that if steps were left and none is safe, or more may be had.
+    fn refuse_what_may_come(&self, outcome: &scavenge::Outcome) -> Result<(), Failure> {
+        let Some(newest) = outcome.left.first() else {
+            return Ok(());
+        };
+        let (kind, unseen) = (newest.error.kind(), names(&self.held.unseen));
+        let code = match (kind, unseen.is_empty()) {
+            (ErrorKind::NotFound, false) | (ErrorKind::Unavailable, _) => exit::UNREACHABLE,
+            // All of them were tried, and what is safe is the newest that can be had.
+            _ if outcome.safe.is_some() && !self.strict => return Ok(()),
+            (kind, _) => exit::of(kind),
+        };
+        let all: Vec<String> = outcome.left.iter().map(|left| left.error.what()).collect();
+        let what = format!("nothing was taken: {}", all.join("; "));
+        let error = Error::new(kind, what);
+        let error = match newest.error.next_step() {
+            Some(next) if kind != ErrorKind::Corrupt => error.next(next),
+            // What a restart would be told to do is no help here.
+            _ if unseen.is_empty() => {
+                error.next("give directories that hold other copies, with --node-dir")
+            }
+            _ => error.next(format!(
+                "bring back {}, or give the directories with --node-dir",
+                unseen.join(", ")
+            )),
+        };
+        Err(Failure::with(code, error))
+    }
+
+    fn nothing(&self, safe: Option<u64>, left: &[Left]) -> String {
+        let job = self.job.name.as_str();
+        let Some(newest) = left.first() else {
+            let step = safe.map_or_else(|| "none".to_owned(), |step| step.to_string());
+            return format!(
+                "job {job}: nothing to take; the newest step at level global is {step}\n"
+            );
+        };
+        let is_at = safe.map_or_else(
+            || "no step is at level global".to_owned(),
+            |step| format!("step {step} is at level global"),
+        );
+        let state = match newest.error.kind() {
+            ErrorKind::Corrupt => "damaged",
+            _ => "not complete here",
+        };
         format!(
-            "job {}: nothing to take; the newest step at level global is {step}\n",
-            self.job.name.as_str()
+            "job {job}: nothing to take: {is_at}; step {} is newer and {state}\n",
+            newest.step
         )
     }
 
@@ -292,6 +352,8 @@ impl Report<'_> {
         let copied = taken.copied.as_ref();
         let was_there = plan.is_there || copied.is_some_and(|copied| copied.was_there);
         let bytes: u64 = plan.containers.iter().map(|one| one.region_bytes).sum();
+        let most: u64 = plan.containers.iter().map(|one| one.file_bytes).sum();
+        let many = count(record.containers.len() as u64, "container");
         let of = format!(
             "step {} of job {} (level {}, epoch {})",
             record.step,
@@ -299,16 +361,15 @@ impl Report<'_> {
             record.level,
             record.epoch
         );
-        let what = format!(
-            "{of} to level {}: {} in {}",
-            Level::Global,
-            size(bytes),
-            count(record.containers.len() as u64, "container")
-        );
+        let to = Level::Global;
         let mut text = match (was_there, copied) {
-            (true, _) => format!("{of} is at level global already, and good\n"),
-            (false, Some(_)) => format!("took {what}\n"),
-            (false, None) => format!("would take {what}\n"),
+            (true, Some(_)) => format!("{of} is at level {to} already, and good\n"),
+            (true, None) => format!("{of} is at level {to} already; not verified\n"),
+            (false, Some(_)) => format!("took {of} to level {to}: {} in {many}\n", size(bytes)),
+            (false, None) => format!(
+                "would take {of} to level {to}: at most {} in {many}; not verified\n",
+                size(most)
+            ),
         };
         let (containers, listed) = listed(plan, copied, &places);
         text += &listed;
@@ -330,6 +391,8 @@ impl Report<'_> {
 fn describe(left: &Left) -> String {
     format!(
         "step {} at level {} is newer, and was left: {}",
-        left.step, left.level, left.error
+        left.step,
+        left.level,
+        left.error.what()
     )
 }

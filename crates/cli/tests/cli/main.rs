@@ -14,6 +14,7 @@ mod encrypted;
 mod group;
 mod halt;
 mod inspect;
+mod left;
 mod machine;
 mod nodes;
 mod place;

@@ -11,17 +11,16 @@
 //!
 //! Not here: what was in the memory of an agent that has ended (it is gone).
 
-use crate::directory::epoch::highest_counter;
 use crate::encoding::Trust;
 use crate::replicas::keeper::{KeeperContext, KeeperThread};
-use crate::replicas::members::{keeper_of, remembered};
+use crate::replicas::members::{keeper_of, last_remembered};
 use crate::replicas::store::KeptReplicas;
 use orcheck_format::{Epoch, Error, JobName, NodeId, Result, RunId};
 use orcheck_io::disk::Dir;
 use orcheck_io::failpoints::Failpoints;
 use orcheck_io::poll::{Poller, Waker};
 use orcheck_net::{Address, Listener};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -59,8 +58,7 @@ impl Lender {
         failpoints: &Failpoints,
         notes: &mut Vec<String>,
     ) -> Result<Self> {
-        let next = highest_counter(std::slice::from_ref(&dir))? + 1;
-        let listed = remembered(dir.as_ref(), (job, next), trust, notes)?;
+        let listed = last_remembered(dir.as_ref(), job, trust, notes)?;
         let mut of_node = listed.iter().filter(|member| member.name == node);
         let Some(member) = of_node.next() else {
             return Err(Error::not_found(format!(
@@ -127,11 +125,17 @@ fn doors(addresses: &[Address]) -> Vec<Address> {
     for address in addresses {
         let door = match address {
             Address::Tcp(at) if !at.ip().is_loopback() => {
-                let any = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+                // Breaks if: the family is another one; whoever knows the address reaches nobody.
+                let any = match at.ip() {
+                    IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+                    IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+                };
                 Address::Tcp(SocketAddr::new(any, at.port()))
             }
             other => other.clone(),
         };
+        let is_wide = |one: &Address| matches!(one, Address::Tcp(at) if at.ip().is_unspecified());
+        let is_ipv6 = |one: &Address| matches!(one, Address::Tcp(at) if at.is_ipv6());
         let port = |one: &Address| match one {
             Address::Tcp(at) => Some(at.port()),
             Address::Abstract(_) => None,
@@ -140,10 +144,8 @@ fn doors(addresses: &[Address]) -> Vec<Address> {
             .iter_mut()
             .find(|one| port(one).is_some() && port(one) == port(&door))
         {
-            // The one at all addresses hears the loopback as well.
-            Some(known) if matches!(&door, Address::Tcp(at) if at.ip().is_unspecified()) => {
-                *known = door;
-            }
+            // The one at all addresses hears the loopback as well, that of IPv6 also IPv4.
+            Some(known) if is_wide(&door) && !(is_wide(known) && is_ipv6(known)) => *known = door,
             Some(_) => {}
             None => doors.push(door),
         }
@@ -169,5 +171,9 @@ mod tests {
         ];
         assert_eq!(doors(&hosts), ["unix:@k", "tcp:0.0.0.0:7"]);
         assert_eq!(doors(&["tcp:127.0.0.1:9"]), ["tcp:127.0.0.1:9"]);
+        assert_eq!(doors(&["tcp:[fd00::1]:7"]), ["tcp:[::]:7"]);
+        let both = ["tcp:[fd00::1]:7", "tcp:10.0.0.1:7", "tcp:127.0.0.1:7"];
+        assert_eq!(doors(&both), ["tcp:[::]:7"]);
+        assert_eq!(doors(&[both[1], both[0]]), ["tcp:[::]:7"]);
     }
 }

@@ -16,7 +16,7 @@ use crate::directory::epoch::read_members;
 use crate::encoding::Trust;
 use crate::replicas::remote::{Files, NodeAt};
 use orcheck_format::disk::{FileName, Member};
-use orcheck_format::{Error, JobName, NodeId, Rank, Result};
+use orcheck_format::{Error, ErrorKind, JobName, NodeId, Rank, Result};
 use orcheck_io::disk::Dir;
 use orcheck_io::failpoints::Failpoints;
 use orcheck_io::machine::thread::spawn_scoped;
@@ -57,6 +57,84 @@ pub fn remembered(
     }
     let recent = |member: &Member| member.epoch.saturating_add(RUNS_KNOWN) >= epoch;
     Ok(known.into_values().filter(recent).collect())
+}
+
+/// The same of the runs up to the newest that left a list, however long ago that was: for whoever
+/// comes after the last run.
+///
+/// # Errors
+/// As [`remembered`].
+pub(crate) fn last_remembered(
+    dir: &dyn Dir,
+    job: &JobName,
+    trust: &Trust,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Member>> {
+    let entries = dir.list()?.into_iter();
+    let lists = entries.filter_map(|entry| match FileName::parse(&entry.name) {
+        Some(FileName::Members { epoch }) => Some(epoch),
+        _ => None,
+    });
+    match lists.max() {
+        Some(newest) => remembered(dir, (job, newest.saturating_add(1)), trust, notes),
+        None => Ok(Vec::new()),
+    }
+}
+
+/// How the nodes of an ended run are asked what they hold.
+pub struct Asking<'a> {
+    /// The job.
+    pub job: &'a JobName,
+    /// Opens the lists of members.
+    pub trust: &'a Trust,
+    /// How long to wait until a node says what it holds.
+    pub within: Duration,
+    /// Failpoints of the connections, for tests.
+    pub failpoints: &'a Failpoints,
+}
+
+/// What nodes answered: each with its files, and the errors of the others by node.
+pub type Answers = (Vec<(NodeAt, Files)>, BTreeMap<String, Error>);
+
+impl Asking<'_> {
+    /// Asks all nodes that the lists in these directories name.
+    ///
+    /// # Errors
+    /// Lack of threads.
+    pub fn ask(&self, dirs: &[&dyn Dir], notes: &mut Vec<String>) -> Result<Answers> {
+        let mut known = BTreeMap::new();
+        for dir in dirs {
+            match last_remembered(*dir, self.job, self.trust, notes) {
+                Ok(listed) => merge(&mut known, listed),
+                // Breaks if: it ends the call; one directory that is gone would hide what all
+                // others know.
+                Err(error) => notes.push(format!("the nodes of earlier runs: {}", error.what())),
+            }
+        }
+        let (mut at, mut found, mut silent) = (Vec::new(), Vec::new(), BTreeMap::new());
+        for member in known.into_values() {
+            match keeper_of(&member) {
+                Ok(node) => at.push(node),
+                Err(error) => drop(silent.insert(member.name, error)),
+            }
+        }
+        let own = (Rank(0), NodeId(0));
+        let nodes: Vec<&NodeAt> = at.iter().collect();
+        let answers = list_all(&nodes, own, self.failpoints, self.within)?;
+        for (node, answer) in at.into_iter().zip(answers) {
+            match answer {
+                Ok(files) => found.push((node, files)),
+                Err(error) if error.kind() == ErrorKind::Unavailable => {
+                    let error = error
+                        .at("nothing answers there")
+                        .next("give its directory, or run `orcheck scavenge --serve` on that node");
+                    silent.insert(node.name, error);
+                }
+                Err(error) => drop(silent.insert(node.name, error)),
+            }
+        }
+        Ok((found, silent))
+    }
 }
 
 /// Adds members to those known; for each node, the entry of the latest run stays.
@@ -138,6 +216,24 @@ mod tests {
         let job = JobName::new("job").unwrap();
         let nodes = vec![member];
         Members { job, epoch, nodes }.encode()
+    }
+
+    // Breaks if: a list counts as too old after the last run; the nodes would be called unknown.
+    #[test]
+    fn after_the_last_run_the_newest_list_counts_whatever_its_age() {
+        let scratch = Scratch::new("members-last");
+        let dir = open_dir(scratch.path(), Failpoints::none()).unwrap();
+        let write = |name: FileName, bytes: &[u8]| {
+            write_small(dir.as_ref(), &name.to_string(), bytes).unwrap();
+        };
+        let epoch = RUNS_KNOWN + 5;
+        write(FileName::Members { epoch: 4 }, &list(4, "forgotten"));
+        write(FileName::Members { epoch }, &list(epoch, "known"));
+        write(FileName::Resumed { epoch: 100 }, b"a much later run");
+        let (job, trust, mut notes) = (JobName::new("job").unwrap(), Trust::nobody(), Vec::new());
+        let known = last_remembered(dir.as_ref(), &job, &trust, &mut notes).unwrap();
+        let names: Vec<&str> = known.iter().map(|member| member.name.as_str()).collect();
+        assert_eq!((names, notes.len()), (vec!["known"], 0));
     }
 
     #[test]

@@ -55,7 +55,7 @@ pub struct Mended {
 
 /// The containers that a restart from this record may read: its own, and the older ones to which
 /// they refer.
-fn needed(record: &CommitRecord) -> BTreeSet<String> {
+pub(crate) fn needed(record: &CommitRecord) -> BTreeSet<String> {
     let mut files = BTreeSet::new();
     for container in &record.containers {
         let name = FileName::parse(&container.file);

@@ -44,7 +44,8 @@ use crate::directory::{Catalog, Commit};
 use crate::encoding::Trust;
 use crate::restart::reader::{Reader, homes};
 use crate::upkeep::verify::verify_commit_with;
-use again::{Again, rewrite_container};
+use again::{Rewriting, rewrite_container};
+pub(in crate::upkeep) use allowed::lacking;
 use orcheck_format::disk::{
     BLOCK_BYTES, CommitRecord, Compression, ContainerRef, Encoding, FileName,
 };
@@ -57,7 +58,7 @@ use orcheck_io::disk::Dir;
 use orcheck_io::machine::{effective_uid, host_name, process_id};
 use orcheck_io::rng::random_bytes;
 use orcheck_placement::Placement;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -133,7 +134,13 @@ pub struct Order<'a> {
     pub compress: Option<(Compression, i32)>,
     /// How long to wait for a run that has just ended to release the destinations.
     pub patience: Duration,
+    /// The directories of `catalog` once more, where their contents are listed elsewhere and may
+    /// have changed since.
+    pub again: Option<&'a Again<'a>>,
 }
+
+/// Returns directories with what they hold now.
+pub type Again<'a> = dyn Fn() -> Result<Vec<Arc<dyn Dir>>> + 'a;
 
 /// One container of a copy.
 #[derive(Debug, Clone)]
@@ -172,6 +179,49 @@ pub struct Copied {
     pub notes: Vec<String>,
 }
 
+/// Why a copy was not made.
+#[derive(Debug)]
+pub struct NotCopied {
+    /// The error.
+    pub error: Error,
+    /// Whether this checkpoint is missing or damaged, so that an older one may be whole. Otherwise
+    /// an older one would fail in the same way.
+    pub is_lost: bool,
+}
+
+impl NotCopied {
+    /// An error of what holds this checkpoint.
+    fn lost(error: Error) -> Self {
+        let kinds = [
+            ErrorKind::NotFound,
+            ErrorKind::Corrupt,
+            ErrorKind::Unavailable,
+        ];
+        Self {
+            is_lost: kinds.contains(&error.kind()),
+            error,
+        }
+    }
+}
+
+impl From<Error> for NotCopied {
+    fn from(error: Error) -> Self {
+        Self {
+            error,
+            is_lost: false,
+        }
+    }
+}
+
+impl From<NotCopied> for Error {
+    fn from(not: NotCopied) -> Self {
+        not.error
+    }
+}
+
+/// The result of what may fail because the checkpoint is missing or damaged.
+type OfCopy<T> = std::result::Result<T, NotCopied>;
+
 /// Called with the number of region bytes that are done; an error stops the copy.
 pub type Tick<'a> = dyn FnMut(u64) -> Result<()> + 'a;
 
@@ -183,16 +233,24 @@ impl Order<'_> {
     /// the checkpoint; Invalid for a level to which nothing is copied, for a rejected checkpoint,
     /// or if a checkpoint needs files that would be replaced; NoSpace; Unavailable while a run is
     /// alive there; otherwise the error of the sources.
-    pub fn plan(&self, clock: &dyn Clock) -> Result<Plan> {
+    pub fn plan(&self, clock: &dyn Clock) -> OfCopy<Plan> {
         self.check_destinations()?;
         let there = self.destinations.iter().map(Destination::there);
         let there: Vec<Option<Arc<dyn Dir>>> = there.collect::<Result<_>>()?;
         let dirs: Vec<Arc<dyn Dir>> = there.iter().flatten().cloned().collect();
-        let is_there = self.look(&dirs)?.is_some();
+        let known = self.look(&dirs)?;
+        let is_there = known.is_some();
         if !is_there {
             self.wait_for_run(&dirs, clock)?;
         }
+        let recorded = known.map_or(0, |known| known.copies.len());
         let mut notes = Vec::new();
+        if is_there && recorded < there.len() {
+            let all = there.len();
+            notes.push(format!(
+                "its commit record is in {recorded} of {all} directories that are copied to"
+            ));
+        }
         let containers = match is_there {
             true => Vec::new(),
             false => self.inspect(&mut notes)?,
@@ -211,7 +269,7 @@ impl Order<'_> {
     /// # Errors
     /// As [`Self::plan`], the error of a directory, or that of `tick`. No new commit record then
     /// exists, unless a directory failed while the record was written to several.
-    pub fn carry_out(&self, plan: &Plan, clock: &dyn Clock, tick: &mut Tick<'_>) -> Result<Copied> {
+    pub fn carry_out(&self, plan: &Plan, clock: &dyn Clock, tick: &mut Tick<'_>) -> OfCopy<Copied> {
         let dirs = self.destinations.iter().map(|one| one.open(true));
         let dirs: Vec<Arc<dyn Dir>> = dirs.collect::<Result<_>>()?;
         if let Some(there) = self.look(&dirs)?
@@ -244,13 +302,20 @@ impl Order<'_> {
             None => {
                 self.clear(&dirs)?;
                 let written = self.write(plan, &dirs, counter, clock, tick, &mut notes);
-                written.map_err(|error| {
+                written.map_err(|mut not| {
                     // The next copy or prune removes what cannot be removed now.
                     let _ = self.clear(&dirs);
-                    self.unless_removed(error)
+                    not.error = self.unless_removed(not.error);
+                    not
                 })?
             }
         };
+        if let Err(error) = self.look_again(&dirs) {
+            if !was_there {
+                let _ = self.clear(&dirs);
+            }
+            return Err(error.into());
+        }
         let known = self.bring_claim(&dirs)?;
         self.bring_mark(&dirs, clock)?;
         make_copy_visible(&dirs, &copy, held.epoch, self.trust)?;
@@ -264,6 +329,20 @@ impl Order<'_> {
             was_there,
             notes,
         })
+    }
+
+    /// Checks once more that no newer run has superseded the checkpoint: writing takes hours.
+    fn look_again(&self, dirs: &[Arc<dyn Dir>]) -> Result<()> {
+        // Breaks if: it is left out; the copy would be the newest step of a job that went back.
+        if off(Switch::CopyLastLook) {
+            return Ok(());
+        }
+        let sources = match self.again {
+            Some(again) => again()?,
+            None => self.catalog.places().to_vec(),
+        };
+        let all = Catalog::scan_trusting(self.job, &[&sources, dirs].concat(), self.trust)?;
+        self.require_counting(&all)
     }
 
     /// Claims the destinations, once no run and no other copy is alive there.
@@ -313,20 +392,20 @@ impl Order<'_> {
     }
 
     /// Verifies an existing copy byte for byte.
-    fn prove(&self, dirs: &[Arc<dyn Dir>], there: &Commit) -> Result<()> {
+    fn prove(&self, dirs: &[Arc<dyn Dir>], there: &Commit) -> OfCopy<()> {
         let of = (self.trust, there.proof);
         let verdict = verify_commit_with(dirs, &there.record, of, &mut |_, _| {})?;
         match verdict.findings().find(|finding| finding.fatal) {
             None => Ok(()),
-            Some(finding) => Err(again_there(
+            Some(finding) => Err(NotCopied::lost(again_there(
                 Error::new(finding.kind, finding.message.clone()),
                 there.record.step,
-            )),
+            ))),
         }
     }
 
     /// Opens every container, so that missing ones are known before anything is written.
-    fn inspect(&self, notes: &mut Vec<String>) -> Result<Vec<Planned>> {
+    fn inspect(&self, notes: &mut Vec<String>) -> OfCopy<Vec<Planned>> {
         let record = &self.commit.record;
         let (mut planned, mut missing) = (Vec::new(), BTreeMap::new());
         let mut older: BTreeMap<String, bool> = BTreeMap::new();
@@ -336,7 +415,7 @@ impl Order<'_> {
                     missing.insert(container.node, container);
                     continue;
                 }
-                opened => opened?,
+                opened => opened.map_err(NotCopied::lost)?,
             };
             notes.extend(reader.take_notes());
             let (mut region_bytes, mut stored_bytes, mut records) = (0u64, 0u64, 0u64);
@@ -388,7 +467,8 @@ impl Order<'_> {
             });
         }
         if !missing.is_empty() {
-            return Err(self.missing(missing.into_values().collect()));
+            let missing = self.missing(missing.into_values().collect());
+            return Err(NotCopied::lost(missing));
         }
         self.place(&mut planned)?;
         Ok(planned)
@@ -408,20 +488,29 @@ impl Order<'_> {
             .iter()
             .map(|container| format!("{} ({})", homes(record, container), ranks_of(container)))
             .collect();
-        let wanted: Vec<String> = missing
-            .iter()
-            .map(|container| {
-                let nodes = [container.node]
-                    .into_iter()
-                    .chain(container.holders.iter().copied());
-                nodes.map(name).collect::<Vec<_>>().join(" or ")
-            })
-            .collect();
-        let next = match record.level {
-            Level::Global => "give all directories of level global".to_owned(),
-            _ => format!(
-                "give also the directory of node {}",
-                wanted.join(", and that of ")
+        // A directory that was read is not to be given again.
+        let is_given = |name: &str| {
+            let mut places = self.places.iter();
+            places.any(|dir| dir.path().file_name().is_some_and(|own| own == name))
+        };
+        let wanted = missing.iter().map(|container| {
+            let homes = [container.node].into_iter();
+            let homes = homes.chain(container.holders.iter().copied()).map(name);
+            homes
+                .filter(|home| !is_given(home))
+                .collect::<Vec<_>>()
+                .join(" or ")
+        });
+        let wanted: BTreeSet<String> = wanted.filter(|homes| !homes.is_empty()).collect();
+        let wanted: Vec<String> = wanted.into_iter().collect();
+        let next = match (record.level, wanted.is_empty()) {
+            (Level::Global, _) => "give all directories of level global".to_owned(),
+            (_, true) => {
+                "give another directory that holds a copy, or use an older step".to_owned()
+            }
+            (_, false) => format!(
+                "also give the directory of node {}",
+                wanted.join(", and that of node ")
             ),
         };
         let which = match (missing.len(), record.containers.len()) {
@@ -513,7 +602,7 @@ impl Order<'_> {
         clock: &dyn Clock,
         tick: &mut Tick<'_>,
         notes: &mut Vec<String>,
-    ) -> Result<CommitRecord> {
+    ) -> OfCopy<CommitRecord> {
         let record = &self.commit.record;
         let inspected;
         // It was whole there when it was planned, and no longer is.
@@ -524,10 +613,10 @@ impl Order<'_> {
                 &inspected
             }
         };
-        let mut again = Again::new(self.trust, self.level, counter, clock.unix_ms())?;
+        let mut again = Rewriting::new(self.trust, self.level, counter, clock.unix_ms())?;
         let (mut containers, mut done) = (Vec::new(), 0u64);
         for (container, one) in record.containers.iter().zip(planned) {
-            let reader = self.reader(container)?;
+            let reader = self.reader(container).map_err(NotCopied::lost)?;
             let server = match self.level {
                 Level::Node => TargetId(0),
                 _ => TargetId(one.destination as u32),
@@ -568,7 +657,7 @@ impl Order<'_> {
         match error.kind() == ErrorKind::NotFound && copies.all(is_gone) {
             false => error,
             true => Error::unavailable(format!(
-                "step {} was removed from where it lay while it was copied",
+                "step {} was removed while it was copied",
                 record.step
             ))
             .next(

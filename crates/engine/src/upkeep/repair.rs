@@ -188,7 +188,7 @@ impl Wanted<'_> {
             })
             .collect();
         if due.is_empty() && nowhere {
-            repair.left.push(self.homeless());
+            repair.left.push(self.homeless(places, commit));
         }
         if due.is_empty() {
             return Ok(());
@@ -208,7 +208,7 @@ impl Wanted<'_> {
             let path = dir.path().join(self.name).display().to_string();
             let made = match source {
                 Some(source) => self.replace(source.as_ref(), (dir, places), states[at], commit),
-                None => Err(Error::corrupt("no good copy and too little parity is left")
+                None => Err(Error::corrupt("no good copy and too little parity is here")
                     .next("give all directories of the job, or use an older step")),
             };
             match (made, source) {
@@ -246,16 +246,26 @@ impl Wanted<'_> {
         }
     }
 
-    fn homeless(&self) -> Error {
-        if self.homes.is_empty() {
+    fn homeless(&self, places: &[Arc<dyn Dir>], commit: &CommitRecord) -> Error {
+        let home = self
+            .homes
+            .first()
+            .and_then(|home| commit.nodes.get(home.index()));
+        let Some(home) = home else {
             return Error::not_found(format!("{} is missing", self.name))
                 .next("give the directory that holds it, or use an older step");
-        }
+        };
+        // Beside those of the other nodes.
+        let beside = places.first().and_then(|dir| dir.path().parent());
+        let path = beside.map_or_else(|| home.into(), |root| root.join(home));
         Error::not_found(format!(
-            "{} is missing, and the directory of its node is none of these",
+            "{} is missing, and the directory of its node {home} is none of these",
             self.name
         ))
-        .next("give the directory of its node, or restart the job, which makes it again")
+        .next(format!(
+            "give it or, if it is lost, create {} empty and repeat, or restart the job, which makes the file again",
+            path.display()
+        ))
     }
 
     /// Makes the file in `dir` from that in `from`.

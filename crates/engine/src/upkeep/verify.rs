@@ -238,7 +238,7 @@ pub(crate) fn check_parity(dir: &dyn Dir, name: &str, commit: &CommitRecord) -> 
 
 /// The names of the parity files of a checkpoint.
 #[must_use]
-pub(crate) fn parity_files(commit: &CommitRecord) -> BTreeSet<String> {
+pub fn parity_files(commit: &CommitRecord) -> BTreeSet<String> {
     let of_container = |container: &ContainerRef| -> Option<Vec<String>> {
         let group = commit.group_of(container.node)?;
         let name = FileName::parse(&container.file)?;

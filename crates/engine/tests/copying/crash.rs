@@ -134,14 +134,15 @@ fn a_copy_that_is_stopped_removes_what_it_wrote() {
         let stopped = with_order(&site.sources(), to, None, Duration::ZERO, |order| {
             let clock = SystemClock::new();
             let plan = order.plan(&clock)?;
-            order.carry_out(&plan, &clock, &mut |done| {
+            let copied = order.carry_out(&plan, &clock, &mut |done| {
                 assert!(done > last);
                 (heard, last) = (heard + 1, done);
                 match heard {
                     n if n == 4 * after => Err(Error::unavailable("enough")),
                     _ => Ok(()),
                 }
-            })
+            })?;
+            Ok(copied)
         });
         assert!(stopped.unwrap_err().message().contains("enough"));
         for root in ["a", "b"] {

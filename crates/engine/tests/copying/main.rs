@@ -7,6 +7,7 @@
 mod at_once;
 mod crash;
 mod refused;
+mod scavenged;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -127,6 +128,7 @@ fn with_order<T>(
         destinations,
         compress,
         patience,
+        again: None,
     })
 }
 

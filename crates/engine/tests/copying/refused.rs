@@ -8,7 +8,8 @@ use std::time::Duration;
 use orcheck_engine::directory::Catalog;
 use orcheck_engine::directory::epoch::{ClaimLock, Claimant, claim as take_claim};
 use orcheck_engine::encoding::Trust;
-use orcheck_engine::upkeep::copying::Destination;
+use orcheck_engine::upkeep::copying::{Destination, Order};
+use orcheck_format::disk::FileName;
 use orcheck_format::{ErrorKind, JobName, Level, NodeId, Result, RunId, Step};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::disk::{Create, Dir, DiskUsage, Entry, File};
@@ -76,6 +77,67 @@ fn what_a_newer_run_superseded_is_not_copied() {
     claim(&there(&site), epoch(2), Some(Some(STEP)));
     site.copy_to(Level::Global, site.global(&["a"], &Failpoints::none()))
         .unwrap();
+}
+
+// Breaks if: only the look before the copy counts; what was written for hours would be the newest
+// step of a job that went back meanwhile.
+#[test]
+fn what_is_superseded_meanwhile_is_not_committed() {
+    let is_refused = |site: &Site, done: orcheck_format::Result<()>| {
+        let error = done.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Fenced, "{error}");
+        let is_left = |name: &str| {
+            let name = FileName::parse(name);
+            matches!(
+                name,
+                Some(FileName::Commit { .. } | FileName::Container { .. })
+            )
+        };
+        let left = std::fs::read_dir(there(site)).unwrap().flatten();
+        let mut left = left.map(|entry| entry.file_name());
+        assert!(!left.any(|name| is_left(name.to_str().unwrap())));
+    };
+    let back = Some(Some(STEP - 5));
+    let site = Site::new();
+    let to = || (Level::Global, site.global(&["a"], &Failpoints::none()));
+    let done = with_order(&site.sources(), to(), None, Duration::ZERO, |order| {
+        let (clock, mut heard) = (SystemClock::new(), 0);
+        let plan = order.plan(&clock)?;
+        order.carry_out(&plan, &clock, &mut |_| {
+            if heard == 0 {
+                claim(&site.sources()[0], epoch(2), back);
+            }
+            heard += 1;
+            Ok(())
+        })?;
+        Ok(())
+    });
+    is_refused(&site, done);
+    // Where lists of what is there were taken before, they are taken again.
+    let site = Site::new();
+    let to = || (Level::Global, site.global(&["a"], &Failpoints::none()));
+    let now = site.root("now");
+    claim(&now, epoch(2), back);
+    let again = || Ok(open_places(&[site.sources(), vec![now.clone()]].concat()));
+    let done = with_order(&site.sources(), to(), None, Duration::ZERO, |order| {
+        let clock = SystemClock::new();
+        let order = Order {
+            job: order.job,
+            catalog: order.catalog,
+            commit: order.commit,
+            places: order.places.clone(),
+            trust: order.trust,
+            level: order.level,
+            destinations: order.destinations.clone(),
+            compress: None,
+            patience: order.patience,
+            again: Some(&again),
+        };
+        let plan = order.plan(&clock)?;
+        order.carry_out(&plan, &clock, &mut |_| Ok(()))?;
+        Ok(())
+    });
+    is_refused(&site, done);
 }
 
 // Breaks if: files of the same names are replaced although a newer checkpoint needs them.
@@ -150,7 +212,7 @@ fn missing_directories_of_nodes_are_named() {
     std::fs::remove_file(&site.written.paths[1]).unwrap();
     let words = [
         "1 of its 2 containers is incomplete or missing: node 1 'node1'",
-        "Next: give also the directory of node node1",
+        "Next: also give the directory of node node1",
     ];
     refused(&site, ErrorKind::NotFound, &words);
     // Of a checkpoint with replicas any of those nodes will do.
@@ -168,7 +230,7 @@ fn missing_directories_of_nodes_are_named() {
     refused(
         &site,
         ErrorKind::NotFound,
-        &["Next: give also the directory of node node1 or node0"],
+        &["Next: also give the directory of node node1 or node0"],
     );
 }
 
@@ -380,7 +442,9 @@ fn a_run_that_is_just_ending_is_waited_for() {
             let plan = order.plan(&clock)?;
             match dry {
                 true => Ok(()),
-                false => order.carry_out(&plan, &clock, &mut |_| Ok(())).map(|_| ()),
+                false => Ok(order
+                    .carry_out(&plan, &clock, &mut |_| Ok(()))
+                    .map(|_| ())?),
             }
         })
     };
@@ -397,7 +461,7 @@ fn a_step_that_its_run_lets_go_of_meanwhile_is_called_that() {
     let done = with_order(&site.sources(), to, None, Duration::ZERO, |order| {
         let plan = order.plan(&SystemClock::new())?;
         let mut heard = 0;
-        order.carry_out(&plan, &SystemClock::new(), &mut |_| {
+        let copied = order.carry_out(&plan, &SystemClock::new(), &mut |_| {
             heard += 1;
             if heard == 1 {
                 // As prune does it: the records first.
@@ -409,12 +473,13 @@ fn a_step_that_its_run_lets_go_of_meanwhile_is_called_that() {
                 }
             }
             Ok(())
-        })
+        })?;
+        Ok(copied)
     });
     let error = done.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(
-        error.message().contains("was removed from where it lay"),
+        error.message().contains("was removed while it was copied"),
         "{error}"
     );
     assert_eq!(error.message().matches("Next: ").count(), 1, "{error}");

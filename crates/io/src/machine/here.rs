@@ -1,4 +1,5 @@
-//! Tells where and who this process is: the machine's name and addresses, its user, its process id.
+//! Tells where and who this process is: the machine's name and addresses, its user, its process id;
+//! and how another process was started.
 //!
 //! Not here: who is at the other end (`handshake.rs`).
 
@@ -70,6 +71,16 @@ pub fn effective_uid() -> u32 {
 #[must_use]
 pub fn process_id() -> u32 {
     std::process::id()
+}
+
+/// The arguments of a process of this machine; none if it is gone, or hidden from this user.
+#[must_use]
+pub fn arguments_of(pid: i32) -> Vec<String> {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words = line.split(|&byte| byte == 0);
+    words
+        .map(|word| String::from_utf8_lossy(word).into_owned())
+        .collect()
 }
 
 #[cfg(test)]

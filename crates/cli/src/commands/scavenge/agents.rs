@@ -14,12 +14,13 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use orcheck_engine::host::agent::{AgentStatus, address, finish, is_of, list, look};
+use orcheck_engine::host::agent::{AgentStatus, address, finish, is_of, list, look, status};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::failpoints::Failpoints;
-use orcheck_net::Address;
+use orcheck_io::machine::host_name;
+use orcheck_net::{Address, Holder, holder};
 
 use super::{ANSWER_LIMIT, LEAST_ANSWER, SLICE, continues};
 use crate::args::Where;
@@ -57,8 +58,7 @@ impl Agents {
             let told = finished((at, first), until, clock).map_err(|error| {
                 let error = error.at(format!("the agent of node {node} has not finished"));
                 let code = stop::requested().unwrap_or(exit::HELD);
-                let next = "wait for the run or end it, with `orcheck halt` in order";
-                Failure::with(code, error.next(next))
+                Failure::with(code, error.next(advice(at)))
             })?;
             let lost = told.last().and_then(|last| last.get("not_safe"));
             let lost = lost.filter(|text| *text != "none");
@@ -67,6 +67,23 @@ impl Agents {
         }
         Ok(agents)
     }
+}
+
+/// What to do about an agent that has not finished.
+fn advice(at: &Address) -> String {
+    let told = status(at, LEAST_ANSWER);
+    // Breaks if: it is given for any other reason; a run that is over cannot be halted.
+    if told.is_ok_and(|told| alive(&told).is_some()) {
+        return "wait for the run or end it, with `orcheck halt` in order".to_owned();
+    }
+    let pid = match holder(at, &Failpoints::none()) {
+        Ok(Holder::Own(peer)) if peer.pid > 0 => peer.pid.to_string(),
+        _ => "of the agent".to_owned(),
+    };
+    format!(
+        "wait for it or, if it is stopped, continue process {pid} on host {}",
+        host_name()
+    )
 }
 
 /// Waits until this agent has finished; its report on each session, or none if it is gone.

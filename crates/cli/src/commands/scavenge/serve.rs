@@ -52,7 +52,7 @@ pub(super) fn run(
     }
     if says {
         let (job, nodes) = (job.name.as_str(), nodes.join(", "));
-        println!("job {job}: gives out what {nodes} holds: ready");
+        println!("job {job}: gives out what is on {nodes}: ready");
     }
     let until = clock.now().saturating_add(timeout);
     while stop::requested().is_none() && clock.now() < until {

@@ -14,6 +14,7 @@ use crate::capture::{Entry, Kind, Plan, Segment, own_extent};
 use crate::encoding::{ContainerKey, Encoder, Recipe, Trust};
 use crate::flush::{Announced, ContainerWriter, Ledger, Target};
 use crate::restart::reader::{Reader, beside_a_good_copy};
+use crate::upkeep::copying::{NotCopied, OfCopy};
 use orcheck_format::disk::{
     BLOCK_BYTES, Compression, ContainerHeader, ContainerRef, Extent, Features, RankRecord,
     RegionRecord, encode_rank_record,
@@ -29,7 +30,7 @@ use std::sync::Arc;
 const CHUNK_BYTES: u64 = 4 << 20;
 
 /// What all containers of a copy share.
-pub(super) struct Again<'a> {
+pub(super) struct Rewriting<'a> {
     trust: &'a Trust,
     level: Level,
     /// Epoch of the copy's claim.
@@ -39,7 +40,7 @@ pub(super) struct Again<'a> {
     chunk: Chunk,
 }
 
-impl<'a> Again<'a> {
+impl<'a> Rewriting<'a> {
     pub(super) fn new(trust: &'a Trust, level: Level, counter: u64, unix_ms: u64) -> Result<Self> {
         let pool = Pool::create(PoolShape {
             chunk_bytes: CHUNK_BYTES as u32,
@@ -71,13 +72,13 @@ type Tick<'a> = dyn FnMut(u64) -> Result<()> + 'a;
 /// Writes the contents of `reader` to a directory; `notes` receives reports of damage where another
 /// copy is good.
 pub(super) fn rewrite_container(
-    again: &mut Again<'_>,
+    again: &mut Rewriting<'_>,
     reader: &Reader,
     (dir, server): (&Arc<dyn Dir>, TargetId),
     (compression, level): (Compression, i32),
     tick: &mut Tick<'_>,
     notes: &mut Vec<String>,
-) -> Result<ContainerRef> {
+) -> OfCopy<ContainerRef> {
     let recipe = Recipe {
         compression,
         level,
@@ -121,6 +122,7 @@ pub(super) fn rewrite_container(
         writer: writer.map_err(Error::from)?,
         encoder,
         done: 0,
+        refused: false,
         tick,
         notes,
     };
@@ -130,7 +132,7 @@ pub(super) fn rewrite_container(
             return Err(error);
         }
     }
-    work.writer.finish().map_err(Error::from)
+    Ok(work.writer.finish().map_err(Error::from)?)
 }
 
 struct Work<'a> {
@@ -140,6 +142,8 @@ struct Work<'a> {
     encoder: Option<Encoder>,
     /// Bytes of regions so far.
     done: u64,
+    /// Whether what was read could not be written, or was not wanted any more.
+    refused: bool,
     tick: &'a mut Tick<'a>,
     notes: &'a mut Vec<String>,
 }
@@ -156,7 +160,7 @@ struct Filling<'p> {
 }
 
 impl Work<'_> {
-    fn rank(&mut self, reader: &Reader, rank: &RankRecord) -> Result<()> {
+    fn rank(&mut self, reader: &Reader, rank: &RankRecord) -> OfCopy<()> {
         let plan = plan_of(rank);
         self.writer.begin_rank(
             rank.rank,
@@ -193,16 +197,25 @@ impl Work<'_> {
                 rank.rank,
                 region,
                 &mut |damage| damaged.push(beside_a_good_copy(damage.message())),
-                &mut |_, bytes| self.take(&mut filling, bytes, &kinds, &mut extents),
+                &mut |_, bytes| {
+                    let taken = self.take(&mut filling, bytes, &kinds, &mut extents);
+                    self.refused |= taken.is_err();
+                    taken
+                },
             );
             self.notes.append(&mut damaged);
-            streamed?;
+            // Breaks if: an error of the target counts as damage of the source; an older step would
+            // be taken.
+            streamed.map_err(|error| match self.refused && !off(Switch::CopyErrors) {
+                true => error.into(),
+                false => NotCopied::lost(error),
+            })?;
         }
         if filling.segment.is_some() || filling.segments.next().is_some() {
-            return Err(Error::corrupt(format!(
+            return Err(NotCopied::lost(Error::corrupt(format!(
                 "rank {}: its regions are shorter than the manifest says",
                 rank.rank
-            )));
+            ))));
         }
         for (region, extents) in regions.iter_mut().zip(extents) {
             region.extents = extents;
@@ -213,7 +226,7 @@ impl Work<'_> {
             regions,
         };
         let framed = encode_rank_record(&record);
-        self.writer.end_rank(framed, &[], &mut Ledger::default())
+        Ok((self.writer).end_rank(framed, &[], &mut Ledger::default())?)
     }
 
     /// Takes the next bytes of the stream.

@@ -9,11 +9,12 @@
 //!
 //! Not here: what is missing or damaged in the sources (`copying.rs`).
 
-use super::{Order, Planned, again_there};
+use super::{NotCopied, OfCopy, Order, Planned, again_there};
 use crate::directory::choose::check_unreferred;
 use crate::directory::epoch::wait_for_holder;
 use crate::directory::{Catalog, Commit, job_named_by};
-use orcheck_format::disk::FileName;
+use crate::replicas::mend::needed;
+use orcheck_format::disk::{CommitRecord, FileName};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, ErrorKind, Level, Result};
 use orcheck_io::clock::Clock;
@@ -63,7 +64,7 @@ impl Order<'_> {
 
     /// Checks, by what sources and destinations hold together, whether the copy may be made;
     /// returns an existing copy.
-    pub(super) fn look(&self, dirs: &[Arc<dyn Dir>]) -> Result<Option<Commit>> {
+    pub(super) fn look(&self, dirs: &[Arc<dyn Dir>]) -> OfCopy<Option<Commit>> {
         let sources = self.catalog.places();
         let all = Catalog::scan_trusting(self.job, &[sources, dirs].concat(), self.trust)?;
         self.require_counting(&all)?;
@@ -98,19 +99,21 @@ impl Order<'_> {
                 == (step, epoch, self.level)
         });
         let Some(found) = commits.next() else {
-            return Err(Error::corrupt(format!(
+            let error = Error::corrupt(format!(
                 "{} is there, and is damaged or not believed",
                 dirs[*number].path().join(&entry.name).display()
-            ))
-            .next("see what `orcheck verify` says of that directory, or copy to another one"));
+            ));
+            return Err(NotCopied::lost(error.next(
+                "see what `orcheck verify` says of that directory, or copy to another one",
+            )));
         };
-        require_containers(found, &there)?;
+        require_containers(found, &there).map_err(NotCopied::lost)?;
         Ok(Some(found.clone()))
     }
 
     /// # Errors
     /// Fenced or Invalid: the checkpoint is superseded or rejected, and so would be its copy.
-    fn require_counting(&self, all: &Catalog) -> Result<()> {
+    pub(super) fn require_counting(&self, all: &Catalog) -> Result<()> {
         let (step, epoch) = self.key();
         let same = |commit: &&Commit| {
             (commit.record.step, commit.record.epoch) == (step, epoch)
@@ -279,17 +282,38 @@ impl Order<'_> {
 }
 
 /// # Errors
-/// NotFound: the record of a copy exists, but not one of its containers.
+/// NotFound: the record of a copy exists, but not one of its containers, or of those that it refers
+/// to.
 fn require_containers(found: &Commit, there: &Catalog) -> Result<()> {
     let step = found.record.step;
-    for container in &found.record.containers {
-        let whole = there.files().iter().any(|(_, entry, _)| {
-            entry.name == container.file && entry.len_bytes == container.len_bytes
-        });
-        if !whole {
-            let error = Error::not_found(format!("container {} is not there", container.file));
-            return Err(again_there(error.at(format!("step {step}")), step));
-        }
-    }
-    Ok(())
+    let Some(file) = lacking(&found.record, there, &|_| true) else {
+        return Ok(());
+    };
+    let error = Error::not_found(format!("container {file} is not there"));
+    Err(again_there(error.at(format!("step {step}")), step))
+}
+
+/// The first container that a restart from this record may read and that none of these places of
+/// the catalog has, as far as names and lengths tell.
+pub(in crate::upkeep) fn lacking(
+    record: &CommitRecord,
+    catalog: &Catalog,
+    counts: &dyn Fn(usize) -> bool,
+) -> Option<String> {
+    let files = catalog.files().iter().filter(|(place, ..)| counts(*place));
+    let there: BTreeSet<(&str, u64)> = files
+        .map(|(_, entry, _)| (entry.name.as_str(), entry.len_bytes))
+        .collect();
+    let own = |file: &str| record.containers.iter().find(|own| own.file == file);
+    let is_there = |file: &str| match own(file) {
+        Some(own) => there.contains(&(file, own.len_bytes)),
+        // Breaks if: it is not looked for; a step would be called whole whose unchanged data is
+        // gone.
+        None if off(Switch::CopyRefers) => true,
+        None => there
+            .range((file, 0)..)
+            .next()
+            .is_some_and(|(name, _)| *name == file),
+    };
+    needed(record).into_iter().find(|file| !is_there(file))
 }
