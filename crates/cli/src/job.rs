@@ -7,6 +7,8 @@
 //!
 //! Not here: finding the directories (`search.rs`), reading containers.
 
+mod asked;
+mod renamed;
 mod search;
 mod sight;
 
@@ -50,6 +52,8 @@ pub struct Job {
     pub catalog: Catalog,
     /// Directories that could not be read.
     hidden: Vec<Hidden>,
+    /// Nodes that were asked what their agents have in memory, and did not answer.
+    unanswered: Vec<String>,
     /// Place and length in bytes of every copy of a file, by name.
     copies: BTreeMap<String, Vec<(usize, u64)>>,
 }
@@ -124,6 +128,7 @@ impl Job {
             place_kinds.push(kind);
         }
         let catalog = Catalog::scan_trusting(&name, &places, trust)?;
+        renamed::recognise_nodes(&catalog, &mut place_kinds);
         let mut copies: BTreeMap<String, Vec<(usize, u64)>> = BTreeMap::new();
         for (place, entry, _) in catalog.files() {
             copies
@@ -137,6 +142,7 @@ impl Job {
             catalog,
             hidden,
             copies,
+            unanswered: Vec::new(),
         })
     }
 
@@ -153,7 +159,14 @@ impl Job {
     /// Roots that could not be used, and what the scan skipped.
     pub fn notes(&self) -> Vec<String> {
         let hidden = self.hidden.iter().map(Hidden::note);
-        hidden.chain(self.catalog.notes().iter().cloned()).collect()
+        let notes = hidden.chain(self.catalog.notes().iter().cloned());
+        let unanswered = (!self.unanswered.is_empty()).then(|| {
+            format!(
+                "files are missing here, and no agent of {} answered: what it had in memory is not known",
+                self.unanswered.join(", ")
+            )
+        });
+        notes.chain(unanswered).collect()
     }
 
     /// The requested commit: the newest, or that of the step.

@@ -17,6 +17,9 @@ use std::time::Duration;
 use orcheck_engine::host::agent::{address, drain, is_of, list, status};
 use orcheck_format::{Error, JobName};
 use orcheck_io::clock::{Clock, SystemClock};
+use orcheck_io::failpoints::Failpoints;
+use orcheck_io::machine::arguments_of;
+use orcheck_net::{Address, Holder, holder};
 use serde_json::{Value, json};
 
 use crate::args::DrainArgs;
@@ -40,65 +43,129 @@ pub fn run(args: &DrainArgs) -> Result<Outcome, Failure> {
     let job = JobName::new(&args.job)?;
     let clock = SystemClock::new();
     let until = clock.now() + timeout;
-    let mut agents: Vec<Value> = Vec::new();
-    let mut text = String::new();
-    let (mut there, mut not_safe) = (0u64, 0);
+    let mut all = Drained::default();
     let seen = list(&clock)?;
-    let mut warnings: Vec<String> = seen.strangers().into_iter().collect();
+    all.warnings.extend(seen.strangers());
+    let is_other = |at: &Address, node: &str| {
+        let other = |root: &PathBuf| !is_of(at, &address(&job, node, root));
+        args.dir.as_ref().is_some_and(other)
+    };
     for at in seen.own {
-        let own = status(&at, ANSWER_LIMIT).map(|told| told.into_iter().next());
-        let own = own.unwrap_or_else(|error| {
-            warnings.push(format!("{at} is silent: {}", error.message()));
-            None
-        });
-        let own = own.unwrap_or_default();
-        if own.get("job") != Some(&args.job) {
-            continue;
-        }
+        let own = match status(&at, ANSWER_LIMIT) {
+            Ok(told) => told.into_iter().next().unwrap_or_default(),
+            Err(error) => {
+                all.warnings
+                    .push(format!("{at} is silent: {}", error.message()));
+                let silent = silent_agent(&at, &args.job);
+                // Of an agent that was started without --node, the address cannot be told.
+                let is_ours = |node: &str| node == UNKNOWN || !is_other(&at, node);
+                if let Some((node, pid)) = silent.filter(|(node, _)| is_ours(node)) {
+                    all.silent(&node, pid);
+                }
+                continue;
+            }
+        };
         let node = own.get("node").cloned().unwrap_or_default();
-        let other = |root: &PathBuf| !is_of(&at, &address(&job, &node, root));
-        if args.dir.as_ref().is_some_and(other) {
-            continue;
+        if own.get("job") == Some(&args.job) && !is_other(&at, &node) {
+            all.drain(&at, &node, until.saturating_sub(clock.now()));
         }
-        let left = until.saturating_sub(clock.now());
-        let (sessions, ended) = match drain(&at, left, ANSWER_LIMIT) {
+    }
+    Ok(all.outcome(job.as_str()))
+}
+
+/// What happened to the agents so far.
+#[derive(Default)]
+struct Drained {
+    agents: Vec<Value>,
+    text: String,
+    there: u64,
+    not_safe: usize,
+    warnings: Vec<String>,
+}
+
+impl Drained {
+    /// An agent that does not answer. Breaks if: it is left out; one that was stopped would count
+    /// as ended.
+    fn silent(&mut self, node: &str, pid: i32) {
+        self.there += 1;
+        self.text += &format!(
+            "node {node}: the agent (process {pid}) does not answer, and is still there\n"
+        );
+        let sessions: [Value; 0] = [];
+        self.agents
+            .push(json!({ "node": node, "ended": false, "sessions": sessions }));
+    }
+
+    /// Drains this agent within the time that is left.
+    fn drain(&mut self, at: &Address, node: &str, left: Duration) {
+        let (sessions, ended) = match drain(at, left, ANSWER_LIMIT) {
             Ok(answer) => answer,
             Err(error) => {
-                warnings.push(format!("the agent of node {node}: {}", error.message()));
+                self.warnings
+                    .push(format!("the agent of node {node}: {}", error.message()));
                 (Vec::new(), false)
             }
         };
         for session in &sessions {
-            text += &format!("node {node}, {}\n", describe(session));
+            self.text += &format!("node {node}, {}\n", describe(session));
         }
-        not_safe += sessions.iter().filter(|one| is_not_safe(one)).count();
+        self.not_safe += sessions.iter().filter(|one| is_not_safe(one)).count();
         if !ended {
-            there += 1;
-            text += &format!("node {node}: the agent is still there\n");
+            self.there += 1;
+            self.text += &format!("node {node}: the agent is still there\n");
         }
         let sessions: Vec<Value> = sessions.into_iter().map(typed).collect();
-        agents.push(json!({ "node": node, "ended": ended, "sessions": sessions }));
+        self.agents
+            .push(json!({ "node": node, "ended": ended, "sessions": sessions }));
     }
-    let job = job.as_str();
-    let ended = agents.len() as u64 - there;
-    text += &match agents.len() {
-        0 => format!("no agents of job {job} are on this machine\n"),
-        _ => format!(
-            "job {job}: {} ended, {there} still there\n",
-            count(ended, "agent")
-        ),
+
+    fn outcome(self, job: &str) -> Outcome {
+        let Drained {
+            agents,
+            mut text,
+            there,
+            warnings,
+            ..
+        } = self;
+        let ended = agents.len() as u64 - there;
+        text += &match agents.len() {
+            0 => format!("no agents of job {job} are on this machine\n"),
+            _ => format!(
+                "job {job}: {} ended, {there} still there\n",
+                count(ended, "agent")
+            ),
+        };
+        Outcome {
+            code: match (there, self.not_safe) {
+                (0, 0) => exit::OK,
+                (0, _) => exit::PARTIAL,
+                _ => exit::TIMEOUT,
+            },
+            text,
+            document: json!({ "job": job, "agents": agents, "notes": warnings }),
+            warnings,
+        }
+    }
+}
+
+/// Stands for the name of a node that is not known.
+const UNKNOWN: &str = "?";
+
+/// Node and process of an agent that does not answer, by how it was started, if it is of this job.
+fn silent_agent(at: &Address, job: &str) -> Option<(String, i32)> {
+    let Ok(Holder::Own(peer)) = holder(at, &Failpoints::none()) else {
+        return None;
     };
-    let code = match (there, not_safe) {
-        (0, 0) => exit::OK,
-        (0, _) => exit::PARTIAL,
-        _ => exit::TIMEOUT,
+    let words = arguments_of(peer.pid);
+    let after = |name: &str| {
+        let mut pairs = words.windows(2).filter(|pair| pair[0] == name);
+        let joined = words
+            .iter()
+            .find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+        pairs.next().map(|pair| pair[1].as_str()).or(joined)
     };
-    Ok(Outcome {
-        code,
-        text,
-        document: json!({ "job": job, "agents": agents, "notes": warnings }),
-        warnings,
-    })
+    let node = after("--node").unwrap_or(UNKNOWN).to_owned();
+    (after("--job") == Some(job)).then_some((node, peer.pid))
 }
 
 fn is_not_safe(session: &BTreeMap<String, String>) -> bool {

@@ -10,6 +10,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use orcheck_engine::directory::Commit;
 use orcheck_engine::directory::halt::NewestRun;
 use orcheck_engine::encoding::Trust;
 use orcheck_engine::host::agent::{AgentStatus, list, status};
@@ -20,6 +21,7 @@ use orcheck_net::Address;
 use serde_json::{Value, json};
 
 use crate::args::StatusArgs;
+use crate::commands::verify::is_newest;
 use crate::exit;
 use crate::job::{Hidden, Search};
 use crate::job::{Job, roots, trust};
@@ -52,7 +54,10 @@ pub fn run(args: &StatusArgs) -> Result<Outcome, Failure> {
         }
     }
     let now = SystemClock::new().unix_ms();
-    let mut text: String = jobs.iter().map(|job| job.text(now)).collect();
+    let texts = jobs
+        .iter()
+        .map(|job| job.text(now, ranks_ended(&agents, &job.job)));
+    let mut text: String = texts.collect();
     if !text.is_empty() {
         text.push('\n');
     }
@@ -97,7 +102,11 @@ enum OutOfReach {
 }
 
 impl Running {
-    fn of(job: &Job, trust: &Trust) -> Result<Self, Failure> {
+    fn of(job: Job, trust: &Trust) -> Result<Self, Failure> {
+        // Parity alone is not needed while all containers are here.
+        let is_wanted =
+            |job: &Job, commit: &Commit| is_newest(job, commit) && job.missing(commit).is_some();
+        let job = &job.with_agents(trust, &is_wanted)?;
         let (run, unread) = match NewestRun::newest(job.catalog.places(), trust) {
             Ok(run) => (run, None),
             // Breaks if: the job is left out; a job whose files cannot be locked has checkpoints
@@ -148,8 +157,12 @@ impl Running {
         })
     }
 
-    fn text(&self, now: u64) -> String {
+    /// The report; `ranks_ended`: agents here say that no rank of theirs is alive.
+    fn text(&self, now: u64, ranks_ended: bool) -> String {
         let run = match &self.run {
+            Some((_, true)) if ranks_ended => {
+                "its ranks on this machine have ended; an agent of it is still there".to_owned()
+            }
             None if self.out_of_reach.is_some() || self.unread.is_some() => {
                 "whether it runs is not known".to_owned()
             }
@@ -270,7 +283,7 @@ fn jobs(args: &StatusArgs) -> Result<(Vec<Running>, Vec<String>, u8), Failure> {
         // Breaks if: the result is that there is nothing; a mistyped name would look like a job
         // that is gone.
         let job = search.job(Some(job), &trust)?;
-        return Ok((vec![Running::of(&job, &trust)?], notes, code));
+        return Ok((vec![Running::of(job, &trust)?], notes, code));
     }
     if names.is_empty() && given {
         let is_hidden = search.hidden().iter().any(Hidden::may_hold);
@@ -285,7 +298,7 @@ fn jobs(args: &StatusArgs) -> Result<(Vec<Running>, Vec<String>, u8), Failure> {
     }
     for name in names {
         let found = search.take(&name, &trust);
-        match found.and_then(|job| Running::of(&job, &trust)) {
+        match found.and_then(|job| Running::of(job, &trust)) {
             Ok(running) => jobs.push(running),
             Err(failure) => {
                 code = code.max(failure.of_one());
@@ -367,6 +380,16 @@ fn pattern(session: &Value) -> Option<String> {
         .map(|(level, pace)| format!("{level} every {pace}"))
         .collect();
     (!said.is_empty()).then(|| format!("checkpoints at {}", said.join(", at ")))
+}
+
+/// Whether agents of this job answered, and all of them that no rank of their newest run is alive.
+fn ranks_ended(agents: &[Value], job: &str) -> bool {
+    let of_job: Vec<&Value> = agents.iter().filter(|one| one["job"] == job).collect();
+    let ended = |agent: &&Value| {
+        let last = agent["sessions"].as_array().and_then(|all| all.last());
+        last.is_some_and(|last| last["ranks_alive"] == 0)
+    };
+    !of_job.is_empty() && of_job.iter().all(ended)
 }
 
 /// What a node holds for others, and its limit.

@@ -84,8 +84,9 @@ impl Checked<'_> {
         homes.dedup();
         match (self.is_out_of_sight(), homes.is_empty()) {
             (true, false) => format!(
-                "step {step} is not complete here. Next: give {} too, or bring it back",
-                homes.join(", ")
+                "step {step} is not complete here. Next: also give {}, or bring {} back",
+                listed_nodes(&homes),
+                if homes.len() == 1 { "it" } else { "them" }
             ),
             (true, true) => format!(
                 "step {step} is not complete here. Next: bring back what cannot be read, then verify \
@@ -112,11 +113,36 @@ impl Checked<'_> {
     }
 }
 
+/// Directories in the words of a sentence: `the directories of nodes n1 and n2`.
+fn listed_nodes(homes: &[&str]) -> String {
+    const ONE: &str = "the directory of node ";
+    let nodes = homes.iter().map(|home| home.strip_prefix(ONE));
+    let nodes: Option<Vec<&str>> = nodes.collect();
+    match nodes.as_deref() {
+        Some([first @ .., last]) if !first.is_empty() => {
+            format!("the directories of nodes {} and {last}", first.join(", "))
+        }
+        _ => homes.join(", "),
+    }
+}
+
+/// Whether no commit is of a newer step.
+pub fn is_newest(job: &Job, commit: &Commit) -> bool {
+    let newest = job.catalog.commits().first();
+    newest.is_some_and(|newest| newest.record.step == commit.record.step)
+}
+
 /// Verifies one checkpoint or all.
 pub fn run(args: &VerifyArgs, show_progress: bool) -> Result<Outcome, Failure> {
     let trust = &trust(&args.unlock)?;
     let mut job = Job::open_trusting(&args.which.place(&args.place), trust)?;
     let repaired = repair_if_asked(args, &mut job, trust)?;
+    // Also what is in the memory of agents.
+    let job = job.with_agents(trust, &|job, commit| match (args.all, args.which.step()) {
+        (true, _) => true,
+        (_, Some(step)) => commit.record.step == step,
+        _ => is_newest(job, commit),
+    })?;
     let commits = wanted(args, &job)?;
     let mut checked = Vec::new();
     for commit in commits {
@@ -232,14 +258,16 @@ fn older_than_first<'a>(
 fn refuse_if_alive(job: &Job, trust: &Trust) -> Result<(), Failure> {
     let newest = NewestRun::newest(job.catalog.places(), trust)?;
     match newest.filter(|run| run.lives) {
-        Some(run) => Err(Error::unavailable(format!(
-            "job {} is running (epoch {})",
-            job.name.as_str(),
-            run.claim.epoch.counter
-        ))
-        .with(Detail::Held)
-        .next("wait until it has ended, or verify without --repair")
-        .into()),
+        Some(run) => {
+            let error = Error::unavailable(format!(
+                "job {} is running (epoch {})",
+                job.name.as_str(),
+                run.claim.epoch.counter
+            ));
+            let error = error.with(Detail::Held);
+            let next = "wait until it has ended, or verify without --repair";
+            Err(Failure::with(exit::HELD, error.next(next)))
+        }
         None => Ok(()),
     }
 }

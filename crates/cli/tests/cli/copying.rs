@@ -142,7 +142,7 @@ fn directories_may_have_been_collected_anywhere() {
     assert_eq!(alone.code, 10, "{}{}", alone.stdout, alone.stderr);
     for words in [
         "node 1 'node1'",
-        "Next: give also the directory of node node1",
+        "Next: also give the directory of node node1",
     ] {
         assert!(alone.stderr.contains(words), "{words}: {}", alone.stderr);
     }
@@ -162,7 +162,7 @@ fn a_newest_step_that_is_not_whole_is_named_and_the_older_one_offered() {
     std::fs::remove_file(&held.newest.paths[1]).unwrap();
     let refused = held.copy(&[]);
     assert_eq!(refused.code, 10, "{}", refused.stderr);
-    let words = "Next: give also the directory of node node1, or copy step 5, which is complete here, with --step 5";
+    let words = "Next: also give the directory of node node1, or copy step 5, which is complete here, with --step 5";
     assert!(refused.stderr.contains(words), "{}", refused.stderr);
     assert_eq!(refused.stderr.matches("Next: ").count(), 1);
     assert!(held.is_empty());

@@ -158,7 +158,7 @@ fn a_forgotten_directory_is_asked_for_and_nothing_is_called_lost() {
     for words in [
         "unreachable",
         "not found (not known to be lost)",
-        "Next: give ",
+        "Next: also give ",
         &site.b,
     ] {
         assert!(
