@@ -52,8 +52,8 @@ pub struct Job {
     pub catalog: Catalog,
     /// Directories that could not be read.
     hidden: Vec<Hidden>,
-    /// Nodes that were asked what their agents have in memory, and did not answer.
-    unanswered: Vec<String>,
+    /// What is to be said of asking nodes for files that are missing here.
+    asked: Vec<String>,
     /// Place and length in bytes of every copy of a file, by name.
     copies: BTreeMap<String, Vec<(usize, u64)>>,
 }
@@ -142,7 +142,7 @@ impl Job {
             catalog,
             hidden,
             copies,
-            unanswered: Vec::new(),
+            asked: Vec::new(),
         })
     }
 
@@ -160,13 +160,7 @@ impl Job {
     pub fn notes(&self) -> Vec<String> {
         let hidden = self.hidden.iter().map(Hidden::note);
         let notes = hidden.chain(self.catalog.notes().iter().cloned());
-        let unanswered = (!self.unanswered.is_empty()).then(|| {
-            format!(
-                "files are missing here, and no agent of {} answered: what it had in memory is not known",
-                self.unanswered.join(", ")
-            )
-        });
-        notes.chain(unanswered).collect()
+        notes.chain(self.asked.iter().cloned()).collect()
     }
 
     /// The requested commit: the newest, or that of the step.

@@ -53,7 +53,15 @@ impl Job {
         let places = self.catalog.places().iter().zip(&self.place_kinds);
         let of_nodes = places.filter(|(_, kind)| *kind != PLACED);
         let dirs: Vec<&dyn Dir> = of_nodes.map(|(dir, _)| dir.as_ref()).collect();
-        let (answered, silent) = asking.ask(&dirs, &mut Vec::new())?;
+        let mut notes = Vec::new();
+        let (answered, silent) = asking.ask(&dirs, &mut notes)?;
+        if !silent.is_empty() {
+            let silent: Vec<String> = silent.into_keys().collect();
+            notes.push(format!(
+                "files are missing here, and no agent of {} answered: what it had in memory is not known",
+                silent.join(", ")
+            ));
+        }
         let mut found = self.job_dirs();
         for (at, mut files) in answered {
             let kind = format!("node {}", at.name);
@@ -68,7 +76,7 @@ impl Job {
             }
         }
         let mut job = Job::of(self.name, found, self.hidden, trust)?;
-        job.unanswered = silent.into_keys().collect();
+        job.asked = notes;
         Ok(job)
     }
 
