@@ -290,6 +290,12 @@ fn what_is_in_the_memory_of_agents_is_not_called_lost() {
     );
     words(&verified, 3, &["damaged, restorable"]);
     words(&ask("status"), 0, &["newest safe step: 2"]);
+    // One that does not answer is named: a replica may be in its memory.
+    site.signal(&["c"], "-STOP");
+    let verified = ask("verify");
+    let said = "no agent of c answered";
+    assert!(verified.stderr.contains(said), "{}", verified.stderr);
+    site.signal(&["c"], "-CONT");
     words(&site.scavenge(&[]), 0, &["took step 2"]);
     site.holds(2);
 }
