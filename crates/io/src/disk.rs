@@ -33,7 +33,7 @@ pub use dir::{
 pub use file::{
     File, PinnedWrite, check_aligned, check_length, check_range, read_span, write_pinned,
 };
-pub use lock::{Lock, ofd_is_locked, ofd_lock, ofd_unlock_all, reopen};
+pub use lock::{Lock, ofd_is_locked, ofd_lock, ofd_share, ofd_unlock_all, reopen};
 pub use paced::{Pace, paced};
 pub use ram::Ram;
 pub use read_only::{ReadDir, ReadFile, ReadOnly};

@@ -1,4 +1,5 @@
-//! Implements locks between the processes of a node, and between threads of one process.
+//! Implements locks between the processes of a node, and between threads of one process. A gate is
+//! held by one of them, or shared by several.
 //!
 //! How: open-file-description locks on single bytes of the pool's memory file. Every attempt uses
 //! its own description (the file re-opened through /proc), so that threads exclude each other as
@@ -23,7 +24,7 @@ use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result};
 use orcheck_io::clock::Deadline;
 use orcheck_io::descriptor::Living;
-use orcheck_io::disk::{ofd_is_locked, ofd_lock, ofd_unlock_all, reopen};
+use orcheck_io::disk::{ofd_is_locked, ofd_lock, ofd_share, ofd_unlock_all, reopen};
 use orcheck_io::errno::{os_error, rustix_error};
 use orcheck_io::sync::{Ordering, point, wait, wake};
 use std::os::fd::OwnedFd;
@@ -39,9 +40,10 @@ pub struct Gates {
     map: Arc<Mapping>,
 }
 
-/// A held gate; dropping it opens the gate.
+/// A held gate, or a share in it; dropping it opens the gate.
 #[must_use = "a gate that is dropped is open again"]
 pub struct Gate {
+    byte: u64,
     holder: Living,
     map: Arc<Mapping>,
 }
@@ -59,25 +61,39 @@ impl Gates {
         })
     }
 
-    /// Locks the gate `byte`, waiting at most `timeout` for its present holder. `Unavailable` at
+    /// Locks the gate `byte`, waiting at most `timeout` for its present holders. `Unavailable` at
     /// the deadline.
     pub fn lock(&self, byte: u64, timeout: Duration) -> Result<Gate> {
+        self.wait_for(byte, timeout, Gate::close)
+    }
+
+    /// As [`Self::lock`], but others may share the gate, and nobody holds it alone.
+    pub fn share(&self, byte: u64, timeout: Duration) -> Result<Gate> {
+        self.wait_for(byte, timeout, Gate::join)
+    }
+
+    fn wait_for(
+        &self,
+        byte: u64,
+        timeout: Duration,
+        enter: fn(&Gate) -> Result<bool>,
+    ) -> Result<Gate> {
         let longest = if off(Switch::GateDeadline) {
             timeout.saturating_mul(300)
         } else {
             timeout
         };
         let deadline = Deadline::after(longest);
-        let gate = self.gate()?;
+        let gate = self.gate(byte)?;
         let (opened, waiters) = self.map.gate_words();
         loop {
-            if gate.close(byte)? {
+            if enter(&gate)? {
                 return Ok(gate);
             }
             waiters.fetch_add(1, Ordering::SeqCst);
             let seen = opened.load(Ordering::SeqCst);
-            let closed = gate.close(byte);
-            if matches!(closed, Ok(false)) {
+            let entered = enter(&gate);
+            if matches!(entered, Ok(false)) {
                 let longest = if off(Switch::DeadHolder) {
                     deadline.left()
                 } else {
@@ -86,11 +102,11 @@ impl Gates {
                 wait(opened, seen, longest);
             }
             waiters.fetch_sub(1, Ordering::SeqCst);
-            if closed? {
+            if entered? {
                 return Ok(gate);
             }
             if deadline.passed() {
-                if gate.close(byte)? {
+                if enter(&gate)? {
                     return Ok(gate);
                 }
                 return Err(Error::unavailable(format!(
@@ -104,8 +120,14 @@ impl Gates {
 
     /// Locks the gate if nobody holds it.
     pub fn try_lock(&self, byte: u64) -> Result<Option<Gate>> {
-        let gate = self.gate()?;
-        Ok(if gate.close(byte)? { Some(gate) } else { None })
+        let gate = self.gate(byte)?;
+        Ok(if gate.close()? { Some(gate) } else { None })
+    }
+
+    /// As [`Self::share`], if nobody holds the gate alone.
+    pub fn try_share(&self, byte: u64) -> Result<Option<Gate>> {
+        let gate = self.gate(byte)?;
+        Ok(if gate.join()? { Some(gate) } else { None })
     }
 
     /// Whether somebody holds the gate.
@@ -116,10 +138,11 @@ impl Gates {
     }
 
     /// An open gate: a description of the file that holds no lock yet.
-    fn gate(&self) -> Result<Gate> {
+    fn gate(&self, byte: u64) -> Result<Gate> {
         let holder = reopen(&self.file)
             .map_err(|errno| rustix_error(errno, "open the pool's memory again for a lock"))?;
         Ok(Gate {
+            byte,
             holder: Living::new(holder),
             map: Arc::clone(&self.map),
         })
@@ -127,10 +150,34 @@ impl Gates {
 }
 
 impl Gate {
-    fn close(&self, byte: u64) -> Result<bool> {
+    /// Lets others share a gate that was held alone. Nobody else can hold it alone meanwhile.
+    pub fn let_in(&self) -> Result<()> {
+        self.join()?;
+        self.tell();
+        Ok(())
+    }
+
+    fn close(&self) -> Result<bool> {
         point();
+        let byte = self.byte;
         ofd_lock(&self.holder, byte)
             .map_err(|errno| os_error(errno, format_args!("lock gate {byte}")))
+    }
+
+    fn join(&self) -> Result<bool> {
+        point();
+        let byte = self.byte;
+        ofd_share(&self.holder, byte)
+            .map_err(|errno| os_error(errno, format_args!("share gate {byte}")))
+    }
+
+    /// Wakes those who wait for a gate.
+    fn tell(&self) {
+        let (opened, waiters) = self.map.gate_words();
+        opened.fetch_add(1, Ordering::SeqCst);
+        if waiters.load(Ordering::SeqCst) > 0 {
+            wake(opened, u32::MAX);
+        }
     }
 }
 
@@ -138,10 +185,6 @@ impl Drop for Gate {
     fn drop(&mut self) {
         point();
         let _ = ofd_unlock_all(&self.holder);
-        let (opened, waiters) = self.map.gate_words();
-        opened.fetch_add(1, Ordering::SeqCst);
-        if waiters.load(Ordering::SeqCst) > 0 {
-            wake(opened, u32::MAX);
-        }
+        self.tell();
     }
 }

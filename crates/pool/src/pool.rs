@@ -25,7 +25,6 @@
 #![allow(unsafe_code)]
 
 use crate::bitmap::Bitmap;
-use crate::copy::kernel;
 use crate::head::{self, HEAD_BYTES, LINE_BYTES, Layout};
 use crate::numa::{self, MemoryNode};
 use crate::pages;
@@ -578,24 +577,6 @@ impl Pool {
                 "staging memory onto itself"
             );
             crate::copy::copy_crc(to.pointer(), from.pointer(), from.len_bytes())
-        }
-    }
-
-    /// Copies the beginning of the chunk into `into` and returns the CRC-64/NVME of the bytes as
-    /// they arrived.
-    ///
-    /// # Panics
-    /// If the chunk is shorter, or `into` lies in the pool.
-    pub fn copy_out(&self, chunk: &Chunk, into: Span) -> u64 {
-        let from = self.part(chunk, 0, into.len_bytes());
-        assert!(
-            self.offset_of(into).is_none(),
-            "copying the pool into itself"
-        );
-        // SAFETY: `from` is pool memory of that length, `into` is valid for writes by its promise
-        // and is not in the pool.
-        unsafe {
-            crate::copy::copy_crc_by(kernel(), into.pointer(), from.pointer(), into.len_bytes())
         }
     }
 

@@ -519,6 +519,32 @@ fn gates_exclude_processes_and_threads() {
 }
 
 #[test]
+fn a_gate_is_held_alone_or_shared() {
+    let pool = pool(1);
+    let gates = Gates::open(&pool).unwrap();
+    let soon = Duration::from_millis(40);
+    let first = gates.share(5, LIMIT).unwrap();
+    let second = gates.share(5, LIMIT).unwrap();
+    // Breaks if: a share does not keep out who wants the gate alone.
+    assert!(gates.try_lock(5).unwrap().is_none());
+    drop(first);
+    assert!(gates.lock(5, soon).is_err());
+    drop(second);
+    let alone = gates.lock(5, LIMIT).unwrap();
+    assert!(gates.share(5, soon).is_err());
+    assert!(gates.try_share(5).unwrap().is_none());
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| gates.share(5, LIMIT).map(drop));
+        alone.let_in().unwrap();
+        waiter.join().unwrap().unwrap();
+    });
+    // Who let others in still has its share.
+    assert!(gates.try_lock(5).unwrap().is_none());
+    drop(alone);
+    assert!(gates.try_lock(5).unwrap().is_some());
+}
+
+#[test]
 fn a_gate_waits_no_longer_than_its_deadline_and_bytes_are_independent() {
     let pool = pool(1);
     let gates = Gates::open(&pool).unwrap();

@@ -57,7 +57,8 @@ pub trait Destination {
     /// Memory in which these packed bytes lie one after the other, if they do. They may be written
     /// there before they are verified.
     fn memory(&mut self, bytes: Range<u64>) -> Option<Span>;
-    /// Takes verified bytes from `at` of the packed bytes on.
+    /// Takes bytes from `at` of the packed bytes on. Bytes that were not verified are followed by
+    /// the same ones, verified, or by an error.
     ///
     /// # Errors
     /// Ends the reading.
@@ -498,5 +499,9 @@ impl Wanted for Pieces<'_> {
             self.target.put(run.to, found)?;
         }
         Ok(())
+    }
+
+    fn in_any_order(&self) -> bool {
+        true
     }
 }

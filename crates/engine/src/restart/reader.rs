@@ -46,7 +46,7 @@ pub(crate) use copies::{Wanted, nowhere};
 pub use copies::{beside_a_good_copy, homes};
 
 use orcheck_format::sabotage::{Switch, off};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -70,6 +70,9 @@ use source::{Buffers, Source, Stored};
 
 /// Maximum number of bytes read at once.
 pub const PIECE_BYTES: u64 = 4 << 20;
+
+/// How many extents that other ranks are reading are left for later, while the next ones are read.
+const MOST_PUT_OFF: usize = 4;
 
 /// A container whose metadata agrees with its commit record.
 pub struct Reader {
@@ -355,18 +358,19 @@ impl Reader {
     /// if a checksum disagrees or the file ends early.
     pub fn read_region(&self, rank: Rank, region: &RegionRecord, into: Span) -> Result<()> {
         let mut buffers = Buffers::default();
-        self.each_target(rank, region, into, &mut |_, source, target| {
-            source.read(target, &mut buffers)
+        self.each_target(rank, region, into, &mut |_, source, target, _| {
+            source.read(target, &mut buffers).map(|()| true)
         })
     }
 
-    /// Calls `work` with each extent of the region and its place in the target.
+    /// Calls `work` as [`Self::each_source`] does, with each extent of the region and its place in
+    /// the target.
     fn each_target(
         &self,
         rank: Rank,
         region: &RegionRecord,
         into: Span,
-        work: &mut dyn FnMut(&Reader, Source<'_>, Span) -> Result<()>,
+        work: &mut dyn FnMut(&Reader, Source<'_>, Span, bool) -> Result<bool>,
     ) -> Result<()> {
         if into.len_bytes() as u64 != region.len_bytes && !off(Switch::TargetLength) {
             return Err(Error::invalid(format!(
@@ -388,19 +392,21 @@ impl Reader {
                 region.name, region.len_bytes
             )));
         }
-        self.each_source(rank, region, &|_| true, &mut |reader, source| {
+        self.each_source(rank, region, &|_| true, &mut |reader, source, may_wait| {
             let target = into.sub(as_usize(source.at)?, as_usize(source.extent.len_bytes)?);
-            work(reader, source, target)
+            work(reader, source, target, may_wait)
         })
     }
 
-    /// Calls `work` with each extent of the region that holds wanted bytes, in order.
+    /// Calls `work` with each extent of the region that holds wanted bytes, in order, and whether
+    /// it may wait for others. If not, it may return `false`: it is called again later, when it
+    /// may wait.
     fn each_source(
         &self,
         rank: Rank,
         region: &RegionRecord,
         wanted: &dyn Fn(Range<u64>) -> bool,
-        work: &mut dyn FnMut(&Reader, Source<'_>) -> Result<()>,
+        work: &mut dyn FnMut(&Reader, Source<'_>, bool) -> Result<bool>,
     ) -> Result<()> {
         self.with_owner(rank, region, |reader, rank, region| {
             let (mut at, mut extents) = (0u64, Vec::new());
@@ -409,10 +415,24 @@ impl Reader {
                 extents.extend(wanted(at..end).then_some((at, extent)));
                 at = end;
             }
-            for (&(at, extent), end) in extents.iter().zip(together::ends(&extents)) {
+            let mut try_one = |at, extent, end, may_wait| {
                 let mut source = reader.source(rank, region, at, extent)?;
                 source.run_end = end;
-                work(reader, source)?;
+                work(reader, source, may_wait)
+            };
+            let mut put_off = VecDeque::new();
+            for (&(at, extent), end) in extents.iter().zip(together::ends(&extents)) {
+                while let Some(&(at, extent, end)) = put_off.front()
+                    && try_one(at, extent, end, put_off.len() >= MOST_PUT_OFF)?
+                {
+                    put_off.pop_front();
+                }
+                if !try_one(at, extent, end, false)? {
+                    put_off.push_back((at, extent, end));
+                }
+            }
+            for (at, extent, end) in put_off {
+                try_one(at, extent, end, true)?;
             }
             Ok(())
         })
@@ -430,8 +450,8 @@ impl Reader {
         sink: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
     ) -> Result<()> {
         let mut buffers = Buffers::default();
-        self.each_source(rank, region, &|_| true, &mut |_, source| {
-            source.stream(&mut buffers, sink)
+        self.each_source(rank, region, &|_| true, &mut |_, source, _| {
+            source.stream(&mut buffers, sink).map(|()| true)
         })
     }
 

@@ -61,6 +61,15 @@ pub fn ofd_lock(handle: &impl AsRawFd, byte: u64) -> std::result::Result<bool, i
     }
 }
 
+/// Takes the read lock on one byte for this open file description, or turns its write lock into
+/// one. `Ok(false)`: another one has the write lock.
+pub fn ofd_share(handle: &impl AsRawFd, byte: u64) -> std::result::Result<bool, i32> {
+    match i64::try_from(byte) {
+        Ok(start) => ofd_set(handle, libc::F_RDLCK, start, 1),
+        Err(_) => Err(libc::EINVAL),
+    }
+}
+
 /// Whether another open file description has a lock there; one system call, and no lock is taken.
 #[allow(unsafe_code)]
 pub fn ofd_is_locked(handle: &impl AsRawFd, byte: u64) -> std::result::Result<bool, i32> {

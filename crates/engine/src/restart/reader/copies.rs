@@ -18,14 +18,14 @@ use orcheck_format::disk::{CommitRecord, ContainerRef, FLAG_SAME, RegionRecord};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Detail, Error, Level, NodeId, Rank, Result, without_next};
 use orcheck_io::disk::{Dir, File};
-use orcheck_io::memory::{Span, crc_span};
+use orcheck_io::memory::{Span, crc_span, fill_span};
 use orcheck_staging::client::shown;
 
 use super::source::{Buffers, Source, Stored};
-use super::{Belief, PIECE_BYTES, Reader, as_usize, listed};
+use super::{Belief, Reader, as_usize, listed};
 use crate::encoding::{Proof, Trust, WHO_CAN_WRITE};
 use crate::replicas::Rebuilt;
-use crate::restart::shared::key;
+use crate::restart::shared::{Shared, key};
 
 /// What is wanted of a region, and where it goes.
 pub(crate) trait Wanted {
@@ -34,8 +34,11 @@ pub(crate) trait Wanted {
     /// Memory for exactly these bytes, if all are wanted and go to one place. They may be written
     /// there before they are verified.
     fn memory(&mut self, bytes: Range<u64>) -> Option<Span>;
-    /// Takes verified bytes from `at` of the region on, among them some that are not wanted.
+    /// Takes bytes from `at` of the region on, among them some that are not wanted. Bytes that
+    /// were not verified are followed by the same ones, verified, or by an error.
     fn put(&mut self, at: u64, bytes: &[u8]) -> Result<()>;
+    /// Whether bytes may come in any order, more than once, and before they are verified.
+    fn in_any_order(&self) -> bool;
 }
 
 /// All bytes, in order.
@@ -52,6 +55,10 @@ impl Wanted for Stream<'_> {
 
     fn put(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
         (self.0)(at, bytes)
+    }
+
+    fn in_any_order(&self) -> bool {
+        false
     }
 }
 
@@ -86,37 +93,53 @@ impl Reader {
     ) -> Result<()> {
         let mut buffers = Buffers::default();
         let is_same = region.flags & FLAG_SAME != 0;
-        self.each_target(rank, region, into, &mut |reader, source, target| {
-            // The other ranks of the node want the same.
-            if is_same && reader.take_shared(&source, target, &mut buffers, damage)? {
-                return Ok(());
-            }
-            reader.of_any_copy(source, damage, &mut |source| {
-                (source.read(target, &mut buffers), true)
-            })
-        })
+        self.each_target(
+            rank,
+            region,
+            into,
+            &mut |reader, source, target, may_wait| {
+                // The other ranks of the node want the same.
+                if is_same {
+                    let put = &mut |at: usize, bytes: &[u8]| {
+                        fill_span(target.sub(at, bytes.len()), bytes);
+                        Ok(())
+                    };
+                    let shared =
+                        reader.take_shared(&source, may_wait, &mut buffers, damage, put)?;
+                    if shared != Shared::No {
+                        return Ok(shared == Shared::Taken);
+                    }
+                }
+                reader.of_any_copy(source, damage, &mut |source| {
+                    (source.read(target, &mut buffers), true)
+                })?;
+                Ok(true)
+            },
+        )
     }
 
     /// Takes an extent that another rank of the node has read and verified, or reads it for all.
-    /// Returns `false` if it is not shared.
     fn take_shared(
         &self,
         source: &Source<'_>,
-        into: Span,
+        may_wait: bool,
         buffers: &mut Buffers,
         damage: &mut dyn FnMut(&Error),
-    ) -> Result<bool> {
+        put: &mut dyn FnMut(usize, &[u8]) -> Result<()>,
+    ) -> Result<Shared> {
         let Some(shared) = &self.shared else {
-            return Ok(false);
+            return Ok(Shared::No);
         };
+        let len = as_usize(source.extent.len_bytes)?;
         let key = key(&self.digest, source.rank, &source.region.name, source.at);
         let crc = (source.extent.encoding == 0).then_some(source.extent.crc_plain);
-        shared.take((key, crc), into, &mut |memory| {
+        let mut read = |memory| {
             self.of_any_copy(source.clone(), damage, &mut |source| {
                 (source.read(memory, buffers), true)
             })?;
             Ok(crc.unwrap_or_else(|| crc_span(memory)))
-        })
+        };
+        shared.take((key, crc), len, may_wait, &mut read, put)
     }
 
     /// As [`Reader::stream_region`], but damaged bytes are read from any other copy in the places;
@@ -147,25 +170,22 @@ impl Reader {
         let mut buffers = Buffers::default();
         let taken = RefCell::new(taken);
         let wanted = |bytes| taken.borrow().wants(bytes);
-        self.each_source(rank, region, &wanted, &mut |reader, source| {
+        self.each_source(rank, region, &wanted, &mut |reader, source, may_wait| {
             let mut taken = taken.borrow_mut();
             let bytes = source.at..source.at + source.extent.len_bytes;
             if let Some(memory) = taken.memory(bytes) {
-                return reader.of_any_copy(source, damage, &mut |source| {
+                reader.of_any_copy(source, damage, &mut |source| {
                     (source.read(memory, &mut buffers), true)
-                });
+                })?;
+                return Ok(true);
             }
-            if reader.shared.is_some() {
-                let mut piece = std::mem::take(&mut buffers.piece);
-                piece.resize(as_usize(source.extent.len_bytes.min(PIECE_BYTES))?, 0);
-                let is_whole = piece.len() as u64 == source.extent.len_bytes;
-                let memory = Span::from_mut(&mut piece);
-                if is_whole && reader.take_shared(&source, memory, &mut buffers, damage)? {
-                    taken.put(source.at, &piece)?;
-                    buffers.piece = piece;
-                    return Ok(());
+            if taken.in_any_order() {
+                let at = source.at;
+                let put = &mut |more: usize, bytes: &[u8]| taken.put(at + more as u64, bytes);
+                let shared = reader.take_shared(&source, may_wait, &mut buffers, damage, put)?;
+                if shared != Shared::No {
+                    return Ok(shared == Shared::Taken);
                 }
-                buffers.piece = piece;
             }
             let (mut done, mut refused) = (0, false);
             reader.of_any_copy(source, damage, &mut |source| {
@@ -179,7 +199,8 @@ impl Reader {
                 });
                 // Another copy does not help if the bytes are refused.
                 (read, !refused)
-            })
+            })?;
+            Ok(true)
         })
     }
 

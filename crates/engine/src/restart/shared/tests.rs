@@ -40,19 +40,24 @@ fn bytes(extent: u64) -> Vec<u8> {
 /// Takes an extent; also returns whether this rank read it. `None`: not shared.
 fn take(shared: &SharedReads, extent: u64) -> Option<(Vec<u8>, bool)> {
     let mut found = vec![0; bytes(extent).len()];
+    let len = found.len();
     let mut has_read = false;
-    let taken = shared
-        .take(
-            (key_of(extent), None),
-            Span::from_mut(&mut found),
-            &mut |memory| {
-                has_read = true;
-                fill_span(memory, &bytes(extent));
-                Ok(crc64(&bytes(extent)))
-            },
-        )
-        .unwrap();
-    taken.then_some((found, has_read))
+    let mut read = |memory| {
+        has_read = true;
+        fill_span(memory, &bytes(extent));
+        Ok(crc64(&bytes(extent)))
+    };
+    let mut put = |at: usize, bytes: &[u8]| {
+        found[at..at + bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    };
+    let key = (key_of(extent), None);
+    let taken = shared.take(key, len, true, &mut read, &mut put).unwrap();
+    (taken == Shared::Taken).then_some((found, has_read))
+}
+
+fn put_nowhere(_at: usize, _bytes: &[u8]) -> Result<()> {
+    Ok(())
 }
 
 fn key_of(extent: u64) -> Key {
@@ -112,40 +117,72 @@ fn another_extent_under_this_key_is_not_taken() {
     let key = key_of(8);
     index.set_shared_extent(0, SharedExtent { key, ..extent });
     // The manifest has the CRC of extent 8, whose length is the same.
-    let mut found = vec![0; bytes(1).len()];
+    let len = bytes(1).len();
     let crc = Some(crc64(&bytes(8)));
     let mut read = |_: Span| -> Result<u64> { panic!("it is there") };
-    let taken = shared.take((key, crc), Span::from_mut(&mut found), &mut read);
-    assert!(!taken.unwrap());
+    let taken = shared.take((key, crc), len, true, &mut read, &mut put_nowhere);
+    assert_eq!(taken.unwrap(), Shared::No);
 }
 
-// Breaks if: the pool is copied into itself; memory of `orc_alloc` can be any region's.
+// Breaks if: a rank waits although it may read another extent meanwhile, or takes an extent of
+// which only a part is there.
 #[test]
-fn memory_of_the_pool_itself_is_left_to_its_rank() {
-    let pool = pool(4);
-    let own = pool.take_run(1).unwrap();
-    let mut read = |_: Span| -> Result<u64> { panic!("it is read") };
-    let into = pool.run_span(own, 1);
-    assert!(
-        !rank(&pool)
-            .take((key_of(1), None), into, &mut read)
-            .unwrap()
-    );
+fn who_may_not_wait_is_told_that_another_rank_is_reading() {
+    let pool = pool(64);
+    let (one, other) = (rank(&pool), rank(&pool));
+    let len = bytes(1).len();
+    let mut never = |_: Span| -> Result<u64> { panic!("it is read once") };
+    let mut read = |memory: Span| {
+        fill_span(memory, &bytes(1));
+        let key = (key_of(1), None);
+        let taken = other.take(key, len, false, &mut never, &mut put_nowhere);
+        assert_eq!(taken.unwrap(), Shared::Busy);
+        // Another one can be read at the same time.
+        assert_eq!(take(&other, 2), Some((bytes(2), true)));
+        Ok(crc64(&bytes(1)))
+    };
+    let key = (key_of(1), None);
+    let taken = one.take(key, len, true, &mut read, &mut |_, _| {
+        // All take it at the same time.
+        assert_eq!(take(&other, 1), Some((bytes(1), false)));
+        Ok(())
+    });
+    assert_eq!(taken.unwrap(), Shared::Taken);
+}
+
+// Breaks if: a place is given to another extent while a rank takes what is there.
+#[test]
+fn a_place_in_use_is_not_given_away() {
+    let pool = pool(64);
+    let (one, other) = (rank(&pool), rank(&pool));
+    let (key, len) = ((key_of(0), None), bytes(0).len());
+    let mut read = |memory| {
+        fill_span(memory, &bytes(0));
+        Ok(crc64(&bytes(0)))
+    };
+    let mut found = Vec::new();
+    let taken = one.take(key, len, true, &mut read, &mut |_, bytes| {
+        for extent in 1..=2 * u64::from(SHARED_EXTENTS) {
+            assert!(take(&other, extent).unwrap().1);
+        }
+        found.extend_from_slice(bytes);
+        Ok(())
+    });
+    assert_eq!(taken.unwrap(), Shared::Taken);
+    assert!(found == bytes(0));
+    assert_eq!(take(&other, 0), Some((bytes(0), false)));
 }
 
 #[test]
 fn a_rank_whose_read_fails_leaves_it_to_the_next_one() {
     let pool = pool(4);
     let (one, other) = (rank(&pool), rank(&pool));
-    let mut found = vec![0; bytes(1).len()];
-    let failed = one.take(
-        (key_of(1), None),
-        Span::from_mut(&mut found),
-        &mut |memory| {
-            fill_span(memory, &vec![1; memory.len_bytes()]);
-            Err(Error::corrupt("damaged"))
-        },
-    );
+    let mut read = |memory: Span| {
+        fill_span(memory, &vec![1; memory.len_bytes()]);
+        Err(Error::corrupt("damaged"))
+    };
+    let key = (key_of(1), None);
+    let failed = one.take(key, bytes(1).len(), true, &mut read, &mut put_nowhere);
     assert_eq!(failed.unwrap_err().what(), "damaged");
     assert_eq!(take(&other, 1), Some((bytes(1), true)));
     assert_eq!(take(&one, 1), Some((bytes(1), false)));
@@ -156,10 +193,10 @@ fn what_cannot_be_shared_is_not() {
     let pool = pool(2);
     let shared = rank(&pool);
     for len in [LEAST_BYTES - 1, CHUNK_BYTES as usize + 1] {
-        let mut found = vec![0; len];
         let mut read = |_: Span| -> Result<u64> { panic!("it is read") };
-        let taken = shared.take((key_of(1), None), Span::from_mut(&mut found), &mut read);
-        assert!(!taken.unwrap());
+        let key = (key_of(1), None);
+        let taken = shared.take(key, len, true, &mut read, &mut put_nowhere);
+        assert_eq!(taken.unwrap(), Shared::No);
     }
     // A snapshot has all chunks.
     let all = pool.take_run(2).unwrap();
