@@ -60,7 +60,7 @@ use orcheck_io::memory::{Span, zeroed};
 
 use crate::encoding::{ContainerKey, Proof, Trust, WHO_CAN_WRITE};
 use crate::replicas::OTHER_NODES;
-use crate::restart::shared::SharedReads;
+use crate::restart::shared::{Key, SharedReads, key};
 
 use orcheck_format::without_next;
 use referred::Referred;
@@ -70,9 +70,6 @@ use source::{Buffers, Source, Stored};
 
 /// Maximum number of bytes read at once.
 pub const PIECE_BYTES: u64 = 4 << 20;
-
-/// How many extents that other ranks are reading are left for later, while the next ones are read.
-const MOST_PUT_OFF: usize = 4;
 
 /// A container whose metadata agrees with its commit record.
 pub struct Reader {
@@ -358,7 +355,7 @@ impl Reader {
     /// if a checksum disagrees or the file ends early.
     pub fn read_region(&self, rank: Rank, region: &RegionRecord, into: Span) -> Result<()> {
         let mut buffers = Buffers::default();
-        self.each_target(rank, region, into, &mut |_, source, target, _| {
+        self.each_target(rank, region, (into, false), &mut |_, source, target, _| {
             source.read(target, &mut buffers).map(|()| true)
         })
     }
@@ -369,7 +366,7 @@ impl Reader {
         &self,
         rank: Rank,
         region: &RegionRecord,
-        into: Span,
+        (into, in_any_order): (Span, bool),
         work: &mut dyn FnMut(&Reader, Source<'_>, Span, bool) -> Result<bool>,
     ) -> Result<()> {
         if into.len_bytes() as u64 != region.len_bytes && !off(Switch::TargetLength) {
@@ -392,20 +389,21 @@ impl Reader {
                 region.name, region.len_bytes
             )));
         }
-        self.each_source(rank, region, &|_| true, &mut |reader, source, may_wait| {
+        let how: (&dyn Fn(_) -> bool, _) = (&|_| true, in_any_order);
+        self.each_source(rank, region, how, &mut |reader, source, may_wait| {
             let target = into.sub(as_usize(source.at)?, as_usize(source.extent.len_bytes)?);
             work(reader, source, target, may_wait)
         })
     }
 
-    /// Calls `work` with each extent of the region that holds wanted bytes, in order, and whether
-    /// it may wait for others. If not, it may return `false`: it is called again later, when it
-    /// may wait.
+    /// Calls `work` with each extent of the region that holds wanted bytes, in order or, if that is
+    /// `in_any_order`, first with those that other ranks of the node have read. If `work` may not
+    /// wait for other ranks, it may return `false`, and is called again later.
     fn each_source(
         &self,
         rank: Rank,
         region: &RegionRecord,
-        wanted: &dyn Fn(Range<u64>) -> bool,
+        (wanted, in_any_order): (&dyn Fn(Range<u64>) -> bool, bool),
         work: &mut dyn FnMut(&Reader, Source<'_>, bool) -> Result<bool>,
     ) -> Result<()> {
         self.with_owner(rank, region, |reader, rank, region| {
@@ -415,24 +413,28 @@ impl Reader {
                 extents.extend(wanted(at..end).then_some((at, extent)));
                 at = end;
             }
-            let mut try_one = |at, extent, end, may_wait| {
+            let shared = reader.shared.as_ref().filter(|_| in_any_order);
+            let name = |at| key(&reader.digest, rank, &region.name, at);
+            let keys: Vec<Key> = match shared {
+                Some(_) => extents.iter().map(|(at, _)| name(*at)).collect(),
+                None => Vec::new(),
+            };
+            let mut left: VecDeque<usize> = (0..extents.len()).collect();
+            let ends = together::ends(&extents);
+            while !left.is_empty() {
+                let (next, may_wait) = match shared {
+                    Some(shared) => shared.best(left.iter().filter_map(|one| keys.get(*one))),
+                    None => (0, true),
+                };
+                let one = left.get(next).copied().unwrap_or(usize::MAX);
+                let (Some(&(at, extent)), Some(&end)) = (extents.get(one), ends.get(one)) else {
+                    return Err(Error::internal("an extent that nobody asked for"));
+                };
                 let mut source = reader.source(rank, region, at, extent)?;
                 source.run_end = end;
-                work(reader, source, may_wait)
-            };
-            let mut put_off = VecDeque::new();
-            for (&(at, extent), end) in extents.iter().zip(together::ends(&extents)) {
-                while let Some(&(at, extent, end)) = put_off.front()
-                    && try_one(at, extent, end, put_off.len() >= MOST_PUT_OFF)?
-                {
-                    put_off.pop_front();
+                if work(reader, source, may_wait)? {
+                    left.remove(next);
                 }
-                if !try_one(at, extent, end, false)? {
-                    put_off.push_back((at, extent, end));
-                }
-            }
-            for (at, extent, end) in put_off {
-                try_one(at, extent, end, true)?;
             }
             Ok(())
         })
@@ -450,7 +452,7 @@ impl Reader {
         sink: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
     ) -> Result<()> {
         let mut buffers = Buffers::default();
-        self.each_source(rank, region, &|_| true, &mut |_, source, _| {
+        self.each_source(rank, region, (&|_| true, false), &mut |_, source, _| {
             source.stream(&mut buffers, sink).map(|()| true)
         })
     }

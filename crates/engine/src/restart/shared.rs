@@ -4,9 +4,10 @@
 //! last few extents that were read have a place there, each with a gate. Whoever wants an extent
 //! looks for its key; if it is nowhere, it takes the oldest place that nobody uses, and reads and
 //! verifies the extent there while it holds the gate alone. Then it shares the gate, and with it
-//! all who want the extent copy its bytes out, window by window. Who finds the gate held alone may
-//! do something else first. The ranks of a node want extents in about the same order, so a few
-//! places are enough.
+//! all who want the extent copy its bytes out, window by window. A rank first takes the extents
+//! that others have read, then reads one that nobody is reading, and waits only if there is none:
+//! so the ranks read different extents at the same time, and one that is late catches up. As they
+//! want extents in about the same order, a few places are enough.
 //!
 //! Invariants:
 //! 1. What a rank took counts only if its CRC, computed over what arrived in the rank's own window,
@@ -27,6 +28,7 @@ use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Crc64, Rank, Result};
 use orcheck_io::memory::{Span, copy_into};
 use orcheck_pool::{Chunk, Gate, Gates, Pool};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -45,6 +47,9 @@ pub(crate) const LEAST_BYTES: usize = 16 << 10;
 
 /// Bytes are copied out in windows of this length, which stay in the processor's cache.
 const WINDOW_BYTES: usize = 256 << 10;
+
+/// How far ahead of the first extent that it wants a rank looks for a better one.
+const AHEAD_EXTENTS: usize = 2 * SHARED_EXTENTS as usize;
 
 /// What names an extent: the manifest that it is from, rank, region and offset.
 pub(crate) type Key = [u64; 2];
@@ -88,6 +93,23 @@ impl SharedReads {
     /// The number of the node.
     pub(crate) fn node(&self) -> usize {
         self.node
+    }
+
+    /// Which of these extents a rank that wants all of them best takes next, and whether it may wait
+    /// for the rank that is reading it.
+    pub(crate) fn best<'k>(&self, left: impl Iterator<Item = &'k Key>) -> (usize, bool) {
+        let index = Index::new(&self.pool, self.shape);
+        let places = (0..SHARED_EXTENTS).map(|place| index.shared_extent(place));
+        let there: HashMap<Key, bool> = places.map(|one| (one.key, one.is_there)).collect();
+        let mut unread = None;
+        for (at, key) in left.take(AHEAD_EXTENTS).enumerate() {
+            match there.get(key) {
+                Some(true) => return (at, false),
+                None if unread.is_none() => unread = Some(at),
+                _ => {}
+            }
+        }
+        (unread.unwrap_or(0), unread.is_none())
     }
 
     /// Takes an extent of `len` bytes; `crc`: that of its bytes, if a manifest has it. Unless

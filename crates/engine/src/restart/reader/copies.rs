@@ -96,7 +96,7 @@ impl Reader {
         self.each_target(
             rank,
             region,
-            into,
+            (into, is_same),
             &mut |reader, source, target, may_wait| {
                 // The other ranks of the node want the same.
                 if is_same {
@@ -170,7 +170,8 @@ impl Reader {
         let mut buffers = Buffers::default();
         let taken = RefCell::new(taken);
         let wanted = |bytes| taken.borrow().wants(bytes);
-        self.each_source(rank, region, &wanted, &mut |reader, source, may_wait| {
+        let how: (&dyn Fn(_) -> bool, _) = (&wanted, taken.borrow().in_any_order());
+        self.each_source(rank, region, how, &mut |reader, source, may_wait| {
             let mut taken = taken.borrow_mut();
             let bytes = source.at..source.at + source.extent.len_bytes;
             if let Some(memory) = taken.memory(bytes) {
