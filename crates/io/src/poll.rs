@@ -59,9 +59,23 @@ impl Poller {
     /// Waits until one of `fds` is readable (or its peer is gone), the waker is used, or `timeout`
     /// has passed. Returns the indices of the readable ones; the waker is drained.
     pub fn wait(&self, fds: &[BorrowedFd<'_>], timeout: Duration) -> Result<Vec<usize>> {
+        let readable: Vec<_> = fds.iter().map(|fd| (*fd, false)).collect();
+        self.wait_for(&readable, timeout)
+    }
+
+    /// As [`Self::wait`]; those with `true` are also waited for until they can take more bytes.
+    pub fn wait_for(
+        &self,
+        fds: &[(BorrowedFd<'_>, bool)],
+        timeout: Duration,
+    ) -> Result<Vec<usize>> {
+        let events = |writable| match writable {
+            true => PollFlags::IN | PollFlags::OUT,
+            false => PollFlags::IN,
+        };
         let mut entries: Vec<PollFd<'_>> = fds
             .iter()
-            .map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN))
+            .map(|(fd, writable)| PollFd::from_borrowed_fd(*fd, events(*writable)))
             .collect();
         entries.push(PollFd::from_borrowed_fd(self.wake.as_fd(), PollFlags::IN));
         poll_until(&mut entries, Deadline::after(timeout)).map_err(|errno| {

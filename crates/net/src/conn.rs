@@ -24,6 +24,7 @@
 //! Not here: who may connect (see [`crate::listener`]), what messages mean (the engine).
 
 mod bulk;
+mod outbox;
 
 pub use bulk::Received;
 
@@ -66,6 +67,7 @@ pub struct Conn {
     inbox: Vec<u8>,
     descriptors: VecDeque<OwnedFd>,
     piece: Vec<u8>,
+    outbox: outbox::Outbox,
     dead: Option<Error>,
     longest: u32,
     failpoints: Failpoints,
@@ -90,6 +92,7 @@ impl Conn {
             inbox: Vec::new(),
             descriptors: VecDeque::new(),
             piece: vec![0; PIECE_BYTES],
+            outbox: outbox::Outbox::default(),
             dead: None,
             longest: wire::MAX_PAYLOAD_BYTES,
             failpoints: failpoints.clone(),
@@ -133,7 +136,8 @@ impl Conn {
         self.longest = longest;
     }
 
-    /// Sends a message; when this returns, the kernel has all of it.
+    /// Sends a message; when this returns, the kernel has all of it. Not while messages are queued
+    /// ([`Self::queue`]).
     pub fn send(&mut self, message: &Message, timeout: Duration) -> Result<()> {
         let longest = if off(Switch::SendDeadline) {
             timeout.saturating_mul(120)
@@ -293,14 +297,20 @@ impl Conn {
         deadline: Deadline,
     ) -> Result<()> {
         self.check_alive()?;
+        self.seal(kind, &mut frame)?;
+        self.send_all(kind, &frame, (fd, SendFlags::empty()), deadline)
+    }
+
+    /// Completes a frame, which must leave next, with its header and its proof.
+    fn seal(&mut self, kind: u8, frame: &mut Vec<u8>) -> Result<()> {
         let Some((room, payload)) = frame.split_first_chunk_mut() else {
             return Err(Error::internal("a frame has no room for its header"));
         };
         *room = self.header(kind, payload.len())?;
-        self.send.close(self.sent, &mut frame)?;
+        self.send.close(self.sent, frame)?;
         // Breaks if: the number is used again after an incomplete send; so would be the nonce.
         self.sent += 1;
-        self.send_all(kind, &frame, (fd, SendFlags::empty()), deadline)
+        Ok(())
     }
 
     fn header(&self, kind: u8, payload_bytes: usize) -> Result<[u8; HEADER_BYTES]> {
@@ -332,6 +342,9 @@ impl Conn {
         (fd, more): (Option<BorrowedFd<'_>>, SendFlags),
         deadline: Deadline,
     ) -> Result<()> {
+        if !self.outbox.is_empty() {
+            return Err(self.die(Error::internal("a frame would overtake queued messages")));
+        }
         let mut rest = bytes;
         while !rest.is_empty() {
             let fd = fd.filter(|_| rest.len() == bytes.len());

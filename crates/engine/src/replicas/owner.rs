@@ -10,8 +10,8 @@
 //!
 //! Invariants:
 //! 1. `sync` returns Ok only when every holder has the whole file durable (see `protect.rs`).
-//! 2. A write returns when the kernel has all its bytes for every holder: their memory may then be
-//!    reused.
+//! 2. A write returns when its bytes for every holder are sent or in a queue, and all queues together
+//!    have at most [`QUEUED_BYTES`]: their memory may then be reused.
 //! 3. Every wait for a holder ends after `timeout` without progress, and when the session ends.
 //! 4. A container that does not become durable is dropped everywhere.
 //!
@@ -25,7 +25,7 @@ use crate::replicas::remote::{CONNECT_TIMEOUT, NodeAt};
 use orcheck_format::disk::{FileName, ParityGroup};
 use orcheck_format::wire::Message;
 use orcheck_format::{Crc64, Epoch, Error, JobName, NodeId, Rank, Result, Step};
-use orcheck_io::clock::Clock;
+use orcheck_io::clock::{Clock, Deadline};
 use orcheck_io::disk::{Create, Dir, Entry as Listed, File, PinnedWrite};
 use orcheck_io::failpoints::Failpoints;
 use orcheck_io::memory::zeroed;
@@ -39,6 +39,13 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+/// Maximum number of bytes that wait for slow links when a write returns. All links have something
+/// to send then, however far one is behind.
+const QUEUED_BYTES: usize = 8 << 20;
+
+/// How long a lost container waits until its holders are told.
+const LET_GO_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Longest sleep between two looks at the stop flag.
 const SLICE: Duration = Duration::from_millis(200);
@@ -239,6 +246,52 @@ impl Replicas {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Bytes that wait for the links to these holders.
+    fn queued_bytes(&self, holders: &[NodeId]) -> usize {
+        let links = self.links();
+        let conns = holders.iter().filter_map(|node| links.conns.get(node));
+        conns.map(Conn::queued_bytes).sum()
+    }
+
+    /// Withdraws what was not sent yet of a container.
+    fn withdraw(&self, slot: u32) {
+        let is_of_it = |message: &Message| match message {
+            Message::Reserve { slot: of, .. }
+            | Message::Data { slot: of, .. }
+            | Message::Finish { slot: of, .. } => *of == slot,
+            _ => false,
+        };
+        let mut links = self.links();
+        for conn in links.conns.values_mut() {
+            conn.withdraw(is_of_it);
+        }
+    }
+
+    /// Sends what is queued for these holders, as far as that is possible in a short time.
+    fn drain(&self, holders: &[NodeId]) {
+        let until = Deadline::after(LET_GO_TIMEOUT);
+        while self.queued_bytes(holders) > 0 && !until.passed() {
+            let mut links = self.links();
+            let slow = |conn: &Conn| conn.queued_bytes() > 0;
+            let conns = holders.iter().filter_map(|node| links.conns.get(node));
+            let fds: Vec<_> = conns
+                .filter(|conn| slow(conn))
+                .map(|conn| (conn.as_fd(), true))
+                .collect();
+            if self.poller.wait_for(&fds, until.left().min(SLICE)).is_err() {
+                return;
+            }
+            drop(fds);
+            for node in holders {
+                let pushed = links.conns.get_mut(node);
+                let pushed = pushed.map(|conn| conn.push(self.context.timeout));
+                if matches!(pushed, Some(Err(_))) {
+                    links.conns.remove(node);
+                }
+            }
+        }
+    }
+
     fn connect(&self, node: NodeId) -> Result<Conn> {
         let context = &self.context;
         context.nodes[node.index()].reach(context.own, &context.failpoints, CONNECT_TIMEOUT)
@@ -352,6 +405,12 @@ impl Sending {
         window: Window<'_>,
     ) {
         let mut failed = Vec::new();
+        let lost = actions.iter();
+        let lost = lost.filter(|action| matches!(action, OwnerAction::Lost(_)));
+        let is_lost = lost.count() > 0;
+        if is_lost {
+            with.withdraw(self.slot);
+        }
         for action in actions {
             let (node, message) = match action {
                 OwnerAction::To(node, message) => (node, message),
@@ -398,9 +457,12 @@ impl Sending {
                     continue;
                 }
             };
-            if let Err(error) = send(with, node, &message) {
+            if let Err(error) = send(with, node, message) {
                 failed.push((node, error));
             }
+        }
+        if is_lost {
+            with.drain(holders);
         }
         for (node, error) in failed {
             self.take(with, holders, OwnerEvent::Gone(node, error), window);
@@ -421,8 +483,9 @@ impl Sending {
             if let Some(Err(error)) = &self.outcome {
                 return Err(error.clone());
             }
+            let queued_bytes = with.queued_bytes(holders);
             let news = listen(with, holders)?;
-            if !news.is_empty() {
+            if !news.is_empty() || with.queued_bytes(holders) < queued_bytes {
                 until = context.clock.now() + context.timeout;
             }
             for event in news {
@@ -469,7 +532,8 @@ fn slot_of(message: &Message) -> Option<u32> {
     }
 }
 
-fn send(with: &Replicas, node: NodeId, message: &Message) -> Result<()> {
+/// Sends what the link takes at once of this message and of those before it.
+fn send(with: &Replicas, node: NodeId, message: Message) -> Result<()> {
     with.context
         .failpoints
         .at("replicas.send", &with.context.nodes[node.index()].name)?;
@@ -478,26 +542,34 @@ fn send(with: &Replicas, node: NodeId, message: &Message) -> Result<()> {
         Entry::Occupied(there) => there.into_mut(),
         Entry::Vacant(none) => none.insert(with.connect(node)?),
     };
-    conn.send(message, with.context.timeout).inspect_err(|_| {
+    let pushed = conn
+        .queue(message)
+        .and_then(|()| conn.push(with.context.timeout));
+    pushed.map(drop).inspect_err(|_| {
         links.conns.remove(&node);
     })
 }
 
-/// The messages of holders so far; waits a little for the first.
+/// The messages of holders so far; waits a little for the first, or until a link takes more bytes
+/// for a holder.
 fn listen(with: &Replicas, holders: &[NodeId]) -> Result<Vec<OwnerEvent>> {
     let mut links = with.links();
-    let fds: Vec<_> = holders
-        .iter()
-        .filter_map(|node| links.conns.get(node))
-        .map(AsFd::as_fd)
+    let conns = holders.iter().filter_map(|node| links.conns.get(node));
+    let fds: Vec<_> = conns
+        .map(|conn| (conn.as_fd(), conn.queued_bytes() > 0))
         .collect();
-    with.poller.wait(&fds, SLICE)?;
+    with.poller.wait_for(&fds, SLICE)?;
     drop(fds);
     let mut news = Vec::new();
     for &node in holders {
         let Some(conn) = links.conns.get_mut(&node) else {
             continue;
         };
+        if let Err(error) = conn.push(with.context.timeout) {
+            links.conns.remove(&node);
+            news.push(OwnerEvent::Gone(node, error));
+            continue;
+        }
         loop {
             match conn.try_receive() {
                 Ok(Some(message)) => news.push(OwnerEvent::From(node, message)),
@@ -539,8 +611,9 @@ impl Transfer {
         let window = Some((at, bytes));
         self.take(&mut sending, OwnerEvent::Ready(end), window);
         meanwhile()?;
-        sending.wait(&self.replicas, &self.holders, window, |sending| {
-            sending.let_go_bytes >= end
+        let (with, holders) = (&self.replicas, &self.holders);
+        sending.wait(with, holders, window, |sending| {
+            sending.let_go_bytes >= end && with.queued_bytes(holders) <= QUEUED_BYTES
         })
     }
 

@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)] // tests look behind the door
 
 mod bulk;
+mod outbox;
 mod unix;
 
 use orcheck_format::wire::Message;
