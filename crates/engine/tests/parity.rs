@@ -348,11 +348,7 @@ fn rebuilt_files_are_what_they_were_after_every_loss() {
             if gone.is_empty() || gone.len() as u32 > most {
                 continue;
             }
-            // In the largest groups one of 16 within the promise, and every loss beyond it.
             let within = gone.len() <= usize::from(losses);
-            if members == 12 && within && gone.len() > 2 && lost % 16 != 3 {
-                continue;
-            }
             gone.iter().for_each(|&member| disks.lose(member));
             let which = gone[lost as usize % gone.len()];
             match within {
