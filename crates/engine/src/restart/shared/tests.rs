@@ -150,6 +150,31 @@ fn who_may_not_wait_is_told_that_another_rank_is_reading() {
     assert_eq!(taken.unwrap(), Shared::Taken);
 }
 
+// Breaks if: a rank reads or waits while it could take what is there.
+#[test]
+fn what_others_have_read_comes_first_and_what_they_are_reading_last() {
+    let pool = pool(64);
+    let shared = rank(&pool);
+    let keys: Vec<Key> = (0..100).map(key_of).collect();
+    let best = |wanted: &[u64]| shared.best(wanted.iter().map(|&extent| &keys[extent as usize]));
+    assert_eq!(best(&[5, 6, 7]), (0, false), "nothing is there");
+    take(&shared, 7).unwrap();
+    assert_eq!(best(&[5, 6, 7]), (2, false));
+    let index = Index::new(&pool, SHAPE);
+    let reading = |place: u32, extent| {
+        let key = key_of(extent);
+        let nothing = SharedExtent::default();
+        index.set_shared_extent(place, SharedExtent { key, ..nothing });
+    };
+    reading(1, 5);
+    assert_eq!(best(&[5, 6, 8]), (1, false));
+    reading(2, 6);
+    assert_eq!(best(&[5, 6]), (0, true), "all are being read");
+    // Looking far ahead would cost more than it saves.
+    let far: Vec<u64> = (10..10 + AHEAD_EXTENTS as u64).chain([7]).collect();
+    assert_eq!(best(&far), (0, false));
+}
+
 // Breaks if: a place is given to another extent while a rank takes what is there.
 #[test]
 fn a_place_in_use_is_not_given_away() {
