@@ -53,6 +53,9 @@ GOALS = {
 GOALS["series_last_over_first"] = ("<=", 1.1)
 GOALS["series_faults_per_gib"] = ("<=", 64)
 GOALS["incremental_10pct_over_memcpy"] = ("<=", 0.2)
+# With parity beside level global: four nodes on this machine, one rank each.
+PARITY: Point = (4, 256, 1)
+GOALS["parity_blocked_over_memcpy"] = ("<=", 1.15)
 # The same with the engine in an agent.
 GOALS |= {
     key + suffix: goal
@@ -98,7 +101,7 @@ def measure(
         return None, f"needs {3 * total // running.MIB} MiB of memory"
     if point == MAIN:
         rounds, slow = args.rounds or (31 if args.full else 15), 15 if args.full else 5
-    elif point in SPREAD.values():
+    elif options or point in SPREAD.values():
         rounds, slow = args.rounds or 15, 5 if args.full else 1
     else:
         rounds, slow = (15, 5) if args.full else (5, 1 if total > 512 * running.MIB else 2)
@@ -142,6 +145,18 @@ def measure_agent(args: argparse.Namespace, program: str) -> dict[str, Figure]:
         figures_here = evaluate(point, found)[1] if found else {}
         for key in ("blocked_over_memcpy", "memcpy_over_memcpy", "lent_ms"):
             figures[f"agent_{key}{suffix}"] = figures_here.get(key, stats.figure([]))
+    return figures
+
+
+def measure_parity(args: argparse.Namespace, program: str) -> dict[str, Figure]:
+    """Four nodes of one rank each, whose containers are also protected by parity."""
+    figures: dict[str, Figure] = {}
+    with running.scratch(args.dir) as where:
+        options = f"{args.options}\nnode_dir = '{where}'\nnode_name = 'n0,n1,n2,n3'\n"
+        found, _ = measure(args, program, PARITY, options + "protect = 'xor=4'\n")
+    figures_here = evaluate(PARITY, found)[1] if found else {}
+    for key in ("blocked_over_memcpy", "memcpy_over_memcpy"):
+        figures[f"parity_{key}"] = figures_here.get(key, stats.figure([]))
     return figures
 
 
@@ -480,6 +495,8 @@ def main() -> None:
         results.append(result)
     print("measuring with an agent ...", file=sys.stderr, flush=True)
     with_agent = measure_agent(args, program)
+    print("measuring with parity ...", file=sys.stderr, flush=True)
+    with_parity = measure_parity(args, program)
     print("measuring incremental checkpoints ...", file=sys.stderr, flush=True)
     changes = measure_incremental(args, running.build(args.prefix, "incremental"))
     print(f"measuring a series of {args.series} checkpoints ...", file=sys.stderr, flush=True)
@@ -502,6 +519,7 @@ def main() -> None:
         for key in ("blocked_over_memcpy", "memcpy_over_memcpy", "lent_ms"):
             main_figures[key + suffix] = there.get(key, stats.figure([]))
     main_figures.update(with_agent)
+    main_figures.update(with_parity)
     main_figures.update(series_figures(series))
     main_figures.update(incremental_figures(changes))
     goals = dict(GOALS)
