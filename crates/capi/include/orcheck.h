@@ -898,8 +898,14 @@ orc_status orc_stored(orc_session *session, const char *name, orc_array *array, 
  * In the older step a region may have another size. If the protected regions then do not fit, the
  * call returns ::ORC_AGAIN on all ranks: the older step is now the found one, orc_stored() gives
  * its sizes, and the program protects regions of these sizes and calls orc_restart() again. Each
- * ::ORC_AGAIN leaves out a step, so a loop of these calls ends. A program whose sizes never change
- * never gets it.
+ * ::ORC_AGAIN leaves out a step, so a loop of these calls ends.
+ *
+ * The older step may also lack a region that is ::ORC_OPTIONAL. Such regions are therefore
+ * verified on all ranks before one of them is filled, so their stored bytes are read twice. If one
+ * was filled from the damaged step all the same (by orc_restart_region(), or because files went
+ * bad after they were verified), the call returns ::ORC_AGAIN and orc_message() names it: the
+ * program gives it its initial contents, protects it again, and calls orc_restart() again. A
+ * program whose sizes never change gets ::ORC_AGAIN in no other case.
  *
  * After ::ORC_AGAIN or an error the contents of the regions are undefined.
  *

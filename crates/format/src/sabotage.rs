@@ -371,6 +371,8 @@ switches! {
     Agreement = "agreement", "that all ranks restore the same step", "orcheck-jobs session after_damage; orcheck-jobs faults damaged_structures";
     AskAgain = "ask-again", "that a program whose size changed is asked again when an older checkpoint is used", "orcheck-jobs session of_another_size";
     RejectedStands = "rejected-stands", "that a job whose checkpoints were all rejected does not begin from nothing", "orcheck-jobs session rejected";
+    OptionalProven = "optional-proven", "that no optional region is filled before every rank has verified all that it reads", "orcheck-jobs session a_fallback_leaves_optional";
+    OptionalUnmixed = "optional-unmixed", "that an optional region which was filled from another step does not count as unchanged", "orcheck-jobs session filled_from_a_damaged_step";
     FallBack = "fall-back", "that an older checkpoint is used when the newest is damaged", "orcheck-jobs session after_damage";
     SameRegions = "same-regions", "that what is stored once for all ranks is the same on all", "orcheck-jobs session not_the_same_everywhere";
     SlowHeld = "slow-held", "that a snapshot on its way to a slow level is not given back with a later one", "orcheck-jobs session a_cheap_checkpoint_passes";
@@ -425,7 +427,8 @@ promises! {
         JobInRecord TargetLength ProvenTwice RegionFits RecordOfStream DescriptorCrc PoolChecked
         RingFull FreeInUse Padding PieceSent ExtentInStream TakenChunk RingDistance ShortRead
         ReferredNamed OlderContainer ReferencesNamed ReferenceStep ReferencePlace
-        TrackedMemory LateBaseline FailedScan PageEnds PrivatePages ScanArmed Agreement SameRegions;
+        TrackedMemory LateBaseline FailedScan PageEnds PrivatePages ScanArmed Agreement SameRegions
+        OptionalProven OptionalUnmixed;
     "R2":
         FsyncContainer FsyncContainerDirectory FsyncSmall FsyncSmallDirectory FsyncClaim
         FsyncClaimDirectory FsyncPrune FsyncMade FailedSync FailedSyncIsLoss FailedClose

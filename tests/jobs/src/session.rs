@@ -23,6 +23,7 @@ pub mod levels;
 pub mod memory;
 pub mod misread;
 pub mod mistakes;
+pub mod optional;
 pub mod outlive;
 pub mod overrun;
 pub mod parity;

@@ -24,6 +24,7 @@ fn main() -> ExitCode {
             ("memory", memory::TESTS),
             ("misread", misread::TESTS),
             ("mistakes", mistakes::TESTS),
+            ("optional", optional::TESTS),
             ("overrun", overrun::TESTS),
             ("parity", parity::TESTS),
             ("parity_encrypted", parity::TESTS),

@@ -13,13 +13,15 @@
 //!    protected what the newer one stored: the program is told to ask again.
 //!
 //! Not here: errors if nothing can be restored (`resume/unrestored.rs`); rejecting, and reading one
-//! region alone (`choose.rs`); reading and verifying (`engine::restart`).
+//! region alone (`choose.rs`); regions that an older step may not have (`optional.rs`); reading and
+//! verifying (`engine::restart`).
 
 use crate::collective::{agree, agree_min, bcast_bytes};
 use crate::open::{describe_sources, exchange_holdings, find_absent, may_know_more};
 use crate::regions::{Region, Target, restore_files};
 use crate::restart::beside::of_word;
 use crate::restart::elastic::{Reading, Unfit, read_part};
+use crate::restart::optional::{Readings, may_keep};
 use crate::session::Session;
 use orcheck_engine::commit::copy_here;
 use orcheck_engine::directory::choose::listed;
@@ -514,6 +516,7 @@ impl Session {
             )?;
             self.warnings.extend(told);
         }
+        self.resume.touched.clear();
         self.decide(Some((candidate.step, candidate.epoch)));
         self.progress.last_step = Some(candidate.step);
         self.trigger.count_from(Some(candidate.step));
@@ -523,7 +526,7 @@ impl Session {
 
     /// Checks the regions and decides what to read of each; reports everything that does not fit in
     /// one message.
-    fn check_regions(&mut self, only: Option<&str>) -> Result<Vec<(String, Region, Reading)>> {
+    fn check_regions(&mut self, only: Option<&str>) -> Result<Readings> {
         let regions: Vec<(String, Region)> = (self.memory.regions.iter())
             .filter(|(name, _)| only.is_none_or(|only| only == name.as_str()))
             .map(|(name, region)| (name.clone(), region.clone()))
@@ -531,7 +534,7 @@ impl Session {
         let (mut readings, mut wrong, mut alone) = (Vec::new(), Vec::new(), Vec::new());
         let mut overlaps = Vec::new();
         for (name, region) in regions {
-            match self.reading(&name, &region) {
+            match self.reading_of_one_step(&name, &region) {
                 Ok(reading) => {
                     if let Reading::Boxes(_, Some((lower, higher))) = reading {
                         overlaps.push(format!(
@@ -594,7 +597,8 @@ impl Session {
     }
 
     /// Reads regions on all ranks; those of a node share what several of them need. Collective.
-    fn read_together(&mut self, readings: Vec<(String, Region, Reading)>) -> Result<()> {
+    fn read_together(&mut self, readings: Readings) -> Result<()> {
+        let (readings, optional) = self.optional_last(readings);
         let (link, rank) = (&self.link, self.rank);
         let (pool, gates) = (Arc::clone(&link.pool), Arc::clone(&link.gates));
         let node = link.layout.node_of(rank).index();
@@ -603,7 +607,12 @@ impl Session {
             view.share(shared);
         }
         let read = self.read_regions(readings);
-        let read = agree(self.collective.as_mut(), read);
+        let read = read.and_then(|()| self.prove_regions(&optional));
+        let mut read = agree(self.collective.as_mut(), read);
+        if read.is_ok() {
+            let last = self.read_regions(optional);
+            read = agree(self.collective.as_mut(), last);
+        }
         if let Some(shared) = shared
             && self.link.layout.leads_node(rank)
         {
@@ -612,14 +621,17 @@ impl Session {
         read
     }
 
-    fn read_regions(&mut self, readings: Vec<(String, Region, Reading)>) -> Result<()> {
-        let Some((_, view)) = &mut self.resume.found else {
+    fn read_regions(&mut self, readings: Readings) -> Result<()> {
+        let Some((candidate, view)) = &mut self.resume.found else {
             return Err(Error::internal("no checkpoint is open"));
         };
         let mut files = Vec::new();
         for (name, region, reading) in readings {
             if !matches!(region.target, Target::File) && matches!(reading, Reading::Nothing) {
                 continue;
+            }
+            if may_keep(&region, &reading) {
+                self.resume.touched.insert(name.clone(), *candidate);
             }
             self.environment.failpoints.at("restart.region", &name)?;
             match region.target {

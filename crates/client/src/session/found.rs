@@ -6,6 +6,7 @@
 use crate::regions::Lists;
 use orcheck_engine::restart::{Candidate, RankView};
 use orcheck_format::{Detail, Epoch, Error, Step};
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// Next step if a directory was not given whose name was truncated in a message.
@@ -57,7 +58,8 @@ pub enum Restarted {
     /// The regions hold this step.
     Step(Step),
     /// Newer checkpoints are damaged. This older step is now the found one, and does not fit the
-    /// protected regions: ask what it stores, protect that, and restart again.
+    /// protected regions, or lacks an optional one that holds bytes of the damaged step: ask what
+    /// it stores, protect that, and restart again.
     Again(Step),
 }
 
@@ -82,6 +84,8 @@ pub(crate) struct Resume {
     pub(crate) again: Vec<String>,
     /// What to give so that a checkpoint in a directory that was not searched can be restored.
     pub(crate) not_given: Option<String>,
+    /// Optional regions that were filled since they were protected, and from which checkpoint.
+    pub(crate) touched: BTreeMap<String, Candidate>,
     /// Checkpoints that proved to be damaged while they were read.
     pub(crate) damaged: Vec<Candidate>,
     /// The newest epoch before this one that a node's directory remembers, and that node; the same

@@ -263,6 +263,7 @@ impl Session {
                 .next("wait with lent_done before moving it"));
         }
         self.memory.regions.put(name, region)?;
+        self.resume.touched.remove(name);
         let chunk_bytes = u64::from(self.link.pool.shape().chunk_bytes);
         let outside = |span: Span| self.link.pool.offset_of(span).is_none();
         let chunks = self
@@ -288,6 +289,7 @@ impl Session {
         }
         self.memory.lent.remove(name);
         self.memory.regions.remove(name)?;
+        self.resume.touched.remove(name);
         if let Some(route) = &self.memory.route {
             route.prune(name, &self.memory.regions);
         }

@@ -304,6 +304,7 @@ impl<'o> AllRanks<'o> {
 
     /// Reads a region that is the same on all ranks, from the first container at or behind position
     /// `first` that stores it and can be read: ranks that begin at different ones share the work.
+    /// `None`: it is only verified.
     ///
     /// # Errors
     /// The last container's error.
@@ -311,7 +312,7 @@ impl<'o> AllRanks<'o> {
         &mut self,
         name: &str,
         first: usize,
-        into: Span,
+        into: Option<Span>,
         damage: &mut dyn FnMut(&Error),
     ) -> std::result::Result<(), Unread> {
         let held = self.regions.get(name).into_iter().flatten();
@@ -330,8 +331,10 @@ impl<'o> AllRanks<'o> {
                 let region = reader.region(rank, name).ok_or_else(|| {
                     Error::corrupt(format!("rank {rank} has no region '{name}' now"))
                 });
-                let read = region
-                    .and_then(|region| reader.read_region_of_any_copy(rank, region, into, damage));
+                let read = region.and_then(|region| match into {
+                    Some(into) => reader.read_region_of_any_copy(rank, region, into, damage),
+                    None => reader.prove_region_of_any_copy(rank, region, damage),
+                });
                 read.map_err(|error| Unread {
                     file: Some(reader.own_file().name().to_owned()),
                     error,

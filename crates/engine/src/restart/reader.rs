@@ -378,17 +378,7 @@ impl Reader {
             ))
             .next("ask for the stored size and allocate that"));
         }
-        let stored = region
-            .extents
-            .iter()
-            .try_fold(0u64, |sum, extent| sum.checked_add(extent.len_bytes));
-        let all = region.same_as.is_some() || stored == Some(region.len_bytes);
-        if !all && !off(Switch::RegionSum) {
-            return Err(Error::corrupt(format!(
-                "region {:?} of rank {rank}: its extents do not add up to {} bytes",
-                region.name, region.len_bytes
-            )));
-        }
+        adds_up(rank, region)?;
         let how: (&dyn Fn(_) -> bool, _) = (&|_| true, in_any_order);
         self.each_source(rank, region, how, &mut |reader, source, may_wait| {
             let target = into.sub(as_usize(source.at)?, as_usize(source.extent.len_bytes)?);
@@ -616,6 +606,22 @@ fn find(places: &[Arc<dyn Dir>], name: &str) -> Result<Box<dyn File>> {
 fn as_usize(value: u64) -> Result<usize> {
     usize::try_from(value)
         .map_err(|_| Error::invalid(format!("{value} bytes are beyond the address space")))
+}
+
+/// Requires that the extents of a region are as long as the region.
+fn adds_up(rank: Rank, region: &RegionRecord) -> Result<()> {
+    let stored = region
+        .extents
+        .iter()
+        .try_fold(0u64, |sum, extent| sum.checked_add(extent.len_bytes));
+    let all = region.same_as.is_some() || stored == Some(region.len_bytes);
+    if !all && !off(Switch::RegionSum) {
+        return Err(Error::corrupt(format!(
+            "region {:?} of rank {rank}: its extents do not add up to {} bytes",
+            region.name, region.len_bytes
+        )));
+    }
+    Ok(())
 }
 
 /// One metadata block at `at`.

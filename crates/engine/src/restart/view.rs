@@ -282,6 +282,18 @@ impl RankView {
     /// # Errors
     /// As [`Self::read`].
     pub fn read_same(&mut self, name: &str, into: Span) -> Result<()> {
+        self.same(name, Some(into))
+    }
+
+    /// Verifies a region as [`Self::read_same`] does, and keeps nothing of it.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn prove_same(&mut self, name: &str) -> Result<()> {
+        self.same(name, None)
+    }
+
+    fn same(&mut self, name: &str, into: Option<Span>) -> Result<()> {
         // Ranks that share what they read begin at the same place.
         let shared = self.copies.iter().find_map(|copy| copy.shared.as_ref());
         let first = shared.map_or(self.rank.0 as usize, |shared| shared.node());
@@ -299,6 +311,16 @@ impl RankView {
     pub fn read(&mut self, name: &str, into: Span) -> Result<()> {
         self.any_level(name, &mut |reader, rank, region, damage| {
             reader.read_region_of_any_copy(rank, region, into, damage)
+        })
+    }
+
+    /// Verifies a region as [`Self::read`] does, and keeps nothing of it.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn prove(&mut self, name: &str) -> Result<()> {
+        self.any_level(name, &mut |reader, rank, region, damage| {
+            reader.prove_region_of_any_copy(rank, region, damage)
         })
     }
 
@@ -382,6 +404,8 @@ impl RankView {
             };
             match done {
                 Ok(()) => {
+                    // What is verified before it is read is found damaged twice.
+                    notes.retain(|note| !self.notes.contains(note));
                     self.notes.extend(notes);
                     return Ok(());
                 }

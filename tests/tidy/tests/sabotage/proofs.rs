@@ -32,7 +32,7 @@ pub const PROOFS: &[(&str, &str)] = &[
     ),
     (
         "R4",
-        "orcheck-jobs faults: damage; orcheck-jobs session: resume, choosing (sizes that change), \
+        "orcheck-jobs faults: damage; orcheck-jobs session: resume, optional, choosing (sizes that change), \
          mistakes; orcheck-jobs power: damage; \
          crates/capi/tests/run.sh (sizes that change, in C, C++ and Fortran)",
     ),

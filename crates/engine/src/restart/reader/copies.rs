@@ -22,7 +22,7 @@ use orcheck_io::memory::{Span, crc_span, fill_span};
 use orcheck_staging::client::shown;
 
 use super::source::{Buffers, Source, Stored};
-use super::{Belief, Reader, as_usize, listed};
+use super::{Belief, Reader, adds_up, as_usize, listed};
 use crate::encoding::{Proof, Trust, WHO_CAN_WRITE};
 use crate::replicas::Rebuilt;
 use crate::restart::shared::{Shared, key};
@@ -59,6 +59,27 @@ impl Wanted for Stream<'_> {
 
     fn in_any_order(&self) -> bool {
         false
+    }
+}
+
+/// All bytes, to be verified and dropped; whether other ranks of the node want the same.
+struct Nowhere(bool);
+
+impl Wanted for Nowhere {
+    fn wants(&self, _bytes: Range<u64>) -> bool {
+        true
+    }
+
+    fn memory(&mut self, _bytes: Range<u64>) -> Option<Span> {
+        None
+    }
+
+    fn put(&mut self, _at: u64, _bytes: &[u8]) -> Result<()> {
+        Ok(())
+    }
+
+    fn in_any_order(&self) -> bool {
+        self.0
     }
 }
 
@@ -155,6 +176,21 @@ impl Reader {
         sink: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
     ) -> Result<()> {
         self.take_from_any_copy((rank, region), &mut Stream(sink), damage)
+    }
+
+    /// Verifies what [`Reader::read_region_of_any_copy`] would read, and keeps nothing of it.
+    ///
+    /// # Errors
+    /// As [`Reader::read_region`], if no copy is good.
+    pub(crate) fn prove_region_of_any_copy(
+        &self,
+        rank: Rank,
+        region: &RegionRecord,
+        damage: &mut dyn FnMut(&Error),
+    ) -> Result<()> {
+        adds_up(rank, region)?;
+        let is_same = region.flags & FLAG_SAME != 0;
+        self.take_from_any_copy((rank, region), &mut Nowhere(is_same), damage)
     }
 
     /// Reads the extents that hold wanted bytes of a region; the others are not read.
