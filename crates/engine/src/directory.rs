@@ -20,7 +20,7 @@ mod places;
 pub mod prune;
 pub mod routed;
 
-pub use crate::directory::catalog::Unread;
+pub use crate::directory::catalog::{Unread, UnreadStep};
 pub(crate) use catalog::RECORD_LIMIT_BYTES;
 pub use catalog::{Catalog, Commit, job_named_by};
 pub(crate) use places::is_directory_loss;

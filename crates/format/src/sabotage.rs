@@ -205,6 +205,7 @@ switches! {
     ScavengePatience = "scavenge-patience", "that no older step is scavenged while a node may still come", "orcheck-cli cli nodes_without_agents_are_served";
     ScavengeRecorded = "scavenge-recorded", "that a step counts at level global only if its record is in all directories", "orcheck-cli cli half_recorded";
     ScavengeDamaged = "scavenge-damaged", "that no older step is scavenged while a node that was not read may replace damage", "orcheck-cli cli damaged_step_waits";
+    UnreadNewer = "unread-newer", "that a newer step whose commit record cannot be used is not passed over in silence", "orcheck-cli cli whose_record_is_damaged";
     AgentsAsked = "agents-asked", "that what is in the memory of agents is not called lost", "orcheck-cli cli in_the_memory_of_agents";
     CopyLastLook = "copy-last-look", "that a step which a newer run supersedes while it is copied is not committed", "orcheck-engine copying superseded_meanwhile";
     NodeRecognised = "node-recognised", "that the renamed directory of a node is recognised by what it holds", "orcheck-cli cli recognised_by_what_it_holds";
@@ -482,7 +483,8 @@ promises! {
     "C7":
         CopyCountsFirst;
     "T1":
-        ScavengeAsks ScavengePatience ScavengeDamaged ScavengeRecorded CopyRefers CopyErrors;
+        ScavengeAsks ScavengePatience ScavengeDamaged ScavengeRecorded UnreadNewer CopyRefers
+        CopyErrors;
     "T2":
         ScavengeWaits CopyLastLook;
     "T3":

@@ -5,8 +5,8 @@
 //!
 //! Invariants:
 //! 1. With `--dry-run` nothing is changed.
-//! 2. Without `--step`, the newest committed step is copied. If it is not complete here, no older
-//!    step replaces it: an error names it.
+//! 2. Without `--step`, the newest committed step is copied. If it is not complete here, or its
+//!    record cannot be used, no older step replaces it: an error names it.
 //!
 //! Not here: what a copy is, and what is refused (engine).
 
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use orcheck_engine::directory::Commit;
+use orcheck_engine::directory::{Commit, Unread};
 use orcheck_engine::encoding::Trust;
 use orcheck_engine::upkeep::copying::{Copied, Destination, Order, Plan};
 use orcheck_format::disk::{CommitRecord, Compression};
@@ -47,6 +47,7 @@ pub fn run(args: &CopyArgs, show_progress: bool) -> Result<Outcome, Failure> {
     let roots = roots(args)?;
     let job = Job::open_trusting(&which.place(&args.place), &trust)?;
     let commit = pick(&job, &which)?;
+    refuse_older(&job, commit, &which, &trust, show_progress)?;
     let record = &commit.record;
     let order = Order {
         job: &job.name,
@@ -236,6 +237,46 @@ fn pick<'a>(job: &'a Job, which: &Which) -> Result<&'a Commit, Failure> {
         .unwrap_or(newest))
 }
 
+/// Refuses to copy the newest step whose record can be read in the place of a newer one.
+fn refuse_older(
+    job: &Job,
+    commit: &Commit,
+    which: &Which,
+    trust: &Arc<Trust>,
+    show_progress: bool,
+) -> Result<(), Failure> {
+    if which.step().is_some() {
+        return Ok(());
+    }
+    let of_level = |level: Level| which.level.is_none_or(|wanted| wanted == level);
+    let counts = |one: &Unread| of_level(one.level) && (which.level.is_some() || !one.elsewhere);
+    let unread = (job.catalog).unread_steps(Some(commit.record.step), counts);
+    let Some(newest) = unread.into_iter().next() else {
+        return Ok(());
+    };
+    match newest.error.kind() {
+        ErrorKind::Unavailable => Err(Failure::with(exit::UNREACHABLE, newest.error)),
+        ErrorKind::Corrupt => {
+            let is_of_level = |commit: &Commit| of_level(commit.record.level);
+            let older = verify::newest_good(job, is_of_level, trust, show_progress)?;
+            Err(match older {
+                Some(older) => copies_instead(newest.error, older),
+                None => newest.error.into(),
+            })
+        }
+        _ => Err(newest.error.into()),
+    }
+}
+
+/// The failure of damage that an older step does not have.
+fn copies_instead(error: Error, older: &CommitRecord) -> Failure {
+    let step = older.step;
+    let error = error.next(format!(
+        "copy step {step}, which is good, with --step {step}"
+    ));
+    Failure::with(exit::CORRUPT_OLDER_GOOD, error)
+}
+
 /// The failure in the terms of this command's user.
 fn explain(
     (job, commit, which): (&Job, &Commit, &Which),
@@ -249,11 +290,7 @@ fn explain(
     if error.kind() == ErrorKind::Corrupt && which.step().is_none() {
         let older = verify::older_good(job, commit, trust, show_progress);
         if let Ok(Some(older)) = older {
-            let step = older.step;
-            let error = error.next(format!(
-                "copy step {step}, which is good, with --step {step}"
-            ));
-            return Failure::with(exit::CORRUPT_OLDER_GOOD, error);
+            return copies_instead(error, older);
         }
     }
     if error.kind() != ErrorKind::NotFound {

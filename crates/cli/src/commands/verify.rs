@@ -340,12 +340,19 @@ pub fn older_good<'a>(
     show_progress: bool,
 ) -> Result<Option<&'a CommitRecord>, Failure> {
     let key = |commit: &Commit| (commit.record.step, commit.record.epoch);
-    let others = job
-        .catalog
-        .commits()
-        .iter()
-        .filter(|commit| key(commit) <= key(than) && commit.record != than.record);
-    for commit in others {
+    let is_other = |commit: &Commit| key(commit) <= key(than) && commit.record != than.record;
+    newest_good(job, is_other, trust, show_progress)
+}
+
+/// The newest of these checkpoints that can be restored; reads them until one is found.
+pub fn newest_good<'a>(
+    job: &'a Job,
+    wanted: impl Fn(&Commit) -> bool,
+    trust: &Arc<Trust>,
+    show_progress: bool,
+) -> Result<Option<&'a CommitRecord>, Failure> {
+    let commits = job.catalog.commits().iter();
+    for commit in commits.filter(|commit| wanted(commit)) {
         if verify_one(job, commit, trust, show_progress)?.is_restorable() {
             return Ok(Some(&commit.record));
         }

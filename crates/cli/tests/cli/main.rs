@@ -29,6 +29,7 @@ mod server;
 mod shown;
 mod sight;
 mod told;
+mod unread;
 
 use std::process::{Command, Output};
 

@@ -41,7 +41,7 @@ use orcheck_format::disk::{Choice, Claim, CommitRecord, FileName, Resumed};
 use orcheck_format::{Decision, Epoch, Error, ErrorKind, JobName, Level, Result};
 use orcheck_io::disk::{Dir, Entry, read_small};
 
-pub use unread::Unread;
+pub use unread::{Unread, UnreadStep};
 
 /// Size of the largest commit record, claim or resumed record that a scan reads, in bytes.
 pub const RECORD_LIMIT_BYTES: u64 = 64 << 20;

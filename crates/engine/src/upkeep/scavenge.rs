@@ -31,7 +31,7 @@
 //! them), what is refused (`copying/allowed.rs`).
 
 use crate::directory::epoch::wait_for_holder;
-use crate::directory::{Catalog, Commit};
+use crate::directory::{Catalog, Commit, UnreadStep};
 use crate::encoding::Trust;
 use crate::replicas::{Asking, Rebuilt, node_dir};
 use crate::upkeep::copying::{Copied, Destination, NotCopied, Order, Plan, Tick, lacking};
@@ -109,7 +109,7 @@ pub struct Left {
     pub step: Step,
     /// Its level.
     pub level: Level,
-    /// What is missing or damaged.
+    /// What is missing or damaged, or why its commit record cannot be used.
     pub error: Error,
 }
 
@@ -133,6 +133,16 @@ pub struct Outcome {
     pub taken: Option<Taken>,
     /// Newer steps that were not, newest first.
     pub left: Vec<Left>,
+}
+
+impl Left {
+    fn of_record(unread: UnreadStep) -> Self {
+        Self {
+            step: unread.step,
+            level: unread.level,
+            error: unread.error,
+        }
+    }
 }
 
 impl Taken {
@@ -240,8 +250,17 @@ impl Scavenge<'_> {
             safe: safe.map(|(step, _)| step),
             ..Outcome::default()
         };
+        let is_tried = |step| (held.newer_than(safe)).any(|commit| commit.record.step == step);
+        let unread = (held.catalog).unread_steps(outcome.safe, |one| !is_tried(one.step));
+        let mut unread = unread.into_iter().map(Left::of_record).peekable();
         for commit in held.newer_than(safe) {
             let record = &commit.record;
+            while let Some(left) = unread.next_if(|left| left.step > record.step) {
+                outcome.left.push(left);
+            }
+            if self.strict && !outcome.left.is_empty() {
+                return Ok(outcome);
+            }
             let known = |left: &Left| left.step == record.step;
             let one = match self.one(held, commit, dry_run, clock, tick) {
                 // Files of this one are in the way of it alone.
@@ -268,6 +287,7 @@ impl Scavenge<'_> {
                 return Ok(outcome);
             }
         }
+        outcome.left.extend(unread);
         Ok(outcome)
     }
 
@@ -431,13 +451,23 @@ impl Held {
         let claims = self.catalog.claims();
         let resumed = claims.iter().rev().find(|(_, resumed)| resumed.is_some());
         let oldest = resumed.map_or(0, |(claim, _)| claim.epoch.counter);
+        let files = self.catalog.files().iter();
+        let records = files.filter_map(|(_, _, name)| match name {
+            Some(name @ FileName::Commit { .. }) => name.checkpoint(),
+            _ => None,
+        });
+        let recorded: BTreeSet<_> = records.collect();
         let mut of: BTreeMap<(Step, u64), BTreeSet<NodeId>> = BTreeMap::new();
         for (_, _, name) in self.catalog.files() {
-            if let Some(FileName::Container {
-                step, epoch, node, ..
-            }) = name
+            // Breaks if: one whose record is damaged counts as never committed.
+            if let Some(
+                name @ FileName::Container {
+                    step, epoch, node, ..
+                },
+            ) = name
                 && Some(*step) > newest
                 && *epoch >= oldest
+                && !name.checkpoint().is_some_and(|of| recorded.contains(&of))
             {
                 of.entry((*step, *epoch)).or_default().insert(*node);
             }
