@@ -248,7 +248,9 @@ switches! {
     ParityComputed = "parity-computed", "the CRC of data that was computed from parity", "orcheck-engine parity rebuilt";
     ParityWriters = "parity-writers", "that with parity each node has one writer", "orcheck-jobs session one_writer";
     ParityRecord = "parity-record", "that a parity file protects what the commit record names", "orcheck-jobs session damaged_and_missing";
-    RepairVerified = "repair-verified", "that a repaired file is verified before the damaged one goes", "orcheck-engine reading repair";
+    RepairVerified = "repair-verified", "that a repair is verified before it takes the place of the damaged file", "orcheck-engine reading repair";
+    RepairInPlace = "repair-in-place", "that a damaged file has its name until the good one takes it", "orcheck-engine reading repair";
+    RepairApart = "repair-apart", "that two repairs at the same time do not write the same file", "orcheck-engine reading repair";
     RecordCopied = "record-copied", "that a node which missed a commit learns of it at the restart", "orcheck-jobs session missed_the_commit";
     FetchedName = "fetched-name", "that only files of the job are read to other nodes", "orcheck-engine keeper only_files_of_the_job";
     ReplicaDomain = "replica-domain", "that replicas lie where they do not fail together", "orcheck-placement holders do_not_fail_together";
@@ -440,7 +442,7 @@ promises! {
         PruneProven RemovedUnreferred AgentDrains AgentShelf MendFetch AgentYields HolderGone
         AllHeld ReplicaEpoch ReplicaWhole ReplicaCrc ReplicaCount ParityCount ParityDomain ParityReceived ParityBudget ParityEpoch ParityWhole ParityName ParityData
         ParityBlock ParityCrcs ParityRecord ParityComputed
-        ParityWriters RepairVerified ReplicaDomain SameEnabled
+        ParityWriters RepairVerified RepairInPlace RepairApart ReplicaDomain SameEnabled
         UncommittedBound StoreSettled ServerIdentity StoreRest NamesCounted StoreAnew ScrubPruned
         ScrubDue UnknownVariable UntriggeredSaid PassedMultiple StartResumes BesideSaid
         UncommittedSaid AwayNamed NodeRemembers PastKnown NeverAfresh KnownElsewhere;

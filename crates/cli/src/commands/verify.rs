@@ -230,7 +230,10 @@ fn repair_if_asked(args: &VerifyArgs, job: &mut Job, trust: &Trust) -> Result<Re
 
 fn repaired_text(repaired: &Repair) -> String {
     let done = repaired.done.iter();
-    let done = done.map(|one| format!("repaired {} from {}\n", one.path, one.from));
+    let done = done.map(|one| match &one.from {
+        Some(from) => format!("repaired {} from {from}\n", one.path),
+        None => format!("{} was repaired by another repair meanwhile\n", one.path),
+    });
     let left = repaired.left.iter();
     let left = left.map(|error| format!("not repaired: {error}\n"));
     done.chain(left).collect()

@@ -2,19 +2,20 @@
 //! rebuilt from good copies or from parity.
 //!
 //! ```text
-//! source verified ─▶ NAME.tmp, fsync ─▶ NAME → NAME.epoch-N.tmp ─▶ NAME.tmp → NAME, fsync
-//!                ─▶ NAME verified ─▶ NAME.epoch-N.tmp removed      (or renamed back)
+//! source verified ─▶ NAME.repair-RANDOM.epoch-N.tmp, fsync ─▶ verified ─▶ renamed to NAME, fsync
 //! ```
 //!
 //! Invariants:
-//! 1. What takes a file's place was verified before it was written, and is verified again where it
-//!    lies. Nothing is guessed, and nothing is filled with zeros.
-//! 2. A damaged file is kept until its repair is durable; a repair that fails leaves it as it was.
-//! 3. Containers of other checkpoints are not touched.
+//! 1. What takes a file's place was verified before it was written, and again as it was written.
+//!    Nothing is guessed, and nothing is filled with zeros.
+//! 2. A damaged file keeps its name until one rename puts the good one in its place: at every
+//!    moment the checkpoint is at least as restorable as before.
+//! 3. What is renamed is what this repair wrote and verified: no other one writes under its name.
+//! 4. Containers of other checkpoints are not touched.
 //!
-//! Survives: a kill at any time; what is left then is removed by the next run's prune, and the
-//! repair can begin again. Not here: whether a run is alive (the command), repair during a restart
-//! (`replicas/mend.rs`).
+//! Survives: a kill at any time; what is left then is removed by the next repair or the next run's
+//! prune, and the repair can begin again. Another repair at the same time. Not here: whether a run
+//! is alive (the command), repair during a restart (`replicas/mend.rs`).
 
 use crate::directory::prune::coming_name;
 use crate::replicas::{Rebuilt, compare_with_parity};
@@ -22,9 +23,11 @@ use crate::upkeep::verify::{check_parity, parity_files, verify_here};
 use orcheck_format::disk::{CommitRecord, ContainerRef, FileName};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Crc64, Error, ErrorKind, NodeId, Result};
-use orcheck_io::disk::{Create, Dir, File};
+use orcheck_io::disk::{Create, Dir, Entry, File, ReadDir, ReadOnly};
 use orcheck_io::memory::zeroed;
+use orcheck_io::rng::random_bytes;
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 
 /// Bytes that are copied at once.
@@ -35,8 +38,8 @@ const PIECE_BYTES: u64 = 4 << 20;
 pub struct Repaired {
     /// Its full path.
     pub path: String,
-    /// From what: a directory, or `parity`.
-    pub from: String,
+    /// From what: a directory, or `parity`; `None` if another repair made it meanwhile.
+    pub from: Option<String>,
 }
 
 /// What a repair did.
@@ -68,7 +71,7 @@ pub fn repair(places: &[Arc<dyn Dir>], commit: &CommitRecord) -> Result<Repair> 
         .then(|| Rebuilt::of(places))
         .flatten();
     let all: Vec<Arc<dyn Dir>> = places.iter().chain(&computed).cloned().collect();
-    let mut bad = BTreeSet::new();
+    let (mut bad, mut whole) = (BTreeSet::new(), BTreeSet::new());
     for container in &commit.containers {
         let before = repair.left.len();
         let check = |dir: &Arc<dyn Dir>| match verify_here(dir.as_ref(), &all, commit, container) {
@@ -85,7 +88,7 @@ pub fn repair(places: &[Arc<dyn Dir>], commit: &CommitRecord) -> Result<Repair> 
             homes: homes_of(commit, container),
             check: &check,
         };
-        file.mend(places, computed.as_ref(), commit, &mut repair)?;
+        whole.extend(file.mend(places, computed.as_ref(), commit, &mut repair)?);
         if repair.left.len() > before {
             bad.insert(container.node);
         }
@@ -112,9 +115,30 @@ pub fn repair(places: &[Arc<dyn Dir>], commit: &CommitRecord) -> Result<Repair> 
             homes: home,
             check: &check,
         };
-        file.mend(places, computed.as_ref(), commit, &mut repair)?;
+        whole.extend(file.mend(places, computed.as_ref(), commit, &mut repair)?);
     }
+    remove_leftovers(places, &whole);
     Ok(repair)
+}
+
+/// Separates the name of a file from the random part of the name under which its repair is written.
+const REPAIR: &str = ".repair-";
+
+/// Removes what killed repairs left of files that are whole.
+fn remove_leftovers(places: &[Arc<dyn Dir>], whole: &BTreeSet<(usize, String)>) {
+    for (at, dir) in places.iter().enumerate() {
+        // Breaks if: it goes before the file is whole; another repair may be writing it.
+        let is_left = |entry: &Entry| {
+            let of = entry.name.strip_suffix(".tmp");
+            let of = of.and_then(|name| name.split_once(REPAIR));
+            of.is_some_and(|(file, _)| whole.contains(&(at, file.to_owned())))
+        };
+        let entries = dir.list().unwrap_or_default();
+        for entry in entries.iter().filter(|entry| is_left(entry)) {
+            // Best effort: what stays is removed by the next run's prune.
+            let _ = dir.remove(&entry.name);
+        }
+    }
 }
 
 /// Why a parity file cannot be made: a container of its group is damaged and was not repaired.
@@ -152,34 +176,25 @@ struct Wanted<'a> {
 }
 
 impl Wanted<'_> {
-    /// Makes it again wherever it is damaged, and where its nodes lack it.
+    /// Makes it again wherever it is damaged, and where its nodes lack it; returns where it is whole
+    /// then.
     fn mend(
         &self,
         places: &[Arc<dyn Dir>],
         computed: Option<&Arc<dyn Dir>>,
         commit: &CommitRecord,
         repair: &mut Repair,
-    ) -> Result<()> {
-        let aside = coming_name(self.name, commit.epoch.counter);
-        for dir in places {
-            // A repair that was killed in the middle had put it aside.
-            if matches!(dir.holds(self.name), Ok(false)) && matches!(dir.holds(&aside), Ok(true)) {
-                let _ = dir.rename(&aside, self.name);
-            }
-        }
+    ) -> Result<BTreeSet<(usize, String)>> {
         let states: Vec<State> = places.iter().map(self.check).collect();
         let is_home = |dir: &Arc<dyn Dir>| {
             let name = dir.path().file_name().map(|name| name.to_string_lossy());
             let mut homes = self.homes.iter();
             homes.any(|home| commit.nodes.get(home.index()).map(String::as_str) == name.as_deref())
         };
-        let is_aside = |dir: &Arc<dyn Dir>| dir.holds(&aside).is_ok_and(|holds| holds);
         let nowhere = states.iter().all(|state| *state == State::Missing);
-        let is_good = |at: &usize| states[*at] == State::Good && is_aside(&places[*at]);
-        for at in (0..places.len()).filter(is_good) {
-            // What an earlier repair had kept and could not remove.
-            let _ = places[at].remove(&aside);
-        }
+        let at_home = |at: usize| (at, self.name.to_owned());
+        let good = (0..places.len()).filter(|&at| states[at] == State::Good);
+        let mut whole: BTreeSet<_> = good.map(at_home).collect();
         let due: Vec<usize> = (0..places.len())
             .filter(|&at| match states[at] {
                 State::Good => false,
@@ -191,11 +206,10 @@ impl Wanted<'_> {
             repair.left.push(self.homeless(places, commit));
         }
         if due.is_empty() {
-            return Ok(());
+            return Ok(whole);
         }
-        let good = (0..places.len()).find(|&at| states[at] == State::Good);
-        let source = match good {
-            Some(at) => Some(&places[at]),
+        let source = match whole.first() {
+            Some(&(at, _)) => Some(&places[at]),
             // The check of a parity file reads it in any order, which a computed one does not
             // allow: its blocks are verified as they are computed.
             None => computed.filter(|dir| {
@@ -207,43 +221,33 @@ impl Wanted<'_> {
             let dir = &places[at];
             let path = dir.path().join(self.name).display().to_string();
             let made = match source {
-                Some(source) => self.replace(source.as_ref(), (dir, places), states[at], commit),
+                Some(source) => self.replace(source.as_ref(), (dir, places), commit),
                 None => Err(Error::corrupt("no good copy and too little parity is here")
                     .next("give all directories of the job, or use an older step")),
             };
-            match (made, source) {
-                (Ok(()), Some(source)) => repair.done.push(Repaired {
-                    path,
-                    from: source.path().display().to_string(),
-                }),
-                (Err(error), _) if error.kind() == ErrorKind::Fenced => return Err(error),
-                (Err(error), _) => repair.left.push(error.at(path)),
-                (Ok(()), None) => {}
+            match made {
+                Ok(from) => {
+                    whole.insert(at_home(at));
+                    repair.done.push(Repaired { path, from });
+                }
+                Err(error) if error.kind() == ErrorKind::Fenced => return Err(error),
+                Err(error) => repair.left.push(error.at(path)),
             }
         }
-        Ok(())
+        Ok(whole)
     }
 
-    /// Puts a damaged file aside, if the checkpoint is still there.
-    fn step_aside(
-        &self,
-        dir: &Arc<dyn Dir>,
-        state: State,
-        places: &[Arc<dyn Dir>],
-        commit: &CommitRecord,
-    ) -> Result<()> {
+    /// Refuses if the checkpoint was removed.
+    fn still_there(places: &[Arc<dyn Dir>], commit: &CommitRecord) -> Result<()> {
         let record = FileName::commit(commit.step, commit.epoch, commit.level).to_string();
         // One directory may lack it: its node missed the commit.
-        if !places.iter().any(|dir| dir.holds(&record).unwrap_or(true)) {
-            return Err(Error::fenced(format!(
-                "step {} was removed while it was repaired",
-                commit.step
-            )));
+        if places.iter().any(|dir| dir.holds(&record).unwrap_or(true)) {
+            return Ok(());
         }
-        match state {
-            State::Damaged => dir.rename(self.name, &coming_name(self.name, commit.epoch.counter)),
-            _ => Ok(()),
-        }
+        Err(Error::fenced(format!(
+            "step {} was removed while it was repaired",
+            commit.step
+        )))
     }
 
     fn homeless(&self, places: &[Arc<dyn Dir>], commit: &CommitRecord) -> Error {
@@ -268,47 +272,84 @@ impl Wanted<'_> {
         ))
     }
 
-    /// Makes the file in `dir` from that in `from`.
+    /// Makes the file in `dir` from that in `from`; returns from what it was made.
     fn replace(
         &self,
         from: &dyn Dir,
         (dir, places): (&Arc<dyn Dir>, &[Arc<dyn Dir>]),
-        state: State,
         commit: &CommitRecord,
-    ) -> Result<()> {
-        let new = FileName::Temporary(self.name.to_owned()).to_string();
-        let aside = coming_name(self.name, commit.epoch.counter);
-        // What an interrupted repair left is in the way.
-        let _ = dir.remove(&new);
-        let written = copy(from, self.name, dir.as_ref(), &new);
-        if let Err(error) = written {
-            let _ = dir.remove(&new);
-            return Err(error);
+    ) -> Result<Option<String>> {
+        // Breaks if: two repairs write under one name; one would rename what the other has only
+        // half written.
+        let random = match off(Switch::RepairApart) {
+            true => 0,
+            false => u32::from_le_bytes(random_bytes()),
+        };
+        let new = format!("{}{REPAIR}{random:08x}", self.name);
+        let new = coming_name(&new, commit.epoch.counter);
+        let placed = copy(from, self.name, dir.as_ref(), &new)
+            .and_then(|()| self.verify_new(dir, &new))
+            .and_then(|()| Self::still_there(places, commit))
+            .and_then(|()| match off(Switch::RepairInPlace) {
+                true => dir.remove(self.name),
+                false => Ok(()),
+            })
+            .and_then(|()| dir.rename(&new, self.name));
+        match placed {
+            Ok(()) => {
+                dir.sync()?;
+                Ok(Some(from.path().display().to_string()))
+            }
+            Err(error) => {
+                let _ = dir.remove(&new);
+                // Another repair may have made it, and removed what this one wrote.
+                let is_fenced = error.kind() == ErrorKind::Fenced;
+                if is_fenced || (self.check)(dir) != State::Good {
+                    return Err(error);
+                }
+                dir.sync()?;
+                Ok(None)
+            }
         }
-        if let Err(error) = self.step_aside(dir, state, places, commit) {
-            let _ = dir.remove(&new);
-            return Err(error);
-        }
-        let placed = dir.rename(&new, self.name).and_then(|()| dir.sync());
-        let placed = placed.and_then(|()| match (self.check)(dir) {
+    }
+
+    /// Verifies what was written under another name as if it had its own.
+    fn verify_new(&self, dir: &Arc<dyn Dir>, new: &str) -> Result<()> {
+        let written: Arc<dyn Dir> = Arc::new(ReadOnly(Written {
+            dir: Arc::clone(dir),
+            name: self.name.to_owned(),
+            new: new.to_owned(),
+        }));
+        match (self.check)(&written) {
             State::Good => Ok(()),
             _ if off(Switch::RepairVerified) => Ok(()),
             _ => Err(Error::corrupt(
-                "what was written in its place is damaged too; the file is as it was",
+                "what was to take its place is damaged too; the file is as it was",
             )
             .next("have the storage checked")),
-        });
-        if placed.is_err() && state == State::Damaged {
-            // Best effort: if it fails too, the file is there under its other name.
-            let _ = dir.rename(&aside, self.name).and_then(|()| dir.sync());
-        } else if placed.is_err() {
-            let _ = dir.remove(self.name);
         }
-        placed?;
-        match dir.remove(&aside) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-            _ => dir.sync(),
-        }
+    }
+}
+
+/// A directory in which a file is already replaced by what was written for it.
+struct Written {
+    dir: Arc<dyn Dir>,
+    name: String,
+    new: String,
+}
+
+impl ReadDir for Written {
+    fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn open(&self, name: &str) -> Result<Box<dyn File>> {
+        let is_new = name == self.name;
+        self.dir.open(if is_new { &self.new } else { name })
+    }
+
+    fn list(&self) -> Result<Vec<Entry>> {
+        self.dir.list()
     }
 }
 

@@ -1,16 +1,20 @@
 //! Tests the repair of a checkpoint that lies in two directories, as replicas do: what is damaged
 //! or missing in one is rebuilt from the other, and nothing is ever worse than before.
 
+use orcheck_engine::directory::prune::{KeepRule, Referred, prune};
 use orcheck_engine::upkeep::{Repair, repair, verify_commit};
 use orcheck_fixtures::reading::{Scratch, Spec, Written, flip, open_places, write};
-use orcheck_format::ErrorKind;
+use orcheck_format::disk::CommitRecord;
+use orcheck_format::{Epoch, ErrorKind, RunId, Step};
 use orcheck_io::disk::Dir;
-use orcheck_io::failpoints::{Failpoints, Verdict};
+use orcheck_io::failpoints::{Failpoint, FailpointHook, Failpoints, Verdict};
 use orcheck_staging::open_dir;
 use orcheck_testing::FaultPlan;
 use orcheck_testing::misread::{How, misreading};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A checkpoint whose containers are all in both directories; the first one of `a` is damaged.
 struct Damaged {
@@ -139,54 +143,143 @@ fn repair_continues_where_one_directory_lacks_the_record() {
     damaged.is_whole();
 }
 
-// Breaks if: any step leaves neither the damaged file nor a good one, or keeps the next repair from
-// succeeding.
+/// Lets nothing happen from one call on, as a kill does.
+struct Killed {
+    from: u64,
+    last: AtomicU64,
+}
+
+impl FailpointHook for Killed {
+    fn at(&self, step: &Failpoint<'_>) -> Verdict {
+        self.last.store(step.number, Ordering::Relaxed);
+        match step.number >= self.from {
+            true => Verdict::Fail(5),
+            false => Verdict::Go,
+        }
+    }
+}
+
+impl Damaged {
+    /// Whether the file is there under its own name, as it was or as it is to be.
+    fn has_its_file(&self, when: &str) {
+        let found = std::fs::read(self.dirs[0].join(&self.name));
+        let found = found.unwrap_or_else(|error| panic!("{when}: {error}: {:?}", self.names()));
+        assert!(found == self.bad || found == self.good, "{when}");
+    }
+
+    /// Removes what a run after this one removes.
+    fn prune(&self) {
+        let record = &self.written.record;
+        let epoch = Epoch {
+            counter: record.epoch.counter + 1,
+            run: RunId([9; 16]),
+        };
+        let rule = KeepRule {
+            keep: 1,
+            epoch,
+            resumed: Some((record.step, record.epoch.counter)),
+            committed: BTreeSet::from([Step(record.step.0 + 1)]),
+        };
+        let (dirs, referred) = (open_places(&self.dirs), &mut Referred::default());
+        prune(&dirs, record.level, &rule, referred).unwrap();
+        let left = self.names();
+        assert!(left.iter().all(|name| !name.ends_with(".tmp")), "{left:?}");
+    }
+}
+
+// Breaks if: the file is anywhere under another name only: the step would be lost with a kill,
+// since what parity or another copy still has of it may not be all; or what is left keeps the next
+// repair from succeeding.
 #[test]
-fn repair_may_fail_at_any_call() {
+fn repair_may_fail_or_be_killed_at_any_call() {
     // Opening the directory is not part of it.
     let (opening, failpoints) = FaultPlan::record().failpoints();
     let scratch = Scratch::new();
     let _ = dir(scratch.path(), failpoints);
     let first = opening.seen().len() as u64 + 1;
-    let mut step = first;
-    loop {
-        let damaged = damaged();
-        let (plan, failpoints) = FaultPlan::new()
-            .at_step(step, Verdict::Fail(5))
-            .failpoints();
-        let places = [
-            dir(&damaged.dirs[0], failpoints),
-            dir(&damaged.dirs[1], Failpoints::none()),
-        ];
-        let result = repair(&places, &damaged.written.record);
-        if step > plan.seen().len() as u64 {
-            assert!(result.unwrap().left.is_empty());
-            break;
+    for kill in [false, true] {
+        let mut step = first;
+        loop {
+            let damaged = damaged();
+            let (plan, failing) = FaultPlan::new()
+                .at_step(step, Verdict::Fail(5))
+                .failpoints();
+            let killed = Arc::new(Killed {
+                from: step,
+                last: AtomicU64::new(0),
+            });
+            let killing = Failpoints::with(Arc::clone(&killed) as Arc<dyn FailpointHook>);
+            let places = [
+                dir(&damaged.dirs[0], if kill { killing } else { failing }),
+                dir(&damaged.dirs[1], Failpoints::none()),
+            ];
+            let result = repair(&places, &damaged.written.record);
+            let last = plan.seen().len() as u64;
+            if step > last.max(killed.last.load(Ordering::Relaxed)) {
+                assert!(result.unwrap().left.is_empty());
+                break;
+            }
+            damaged.has_its_file(&format!("step {step}, kill {kill}"));
+            // Every second one is followed by a run.
+            if step % 2 == 0 {
+                damaged.prune();
+                damaged.has_its_file(&format!("step {step}, kill {kill}, pruned"));
+            }
+            damaged.repair(&open_places(&damaged.dirs));
+            damaged.is_whole();
+            let left = damaged.names();
+            assert!(
+                left.iter().all(|name| !name.ends_with(".tmp")),
+                "step {step}: {left:?}"
+            );
+            step += 1;
         }
-        let there = damaged.names();
-        let bytes = |name: &String| std::fs::read(damaged.dirs[0].join(name)).unwrap();
-        let kept = |wanted: &Vec<u8>| there.iter().any(|name| bytes(name) == *wanted);
-        assert!(
-            kept(&damaged.bad) || kept(&damaged.good),
-            "step {step}: {there:?}"
-        );
-        if let Some(found) = there.iter().find(|name| **name == damaged.name) {
-            let found = bytes(found);
-            assert!(found == damaged.bad || found == damaged.good, "step {step}");
-        }
-        damaged.repair(&open_places(&damaged.dirs));
-        damaged.is_whole();
-        let left = damaged.names();
-        assert!(
-            left.iter().all(|name| !name.ends_with(".tmp")),
-            "step {step}: {left:?}"
-        );
-        step += 1;
+        assert!(step > first + 10, "only {step} steps");
     }
-    assert!(step > first + 10, "only {step} steps");
 }
 
-// Breaks if: what is written is not verified where it lies: a source that is read wrong once would
+/// Lets another repair begin and end before a rename of the first one.
+struct Meanwhile {
+    dirs: [PathBuf; 2],
+    record: CommitRecord,
+    done: AtomicU64,
+}
+
+impl FailpointHook for Meanwhile {
+    fn at(&self, step: &Failpoint<'_>) -> Verdict {
+        if step.site == "dir.rename" && self.done.fetch_add(1, Ordering::Relaxed) == 0 {
+            let other = repair(&open_places(&self.dirs), &self.record).unwrap();
+            assert!(other.left.is_empty(), "{other:?}");
+        }
+        Verdict::Go
+    }
+}
+
+// Breaks if: two repairs at the same time disturb each other, or the one that comes late reports a
+// good file as not repaired.
+#[test]
+fn repair_at_the_same_time_as_another_one() {
+    let damaged = damaged();
+    let meanwhile = Arc::new(Meanwhile {
+        dirs: damaged.dirs.clone(),
+        record: damaged.written.record.clone(),
+        done: AtomicU64::new(0),
+    });
+    let before = damaged.names();
+    let failpoints = Failpoints::with(Arc::clone(&meanwhile) as Arc<dyn FailpointHook>);
+    let places = [
+        dir(&damaged.dirs[0], failpoints),
+        dir(&damaged.dirs[1], Failpoints::none()),
+    ];
+    let done = damaged.repair(&places);
+    assert!(meanwhile.done.load(Ordering::Relaxed) > 0, "no rename");
+    assert_eq!((done.done.len(), done.left.len()), (1, 0), "{done:?}");
+    assert_eq!(done.done[0].from, None, "{done:?}");
+    damaged.is_whole();
+    assert_eq!(damaged.names(), before);
+}
+
+// Breaks if: what is written is not verified before it takes the file's place: a source that is read wrong once would
 // replace a file that parity could still repair.
 #[test]
 fn repair_survives_any_misread_of_its_source() {

@@ -273,7 +273,11 @@ fn damaged_and_missing_files_are_repaired_where_they_were() {
         let done = repair(&dirs, &record).unwrap();
         assert!(done.left.is_empty(), "{done:?}");
         assert_eq!(done.done.len(), 4, "{done:?}");
-        assert!(done.done.iter().all(|one| one.from == "parity"));
+        assert!(
+            done.done
+                .iter()
+                .all(|one| one.from.as_deref() == Some("parity"))
+        );
         assert!(verify().is_good());
         let after: Vec<_> = NODES.map(all).to_vec();
         assert!(after == before, "without {missing}, damaged {damaged}");
