@@ -293,7 +293,8 @@ impl Job {
     /// The same, and what can be computed from parity.
     pub fn places_to_read(&self, commit: &Commit) -> Vec<Arc<dyn Dir>> {
         let mut places = self.places_of(commit);
-        let computed = (!commit.record.groups.is_empty()).then(|| Rebuilt::of(&places));
+        let computed =
+            (!commit.record.groups.is_empty()).then(|| Rebuilt::of(&places, Some(&commit.record)));
         places.extend(computed.flatten());
         places
     }
@@ -391,8 +392,8 @@ impl Job {
     /// Why a commit cannot be restored from these places, as far as names and lengths tell; `None`
     /// if it can.
     pub fn missing(&self, commit: &Commit) -> Option<String> {
-        let computed =
-            (!commit.record.groups.is_empty()).then(|| Rebuilt::of(&self.places_of(commit)));
+        let computed = (!commit.record.groups.is_empty())
+            .then(|| Rebuilt::of(&self.places_of(commit), Some(&commit.record)));
         let computed = computed.flatten();
         let is_computed = |file: &str| computed.as_ref().is_some_and(|dir| dir.open(file).is_ok());
         let stored = |container: &ContainerRef| {

@@ -46,4 +46,4 @@ pub(crate) use remote::OTHER_NODES;
 pub use remote::{Files, Holdings, NodeAt, Others, OthersContext, files_of, node_dir};
 pub use store::{KeptReplicas, ReplicaStore};
 pub use survivors::verify_parity;
-pub(crate) use survivors::{compare_with_parity, parity_trailer};
+pub(crate) use survivors::{check_recorded, compare_with_parity, parity_trailer};

@@ -5,10 +5,11 @@
 use orcheck_engine::replicas::{
     GatherAction, Gatherer, Gathering, Part, Picks, Rebuilt, verify_parity,
 };
-use orcheck_format::disk::{FileName, ParityGroup, ParityTrailer};
+use orcheck_format::disk::{CommitRecord, ContainerRef, FileName, ParityGroup, ParityTrailer};
 use orcheck_format::wire::Message;
 use orcheck_format::{
-    Crc64, Epoch, Error, ErrorKind, JobName, NodeId, RunId, Step, WriterId, crc64,
+    Crc64, Epoch, Error, ErrorKind, JobName, Level, NodeId, Rank, RunId, Step, TargetId, WriterId,
+    crc64,
 };
 use orcheck_io::disk::Dir;
 use orcheck_io::failpoints::Failpoints;
@@ -16,7 +17,7 @@ use orcheck_placement::parity::Code;
 use orcheck_staging::open_dir;
 use orcheck_testing::Scratch;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const EPOCH: Epoch = Epoch {
@@ -291,7 +292,9 @@ impl Disks {
     /// What can be computed of a file.
     fn computed(&self, name: &str) -> Result<Vec<u8>, Error> {
         let none = || Error::not_found("no parity");
-        let file = Rebuilt::of(&self.dirs()).ok_or_else(none)?.open(name)?;
+        let file = Rebuilt::of(&self.dirs(), None)
+            .ok_or_else(none)?
+            .open(name)?;
         let mut bytes = vec![0; file.len_bytes()? as usize];
         // In pieces of odd lengths, from the beginning on.
         for at in (0..bytes.len()).step_by(5001) {
@@ -456,7 +459,7 @@ fn rebuilt_files_survive_a_second_loss_meanwhile() {
     let group = group(6, 2);
     let disks = Disks::new(&group, &mut Numbers(1234));
     disks.lose(0);
-    let file = Rebuilt::of(&disks.dirs()).unwrap();
+    let file = Rebuilt::of(&disks.dirs(), None).unwrap();
     let file = file.open(&container(0).to_string()).unwrap();
     let own = &disks.containers[0];
     let mut bytes = vec![0; own.len()];
@@ -498,6 +501,111 @@ fn rebuilt_files_are_compared_with_what_other_trailers_say() {
     bytes.extend_from_slice(&trailer.encode());
     std::fs::write(&path, bytes).unwrap();
     disks.check(0, "one parity file is wrong");
+}
+
+/// The commit record of what is on these disks.
+fn record(group: &ParityGroup, containers: &[Vec<u8>]) -> CommitRecord {
+    let there = (0..group.members()).zip(containers);
+    let there = there.filter(|(_, bytes)| !bytes.is_empty());
+    CommitRecord {
+        job: JobName::new("job").unwrap(),
+        step: Step(7),
+        epoch: EPOCH,
+        level: Level::Peers(2),
+        world_size: group.members(),
+        nodes: (0..group.members()).map(|one| format!("m{one}")).collect(),
+        placement_generation: 1,
+        servers: Vec::new(),
+        containers: there
+            .map(|(member, bytes)| ContainerRef {
+                file: container(member).to_string(),
+                server: TargetId(0),
+                node: NodeId(member),
+                writer: WriterId(0),
+                len_bytes: bytes.len() as u64,
+                manifest_digest: [0; 32],
+                ranks: vec![(Rank(member), 1)],
+                refers_to: Vec::new(),
+                holders: Vec::new(),
+            })
+            .collect(),
+        created_unix_ms: 0,
+        groups: vec![group.clone()],
+    }
+}
+
+// Breaks if: the trailers that most agree with are believed although the commit record knows
+// better.
+#[test]
+fn rebuilt_files_have_the_lengths_of_the_commit_record() {
+    let group = group(4, 2);
+    let disks = Disks::new(&group, &mut Numbers(77));
+    let record = record(&group, &disks.containers);
+    let lost = (0..4).find(|&one| {
+        let len = disks.containers[one as usize].len();
+        len > 1 && disks.containers.iter().any(|other| other.len() > len)
+    });
+    let lost = lost.unwrap();
+    disks.lose(lost);
+    let computed = || {
+        let dir = Rebuilt::of(&disks.dirs(), Some(&record)).unwrap();
+        let file = dir.open(&container(lost).to_string()).unwrap();
+        let mut bytes = vec![0; file.len_bytes().unwrap() as usize];
+        file.read_at(&mut bytes, 0).unwrap();
+        bytes
+    };
+    assert!(computed() == disks.containers[lost as usize]);
+    // The good one between them is outvoted, and is enough.
+    for forged in [(lost + 1) % 4, (lost + 3) % 4] {
+        let path = disks.path(forged).join(parity(forged));
+        forge(&path, |trailer| trailer.lens_bytes[lost as usize] -= 1);
+    }
+    assert!(computed() == disks.containers[lost as usize]);
+}
+
+// Breaks if: memory grows with a length that a trailer claims.
+#[test]
+fn rebuilt_files_of_forged_lengths_are_refused() {
+    let group = group(4, 2);
+    let disks = Disks::new(&group, &mut Numbers(78));
+    for lost in [0, 1] {
+        std::fs::remove_file(disks.path(lost).join(parity(lost))).unwrap();
+    }
+    for forged in [2, 3] {
+        let path = disks.path(forged).join(parity(forged));
+        let claim = |trailer: &mut ParityTrailer| {
+            let own = trailer.member as usize;
+            trailer.lens_bytes[own] = 1 << 60;
+        };
+        forge(&path, claim);
+        let bytes = std::fs::read(&path).unwrap();
+        let (trailer, _) = trailer_in(&bytes);
+        let error = trailer.of_member(0).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    }
+    let error = disks.computed(&parity(0)).unwrap_err();
+    assert!(
+        matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound),
+        "{error}"
+    );
+}
+
+/// The trailer of a parity file, and where it begins.
+fn trailer_in(bytes: &[u8]) -> (ParityTrailer, u64) {
+    let end = bytes.last_chunk().unwrap();
+    let (at, len) = ParityTrailer::find(end, bytes.len() as u64).unwrap();
+    let trailer = ParityTrailer::decode(&bytes[at as usize..][..len], at).unwrap();
+    (trailer, at)
+}
+
+/// Changes the trailer of a parity file; its checksum fits.
+fn forge(path: &Path, change: impl Fn(&mut ParityTrailer)) {
+    let mut bytes = std::fs::read(path).unwrap();
+    let (mut trailer, at) = trailer_in(&bytes);
+    change(&mut trailer);
+    bytes.truncate(at as usize);
+    bytes.extend_from_slice(&trailer.encode());
+    std::fs::write(path, bytes).unwrap();
 }
 
 // Breaks if: a damaged byte is not noticed, wherever it is.

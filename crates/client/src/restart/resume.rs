@@ -248,7 +248,7 @@ impl Session {
             failpoints: self.environment.failpoints.clone(),
         };
         self.link.places.others = Others::new(context, &holdings).dirs();
-        let rebuilt = Rebuilt::of(&self.link.places.to_read(Level::Node));
+        let rebuilt = Rebuilt::of(&self.link.places.to_read(Level::Node), None);
         self.link.places.others.extend(rebuilt);
         peers.holdings = holdings;
         Ok(absent.silent)

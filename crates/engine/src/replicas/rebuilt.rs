@@ -16,7 +16,7 @@
 use crate::replicas::parity_file::{ParityFile, Protected};
 use crate::replicas::part::Picks;
 use crate::replicas::survivors::{RowRead, Survivors};
-use orcheck_format::disk::FileName;
+use orcheck_format::disk::{CommitRecord, FileName};
 use orcheck_format::{Crc64, Error, NodeId, Result};
 use orcheck_io::disk::{Dir, Entry, File, ReadDir, ReadFile, ReadOnly};
 use orcheck_placement::parity::Code;
@@ -30,6 +30,8 @@ const PARITY: &str = "parity";
 pub struct Rebuilt {
     dirs: Vec<Arc<dyn Dir>>,
     path: PathBuf,
+    /// The checkpoint, if it is one.
+    commit: Option<CommitRecord>,
 }
 
 impl Rebuilt {
@@ -40,8 +42,9 @@ impl Rebuilt {
     }
 
     /// What can be computed from the files of these directories; `None` if none of them has parity.
+    /// Of the checkpoint of `commit`, only parity of what that names counts.
     #[must_use]
-    pub fn of(dirs: &[Arc<dyn Dir>]) -> Option<Arc<dyn Dir>> {
+    pub fn of(dirs: &[Arc<dyn Dir>], commit: Option<&CommitRecord>) -> Option<Arc<dyn Dir>> {
         let is_parity =
             |entry: &Entry| matches!(FileName::parse(&entry.name), Some(FileName::Parity { .. }));
         let has_parity = |dir: &&Arc<dyn Dir>| {
@@ -52,6 +55,7 @@ impl Rebuilt {
             Arc::new(ReadOnly(Self {
                 dirs: dirs.to_vec(),
                 path: PathBuf::from(PARITY),
+                commit: commit.cloned(),
             })) as Arc<dyn Dir>
         })
     }
@@ -70,7 +74,7 @@ impl ReadDir for Rebuilt {
             FileName::Parity { node, .. } => (node, true),
             _ => return Err(none()),
         };
-        let left = Survivors::find(&self.dirs, &parsed)?.ok_or_else(none)?;
+        let left = Survivors::find(&self.dirs, &parsed, self.commit.as_ref())?.ok_or_else(none)?;
         let member = left.of.group.position(node).ok_or_else(none)?;
         if !parity && left.len_bytes(member) == 0 {
             return Err(none());
@@ -198,7 +202,7 @@ impl RebuiltParity {
         let code = Arc::new(Code::new(group.data(), group.parity.into())?);
         let sends = |other| left.len_bytes(other) > 0;
         let file = ParityFile::new(protected, (&group, member), &code, sends);
-        let len_bytes = of.of_member(member).file_bytes();
+        let len_bytes = of.of_member(member)?.file_bytes();
         let making = Making {
             file,
             read: RowRead::default(),

@@ -9,15 +9,17 @@
 //! Invariants:
 //! 1. A block that goes into another one was verified by a checksum in a trailer. The only
 //!    exception is parity without any copy left anywhere: then nothing else knows the data.
-//! 2. Fewer good blocks than the code needs are an error that names the files; nothing is guessed,
+//! 2. A trailer that differs from the commit record counts as damaged; no work and no memory grows
+//!    with a length that only a trailer claims.
+//! 3. Fewer good blocks than the code needs are an error that names the files; nothing is guessed,
 //!    and nothing is filled with zeros.
 //!
 //! Faults survived: files that are missing, cut, damaged or cannot be read, as many in each
 //! codeword as there are parities. Not here: containers and parity files as a whole (`rebuilt.rs`).
 
-use orcheck_format::disk::{FileName, PARITY_END_BYTES, ParityTrailer};
+use orcheck_format::disk::{CommitRecord, ContainerRef, FileName, PARITY_END_BYTES, ParityTrailer};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Error, Result, crc64};
+use orcheck_format::{Error, NodeId, Result, crc64};
 use orcheck_io::disk::{Dir, File};
 use orcheck_io::machine::thread::spawn_scoped;
 use orcheck_io::memory::zeroed;
@@ -88,11 +90,42 @@ pub(crate) fn read_trailer(file: &dyn File, name: &FileName) -> Result<ParityTra
     Ok(trailer)
 }
 
+/// Checks that a parity file protects what the commit record of its checkpoint names.
+///
+/// # Errors
+/// Corrupt if it is of another group or of other containers.
+pub(crate) fn check_recorded(
+    trailer: &ParityTrailer,
+    commit: &CommitRecord,
+    file: &str,
+) -> Result<()> {
+    let of_writer = |one: &&ContainerRef| one.writer == trailer.writer;
+    let recorded = |node: &NodeId| {
+        let mut containers = commit.containers.iter().filter(of_writer);
+        containers
+            .find(|one| one.node == *node)
+            .map_or(0, |one| one.len_bytes)
+    };
+    let group = trailer
+        .group
+        .nodes
+        .first()
+        .and_then(|&node| commit.group_of(node));
+    let lens: Vec<u64> = trailer.group.nodes.iter().map(recorded).collect();
+    if (group != Some(&trailer.group) || lens != trailer.lens_bytes) && !off(Switch::ParityRecord) {
+        return Err(Error::corrupt(format!(
+            "{file}: expected parity of containers of {lens:?} bytes in one of the record's groups, found {:?} bytes of nodes {:?}",
+            trailer.lens_bytes, trailer.group.nodes
+        )));
+    }
+    Ok(())
+}
+
 /// A parity file in a directory, and its trailer, if it is of the checkpoint and writer of `name`.
 fn trailer_of(
     dir: &dyn Dir,
     file: &str,
-    name: &FileName,
+    (name, commit): (&FileName, Option<&CommitRecord>),
 ) -> Result<Option<(Box<dyn File>, ParityTrailer)>> {
     let parsed = match FileName::parse(file) {
         Some(parsed @ FileName::Parity { node, .. })
@@ -104,6 +137,11 @@ fn trailer_of(
     };
     let file = dir.open(file)?;
     let trailer = read_trailer(file.as_ref(), &parsed)?;
+    let is_of_it =
+        |commit: &&CommitRecord| (commit.step, commit.epoch) == (trailer.step, trailer.epoch);
+    if let Some(commit) = commit.filter(is_of_it) {
+        check_recorded(&trailer, commit, &file.name())?;
+    }
     Ok(Some((file, trailer)))
 }
 
@@ -123,11 +161,16 @@ fn most_common(found: &[(Box<dyn File>, ParityTrailer)], first: &ParityTrailer) 
 
 impl Survivors {
     /// What these directories have of the group to which a container or parity file belongs; `None`
-    /// if none of them has parity of it.
+    /// if none of them has parity of it. Of the checkpoint of `commit`, only parity of what that
+    /// names counts.
     ///
     /// # Errors
     /// Corrupt if there are parity files of it, and none can be read.
-    pub(crate) fn find(dirs: &[Arc<dyn Dir>], name: &FileName) -> Result<Option<Self>> {
+    pub(crate) fn find(
+        dirs: &[Arc<dyn Dir>],
+        name: &FileName,
+        commit: Option<&CommitRecord>,
+    ) -> Result<Option<Self>> {
         let (FileName::Container { node: of, .. } | FileName::Parity { node: of, .. }) = name
         else {
             return Ok(None);
@@ -143,7 +186,7 @@ impl Survivors {
                 }
             };
             for entry in entries {
-                match trailer_of(dir.as_ref(), &entry.name, name) {
+                match trailer_of(dir.as_ref(), &entry.name, (name, commit)) {
                     // Breaks if: any group counts; a container would be looked for in the wrong
                     // one.
                     Ok(Some((_, trailer))) if trailer.group.position(*of).is_none() => {}
@@ -302,7 +345,13 @@ impl Survivors {
     /// Corrupt, naming the first bytes that differ.
     pub(crate) fn compare(&self, file: &dyn File, member: u32) -> Result<()> {
         let group = &self.of.group;
-        let len_bytes = self.len_bytes(member);
+        let (len_bytes, found) = (self.len_bytes(member), file.len_bytes()?);
+        if found != len_bytes {
+            return Err(Error::corrupt(format!(
+                "{}: parity protects {len_bytes} bytes of it, and it has {found}",
+                file.name()
+            )));
+        }
         for row in 0..group.rows(len_bytes) {
             for data in 0..group.data() {
                 let len = self.data_bytes(member, row, data);
@@ -585,14 +634,14 @@ pub(crate) fn parity_trailer(dir: &dyn Dir, name: &str) -> Result<ParityTrailer>
 pub(crate) fn compare_with_parity(
     dir: &dyn Dir,
     name: &str,
-    places: &[Arc<dyn Dir>],
+    (places, commit): (&[Arc<dyn Dir>], &CommitRecord),
 ) -> Result<()> {
     let parsed = FileName::parse(name);
     let Some(parsed @ FileName::Container { node, .. }) = parsed else {
         return Ok(());
     };
     // Without parity there is nothing to compare it with.
-    let Ok(Some(left)) = Survivors::find(places, &parsed) else {
+    let Ok(Some(left)) = Survivors::find(places, &parsed, Some(commit)) else {
         return Ok(());
     };
     match left.of.group.position(node) {

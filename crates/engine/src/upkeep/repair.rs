@@ -68,7 +68,7 @@ enum State {
 pub fn repair(places: &[Arc<dyn Dir>], commit: &CommitRecord) -> Result<Repair> {
     let mut repair = Repair::default();
     let computed = (!commit.groups.is_empty())
-        .then(|| Rebuilt::of(places))
+        .then(|| Rebuilt::of(places, Some(commit)))
         .flatten();
     let all: Vec<Arc<dyn Dir>> = places.iter().chain(&computed).cloned().collect();
     let (mut bad, mut whole) = (BTreeSet::new(), BTreeSet::new());
@@ -78,7 +78,7 @@ pub fn repair(places: &[Arc<dyn Dir>], commit: &CommitRecord) -> Result<Repair> 
             None => State::Missing,
             // Also what no restore needs: the next one that is damaged there may need it.
             Some(found) if !found.findings.is_empty() => State::Damaged,
-            Some(_) => match compare_with_parity(dir.as_ref(), &container.file, &all) {
+            Some(_) => match compare_with_parity(dir.as_ref(), &container.file, (&all, commit)) {
                 Ok(()) => State::Good,
                 Err(_) => State::Damaged,
             },
@@ -176,8 +176,8 @@ struct Wanted<'a> {
 }
 
 impl Wanted<'_> {
-    /// Makes it again wherever it is damaged, and where its nodes lack it; returns where it is whole
-    /// then.
+    /// Makes it again wherever it is damaged, and where its nodes lack it; returns where it is
+    /// whole then.
     fn mend(
         &self,
         places: &[Arc<dyn Dir>],

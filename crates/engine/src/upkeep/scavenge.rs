@@ -366,7 +366,7 @@ impl Held {
         let of_level = numbered.filter(|(_, node)| node.is_none() == is_global);
         let mut dirs: Vec<Arc<dyn Dir>> = of_level.map(|(dir, _)| Arc::clone(dir)).collect();
         if !is_global {
-            dirs.extend(Rebuilt::of(&dirs));
+            dirs.extend(Rebuilt::of(&dirs, Some(record)));
         }
         dirs
     }

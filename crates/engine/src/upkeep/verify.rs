@@ -30,7 +30,9 @@ use orcheck_format::{Error, ErrorKind, NodeId, Rank, Result};
 use orcheck_io::disk::{Dir, File};
 
 use crate::encoding::{Proof, Trust};
-use crate::replicas::{Rebuilt, compare_with_parity, parity_trailer, verify_parity};
+use crate::replicas::{
+    Rebuilt, check_recorded, compare_with_parity, parity_trailer, verify_parity,
+};
 use crate::restart::reader::{
     PIECE_BYTES, Reader, beside_a_good_copy, is_striped, manifest_of, nowhere, padded, part_at,
     walk,
@@ -164,7 +166,7 @@ pub fn verify_commit_with(
     } else {
         parity_findings(places, commit)
     };
-    let rebuilt = (!commit.groups.is_empty()).then(|| Rebuilt::of(places));
+    let rebuilt = (!commit.groups.is_empty()).then(|| Rebuilt::of(places, Some(commit)));
     let rebuilt = rebuilt.flatten();
     let all: Vec<Arc<dyn Dir>> = places.iter().chain(&rebuilt).cloned().collect();
     let mut pass = Pass {
@@ -212,27 +214,8 @@ fn parity_findings(places: &[Arc<dyn Dir>], commit: &CommitRecord) -> Vec<Findin
 pub(crate) fn check_parity(dir: &dyn Dir, name: &str, commit: &CommitRecord) -> Result<()> {
     // Before any block is read: a forged length would keep this busy.
     let trailer = parity_trailer(dir, name)?;
-    let of_writer = |one: &&ContainerRef| one.writer == trailer.writer;
-    let recorded = |node: &NodeId| {
-        let mut containers = commit.containers.iter().filter(of_writer);
-        containers
-            .find(|one| one.node == *node)
-            .map_or(0, |one| one.len_bytes)
-    };
-    let group = trailer
-        .group
-        .nodes
-        .first()
-        .and_then(|&node| commit.group_of(node));
-    let lens: Vec<u64> = trailer.group.nodes.iter().map(recorded).collect();
-    if (group != Some(&trailer.group) || lens != trailer.lens_bytes) && !off(Switch::ParityRecord) {
-        return Err(Error::corrupt(format!(
-            "{}: expected parity of containers of {lens:?} bytes in one of the record's groups, found {:?} bytes of nodes {:?}",
-            dir.path().join(name).display(),
-            trailer.lens_bytes,
-            trailer.group.nodes
-        )));
-    }
+    let path = dir.path().join(name).display().to_string();
+    check_recorded(&trailer, commit, &path)?;
     verify_parity(dir, name).map(|_| ())
 }
 
@@ -305,7 +288,7 @@ impl Pass<'_> {
                     });
                     self.done_bytes += stripes;
                     if self.rebuilt && place < stored {
-                        check.against_parity(dir.as_ref(), places);
+                        check.against_parity(dir.as_ref(), (places, commit));
                     }
                 }
             }
@@ -474,7 +457,7 @@ impl Check {
     /// Compares the copy in this directory with what its parity says.
     // Breaks if: it is left out; what no restore reads could be damaged, and with it what parity
     // computes from it.
-    fn against_parity(&mut self, dir: &dyn Dir, places: &[Arc<dyn Dir>]) {
+    fn against_parity(&mut self, dir: &dyn Dir, places: (&[Arc<dyn Dir>], &CommitRecord)) {
         if let Err(error) = compare_with_parity(dir, &self.verdict.file, places) {
             let error = error.next("run `orcheck verify --repair`");
             self.find(&error, false, None, None);

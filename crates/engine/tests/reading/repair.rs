@@ -279,8 +279,8 @@ fn repair_at_the_same_time_as_another_one() {
     assert_eq!(damaged.names(), before);
 }
 
-// Breaks if: what is written is not verified before it takes the file's place: a source that is read wrong once would
-// replace a file that parity could still repair.
+// Breaks if: what is written is not verified before it takes the file's place: a source that is
+// read wrong once would replace a file that parity could still repair.
 #[test]
 fn repair_survives_any_misread_of_its_source() {
     let mut strike = 1;

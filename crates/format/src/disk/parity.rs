@@ -291,13 +291,22 @@ impl ParityTrailer {
     }
 
     /// The trailer of another member's file with the same containers, without its checksums.
-    #[must_use]
-    pub fn of_member(&self, member: u32) -> Self {
+    ///
+    /// # Errors
+    /// Corrupt if no parity file can protect containers of these lengths.
+    // Breaks if: the number is not bounded; memory would grow with a length that was forged.
+    pub fn of_member(&self, member: u32) -> Result<Self> {
         let mut other = self.clone();
         other.member = member;
-        let crcs = other.crcs_expected().unwrap_or(0);
+        let crcs = other.crcs_expected();
+        let Some(crcs) = crcs.filter(|crcs| *crcs <= MAX_PARITY_CRCS_BYTES / 8) else {
+            return Err(Error::corrupt(format!(
+                "no parity file can protect containers of {:?} bytes",
+                self.lens_bytes
+            )));
+        };
         other.crcs = vec![0; crcs as usize];
-        other
+        Ok(other)
     }
 
     /// Where the trailer begins in a file of `file_bytes`, and how long it is without its end,

@@ -7,7 +7,7 @@ use crate::session::mistakes::{LONG, says};
 use crate::support::{Job, State, warnings};
 use crate::{Test, encrypted, session_tests};
 use orcheck_engine::upkeep::{repair, verify_commit};
-use orcheck_format::disk::CommitRecord;
+use orcheck_format::disk::{CommitRecord, ParityTrailer};
 use orcheck_format::{ErrorKind, Level};
 use orcheck_io::disk::Dir;
 use orcheck_io::failpoints::Failpoints;
@@ -24,6 +24,7 @@ pub const TESTS: &[Test] = session_tests![
     damaged_files_count_as_lost_where_they_are_damaged,
     losses_beyond_the_promise_are_told_with_what_is_missing,
     damaged_and_missing_files_are_repaired_where_they_were,
+    forged_lengths_of_parity_count_as_damage,
     nodes_with_several_ranks_and_older_containers_are_protected_too,
     the_nodes_that_are_left_form_a_smaller_group,
     parity_needs_one_writer_on_each_node_and_enough_nodes,
@@ -292,6 +293,48 @@ fn damaged_and_missing_files_are_repaired_where_they_were() {
     let done = repair(&dirs, &record).unwrap();
     assert!(done.done.is_empty() && done.left.len() == 6, "{done:?}");
     assert!(NODES.map(all).to_vec() == broken);
+}
+
+// Breaks if: the length that a trailer claims is believed: good containers would be called damaged,
+// and reading them would never end.
+fn forged_lengths_of_parity_count_as_damage() {
+    let scratch = Scratch::new("parity-forged");
+    takes(&job(scratch.path(), "rs=4+2"), &[1], 2);
+    let (record, dirs) = record_and_dirs(scratch.path());
+    // The only parity file that is left says that its own container is long.
+    for node in NODES {
+        let is_parity = |name: &String| name.ends_with(".parity");
+        for name in files(scratch.path(), node).into_iter().filter(is_parity) {
+            let path = dir(scratch.path(), node).join(&name);
+            let mut bytes = disk::read(&path);
+            disk::remove_file(&path);
+            if node != "c" {
+                continue;
+            }
+            let end = bytes.last_chunk().unwrap();
+            let (at, len) = ParityTrailer::find(end, bytes.len() as u64).unwrap();
+            let at_end = &bytes[at as usize..][..len];
+            let mut trailer = ParityTrailer::decode(at_end, at).unwrap();
+            trailer.lens_bytes[trailer.member as usize] = 1 << 60;
+            bytes.truncate(at as usize);
+            bytes.extend_from_slice(&trailer.encode());
+            disk::write(&path, &bytes);
+        }
+    }
+    let verdict = verify_commit(&dirs, &record, &mut |_, _| {}).unwrap();
+    let mut containers = verdict.containers.iter();
+    assert!(
+        containers.all(|one| one.findings.is_empty()),
+        "{:?}",
+        verdict.containers
+    );
+    assert_eq!(verdict.parity.len(), NODES.len(), "{:?}", verdict.parity);
+    let is_forged = |message: &str| message.contains("expected parity of containers of");
+    let mut found = verdict.parity.iter();
+    assert!(found.any(|one| is_forged(&one.message)), "{verdict:?}");
+    let done = repair(&dirs, &record).unwrap();
+    assert!(done.done.is_empty(), "{done:?}");
+    assert_eq!(done.left.len(), NODES.len(), "{done:?}");
 }
 
 // Breaks if: ranks are mixed up, or what newer checkpoints refer to has no parity any more.
