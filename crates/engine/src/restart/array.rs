@@ -12,7 +12,7 @@
 //! Survives: manifests that contradict each other or themselves. Not here: reading
 //! (`all_ranks.rs`), geometry (`boxes.rs`).
 
-use super::boxes::{ArrayBox, Runs, cover};
+use super::boxes::{ArrayBox, Runs, Spans, cover};
 use orcheck_format::disk::{FLAG_OVERLAP, RegionKind, RegionRecord};
 use orcheck_format::{Dtype, Error, Rank, Result, Step, count};
 
@@ -236,9 +236,13 @@ impl GlobalArray {
     pub fn plan(&self, windows: &[ArrayBox]) -> Result<ReadPlan> {
         let mut plan = ReadPlan::default();
         let mut to_byte = 0;
-        let index = Index::of(&self.parts);
+        let mut spans = Spans::default();
+        for (number, part) in self.parts.iter().enumerate() {
+            spans.add(number, &part.elements);
+        }
         for window in windows {
-            let near = index.near(window);
+            let mut near = spans.near(window);
+            near.sort_unstable();
             let boxes = near.iter().filter_map(|part| self.parts.get(*part));
             let cover = cover(boxes.map(|part| &part.elements), window);
             if let Some(missing) = &cover.missing {
@@ -273,39 +277,6 @@ impl GlobalArray {
             self.step,
             count(self.parts.len() as u64, "part")
         ))
-    }
-}
-
-/// The parts by where they begin in the first dimension: of thousands of boxes, few are near one.
-struct Index {
-    /// First element and part, ascending.
-    begins: Vec<(u64, usize)>,
-    /// The longest part in that dimension.
-    longest: u64,
-}
-
-impl Index {
-    fn of(parts: &[ArrayPart]) -> Self {
-        let range = |part: &ArrayPart| part.elements.first_dimension();
-        let each = parts.iter().enumerate();
-        let mut begins: Vec<(u64, usize)> = each.map(|(at, part)| (range(part).0, at)).collect();
-        begins.sort_unstable();
-        Self {
-            begins,
-            longest: parts.iter().map(|part| range(part).1).max().unwrap_or(0),
-        }
-    }
-
-    /// Parts that may have elements of the window, in their order.
-    fn near(&self, window: &ArrayBox) -> Vec<usize> {
-        let (at, len) = window.first_dimension();
-        let from = at.saturating_sub(self.longest);
-        let first = self.begins.partition_point(|(begin, _)| *begin < from);
-        let end = self.begins.partition_point(|(begin, _)| *begin < at + len);
-        let near = self.begins.get(first..end).unwrap_or_default();
-        let mut near: Vec<usize> = near.iter().map(|(_, part)| *part).collect();
-        near.sort_unstable();
-        near
     }
 }
 

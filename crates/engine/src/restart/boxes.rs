@@ -2,7 +2,9 @@
 //! where they are in both.
 //!
 //! A box is packed in C order. What two boxes have in common is visited as runs: stretches of
-//! elements that are consecutive in both. Nothing here reads anything.
+//! elements that are consecutive in both. What is left of a window is kept by where it lies in the
+//! first dimension, so that each of thousands of parts meets few boxes. Nothing here reads
+//! anything.
 //!
 //! Invariants:
 //! 1. The runs of a part and a wanted box cover each common element once, ascending in the part.
@@ -23,6 +25,7 @@
 )]
 
 use orcheck_format::{Error, Result};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A box of elements in a global array.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -304,36 +307,108 @@ pub struct Cover {
     pub overlap: Option<(usize, usize)>,
 }
 
+/// Where boxes lie in the first dimension, by their numbers: of thousands, few are near one.
+#[derive(Debug, Default)]
+pub struct Spans {
+    /// Logarithm of the length, first element, and number: the lengths of one class are so similar
+    /// that only boxes that begin near a range can reach it.
+    spans: BTreeSet<(u32, u64, usize)>,
+}
+
+impl Spans {
+    fn key(number: usize, of: &ArrayBox) -> Option<(u32, u64, usize)> {
+        let (at, len) = of.first_dimension();
+        Some((len.checked_ilog2()?, at, number))
+    }
+
+    /// Adds a box; an empty one is near nothing.
+    pub fn add(&mut self, number: usize, of: &ArrayBox) {
+        self.spans.extend(Self::key(number, of));
+    }
+
+    fn remove(&mut self, number: usize, of: &ArrayBox) {
+        if let Some(key) = Self::key(number, of) {
+            self.spans.remove(&key);
+        }
+    }
+
+    /// The boxes that may have elements of this one.
+    #[must_use]
+    pub fn near(&self, of: &ArrayBox) -> Vec<usize> {
+        let (at, len) = of.first_dimension();
+        let (mut found, mut class) = (Vec::new(), 0);
+        while let Some(&(next, ..)) = self.spans.range((class, 0, 0)..).next() {
+            let longest = u64::MAX >> (u64::BITS - 1 - next);
+            let from = at.saturating_sub(longest);
+            let near = self.spans.range((next, from, 0)..(next, at + len, 0));
+            found.extend(near.map(|&(_, _, number)| number));
+            class = next + 1;
+        }
+        found
+    }
+}
+
+/// What no part has had yet: boxes without a common element.
+#[derive(Debug, Default)]
+struct Left {
+    boxes: BTreeMap<usize, ArrayBox>,
+    spans: Spans,
+    next: usize,
+}
+
+impl Left {
+    fn add(&mut self, rest: ArrayBox) {
+        self.spans.add(self.next, &rest);
+        self.boxes.insert(self.next, rest);
+        self.next += 1;
+    }
+
+    /// Takes away what is in `part`; returns it as boxes, ascending.
+    fn take(&mut self, part: &ArrayBox) -> Vec<ArrayBox> {
+        let mut taken = Vec::new();
+        for number in self.spans.near(part) {
+            let rest = self.boxes.get(&number);
+            let found = rest.and_then(|rest| Some((rest.intersection(part)?, rest.clone())));
+            let Some((found, rest)) = found else {
+                continue;
+            };
+            self.spans.remove(number, &rest);
+            self.boxes.remove(&number);
+            rest.without(&found)
+                .into_iter()
+                .for_each(|rest| self.add(rest));
+            taken.push(found);
+        }
+        taken.sort_unstable_by(|a, b| a.dims.cmp(&b.dims));
+        taken
+    }
+}
+
 /// Covers a window with parts; where several have an element, it is taken from the first of them.
 #[must_use]
 pub fn cover<'p>(parts: impl Iterator<Item = &'p ArrayBox> + Clone, window: &ArrayBox) -> Cover {
     let mut cover = Cover::default();
-    let mut left: Vec<ArrayBox> = Vec::new();
-    left.extend((window.elements() > 0).then(|| window.clone()));
+    let mut left = Left::default();
+    if window.elements() > 0 {
+        left.add(window.clone());
+    }
     for (number, part) in parts.clone().enumerate() {
         let Some(common) = part.intersection(window) else {
             continue;
         };
-        let mut taken = 0;
-        let mut still = Vec::with_capacity(left.len());
-        for rest in left {
-            match rest.intersection(part) {
-                None => still.push(rest),
-                Some(found) => {
-                    taken += found.elements();
-                    still.extend(rest.without(&found));
-                    cover.taken.push((number, found));
-                }
-            }
-        }
-        left = still;
+        let found = left.take(&common);
+        let taken: u64 = found.iter().map(ArrayBox::elements).sum();
+        cover
+            .taken
+            .extend(found.into_iter().map(|found| (number, found)));
         if taken < common.elements() && cover.overlap.is_none() {
             let mut before = parts.clone().take(number);
             let first = before.position(|other| other.intersection(&common).is_some());
             cover.overlap = first.map(|first| (first, number));
         }
     }
-    cover.missing = left.into_iter().next();
+    let missing = left.boxes.into_values();
+    cover.missing = missing.min_by(|a, b| a.dims.cmp(&b.dims));
     cover
 }
 
@@ -465,6 +540,38 @@ mod tests {
                 at += next;
             }
             prop_assert_eq!(at, whole.elements());
+        }
+    }
+
+    // Breaks if: each part is compared with all that is left: a restart from very many boxes takes
+    // the square of their number.
+    #[test]
+    fn few_boxes_that_are_left_are_near_a_part() {
+        const BOXES: u64 = 10_000;
+        // The boxes of one rank, then those of the other, in one dimension and in rows of two.
+        for (shape, local) in [(vec![2 * BOXES], vec![1]), (vec![BOXES, 6], vec![1, 3])] {
+            let per_row = shape.get(1).map_or(1, |all| all / 3);
+            let step = 2 / per_row;
+            let boxes = (0..2).flat_map(|rank| (0..BOXES).map(move |nth| (rank, nth)));
+            let parts: Vec<ArrayBox> = boxes
+                .map(|(rank, nth)| {
+                    let first = nth * step + rank * (step - 1);
+                    let offset = [first, rank * 3];
+                    ArrayBox::new(&offset[..shape.len()], &local).unwrap()
+                })
+                .collect();
+            let window = ArrayBox::whole(&shape).unwrap();
+            let (mut left, mut looked_at) = (Left::default(), 0);
+            left.add(window.clone());
+            for part in &parts {
+                looked_at += left.spans.near(part).len();
+                assert_eq!(left.take(part), [part.clone()]);
+            }
+            assert!(left.boxes.is_empty());
+            assert!(looked_at < 4 * parts.len(), "{looked_at}");
+            let found = cover(parts.iter(), &window);
+            assert_eq!(found.taken.len(), parts.len());
+            assert!(found.missing.is_none() && found.overlap.is_none());
         }
     }
 
