@@ -65,6 +65,7 @@ switches! {
     RegionFits = "region-fits", "that a region is restored only into one that was declared alike", "orcheck-jobs session a_region_that_changed";
     RankCount = "rank-count", "that a rank of another number of ranks does not take what its number stored", "orcheck-jobs session another_number";
     AllRanksThere = "all-ranks-there", "that every rank of a checkpoint is in a container when other ranks read it", "orcheck-engine reading a_rank_that_is_in_no_container";
+    PlaceInUse = "place-in-use", "that an extent stays where the ranks of a node copy it from", "orcheck-engine lib shared::tests";
     SharedVerified = "shared-verified", "that what another rank of the node has read is still what was verified", "orcheck-engine lib shared::tests";
     WantedTwice = "wanted-twice", "that an element which a rank wants in two places comes to both", "orcheck-engine lib any_layout";
     ListTotal = "list-total", "that every item of a list goes to one rank", "orcheck-jobs session lists_are_redistributed";
@@ -311,6 +312,7 @@ switches! {
     UnfinishedDropped = "unfinished-dropped", "that what a dead rank left unfinished gives its chunks back", "orcheck-engine gone left_unfinished";
     BeginThenFail = "begin-then-fail", "that a snapshot which is given up is told to the flush", "orcheck-jobs session a_codec; orcheck-jobs faults alone";
     ToldWhole = "told-whole", "that a snapshot which is given up is told whole before the next one begins", "orcheck-jobs session snapshots_of_one_rank";
+    QueueFirst = "queue-first", "that no message overtakes a queued one", "orcheck-net net a_peer_that_takes_nothing";
     SendDeadline = "send-deadline", "that a wait for room to send ends", "orcheck-net net every_wait";
     ReceiveDeadline = "receive-deadline", "that a wait for a message ends", "orcheck-net net every_wait";
     AcceptDeadline = "accept-deadline", "that strangers who keep coming do not keep a listener", "orcheck-net lib a_crowd";
@@ -460,7 +462,7 @@ promises! {
         NewDisk;
     "R6":
         UringDeadline ChunkDeadline GateDeadline EngineAlive RankGone Succession UndecidedSaid
-        ToldAgain UnfinishedDropped SendDeadline ReceiveDeadline AcceptDeadline NameHeld AgentHears
+        ToldAgain UnfinishedDropped QueueFirst SendDeadline ReceiveDeadline AcceptDeadline NameHeld AgentHears
         ConnectDeadline DeadHolder WriterGone LeadGone NodeGone RelayTells RelayHangsUp
         RoomForSnapshots PatienceEnds LossTold FencedTold NeverComes Printable ForkedLocks OwnCall
         EndBound;
@@ -506,7 +508,7 @@ promises! {
     "N4":
         RankCount;
     "N1":
-        WantedTwice SharedVerified;
+        WantedTwice PlaceInUse SharedVerified;
 }
 
 /// Whether this protection is taken away: never, in this build.

@@ -53,7 +53,7 @@ use crate::node::layout::Node;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, ErrorKind, Level, Result, Step, TargetId, WriterId};
 use orcheck_pool::Pool;
-pub(crate) use shared::{SHARED_EXTENTS, SharedExtent};
+pub(crate) use shared::{SHARED_BLOCKS, SHARED_EXTENTS, SharedExtent};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release, SeqCst};
 use std::sync::atomic::fence;
 use std::time::Duration;

@@ -141,6 +141,7 @@ impl Others {
             conn,
             next_slot: 0,
             pieces: VecDeque::new(),
+            ended: Default::default(),
         };
         let link = Arc::new(Link {
             conn: Mutex::new(asked),
@@ -257,6 +258,8 @@ struct Asked {
     conn: Conn,
     next_slot: u32,
     pieces: VecDeque<Piece>,
+    /// Where the last read ended.
+    ended: (String, u64),
 }
 
 struct Piece {
@@ -384,8 +387,10 @@ impl RemoteFile {
         if asked.pieces.is_empty() {
             asked.ask(link, &self.name, at, first)?;
         }
-        // Long reads continue; small reads are of metadata and continue elsewhere.
-        while in_order && asked.pieces.len() < AHEAD {
+        // Long reads that follow each other continue; small reads are of metadata. If several ranks
+        // share the work, each of them jumps: what was requested ahead would come for nothing.
+        let follows = in_order && asked.ended.1 == at && asked.ended.0 == self.name;
+        while follows && asked.pieces.len() < AHEAD {
             let Some(last) = asked.pieces.back() else {
                 break;
             };
@@ -400,6 +405,10 @@ impl RemoteFile {
         let bytes = bytes?;
         let count = bytes.len().min(buf.len());
         buf[..count].copy_from_slice(&bytes[..count]);
+        if !follows {
+            asked.ended.0.clone_from(&self.name);
+        }
+        asked.ended.1 = at + count as u64;
         Ok(count)
     }
 }

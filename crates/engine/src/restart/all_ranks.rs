@@ -2,8 +2,7 @@
 //!
 //! How: every container's manifest says what its ranks stored. A box of a global array is read by
 //! visiting the parts that it touches, and of these only the extents that hold some of its
-//! elements, in the order in which they are stored; every extent is verified whole before a byte of
-//! it is used.
+//! elements; every extent is verified whole before a byte of it is used.
 //!
 //! Invariants:
 //! 1. A box is filled only with elements that some rank stored and that were verified.
@@ -57,8 +56,7 @@ pub trait Destination {
     /// Memory in which these packed bytes lie one after the other, if they do. They may be written
     /// there before they are verified.
     fn memory(&mut self, bytes: Range<u64>) -> Option<Span>;
-    /// Takes bytes from `at` of the packed bytes on. Bytes that were not verified are followed by
-    /// the same ones, verified, or by an error.
+    /// Takes verified bytes from `at` of the packed bytes on: in any order, and some perhaps twice.
     ///
     /// # Errors
     /// Ends the reading.
@@ -506,5 +504,12 @@ impl Wanted for Pieces<'_> {
 
     fn in_any_order(&self) -> bool {
         true
+    }
+
+    fn runs(&self, bytes: Range<u64>) -> Vec<Range<u64>> {
+        let start = bytes.start;
+        within((self.parts, self.taken), self.size_bytes, bytes)
+            .map(|run| run.from - start..run.from - start + run.len)
+            .collect()
     }
 }

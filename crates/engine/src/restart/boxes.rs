@@ -565,7 +565,7 @@ mod tests {
             left.add(window.clone());
             for part in &parts {
                 looked_at += left.spans.near(part).len();
-                assert_eq!(left.take(part), [part.clone()]);
+                assert_eq!(left.take(part), std::slice::from_ref(part));
             }
             assert!(left.boxes.is_empty());
             assert!(looked_at < 4 * parts.len(), "{looked_at}");

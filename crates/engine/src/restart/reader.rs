@@ -46,7 +46,7 @@ pub(crate) use copies::{Wanted, nowhere};
 pub use copies::{beside_a_good_copy, homes};
 
 use orcheck_format::sabotage::{Switch, off};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -60,7 +60,7 @@ use orcheck_io::memory::{Span, zeroed};
 
 use crate::encoding::{ContainerKey, Proof, Trust, WHO_CAN_WRITE};
 use crate::replicas::OTHER_NODES;
-use crate::restart::shared::{Key, SharedReads, key};
+use crate::restart::shared::{Order, SharedReads, key};
 
 use orcheck_format::without_next;
 use referred::Referred;
@@ -403,27 +403,22 @@ impl Reader {
                 extents.extend(wanted(at..end).then_some((at, extent)));
                 at = end;
             }
-            let shared = reader.shared.as_ref().filter(|_| in_any_order);
-            let name = |at| key(&reader.digest, rank, &region.name, at);
-            let keys: Vec<Key> = match shared {
-                Some(_) => extents.iter().map(|(at, _)| name(*at)).collect(),
-                None => Vec::new(),
+            let shared = reader.shared.as_deref().filter(|_| in_any_order);
+            let key_of = |(at, extent): &(u64, &Extent)| {
+                let takes = shared.is_some_and(|shared| shared.takes(extent.len_bytes));
+                takes.then(|| key(&reader.digest, rank, &region.name, *at))
             };
-            let mut left: VecDeque<usize> = (0..extents.len()).collect();
+            let mut order = Order::new(shared, extents.iter().map(key_of).collect());
             let ends = together::ends(&extents);
-            while !left.is_empty() {
-                let (next, may_wait) = match shared {
-                    Some(shared) => shared.best(left.iter().filter_map(|one| keys.get(*one))),
-                    None => (0, true),
-                };
-                let one = left.get(next).copied().unwrap_or(usize::MAX);
-                let (Some(&(at, extent)), Some(&end)) = (extents.get(one), ends.get(one)) else {
+            while let Some((next, may_wait)) = order.next() {
+                let (Some(&(at, extent)), Some(&end)) = (extents.get(next), ends.get(next)) else {
                     return Err(Error::internal("an extent that nobody asked for"));
                 };
                 let mut source = reader.source(rank, region, at, extent)?;
                 source.run_end = end;
-                if work(reader, source, may_wait)? {
-                    left.remove(next);
+                match work(reader, source, may_wait)? {
+                    true => order.taken(),
+                    false => order.is_busy(),
                 }
             }
             Ok(())

@@ -5,10 +5,12 @@
 use super::{Index, SHARED};
 use std::sync::atomic::Ordering::AcqRel;
 
-/// Number of extents that the ranks of a node share at the same time while they restart.
+/// Maximum number of extents that the ranks of a node share at the same time while they restart.
 pub(crate) const SHARED_EXTENTS: u32 = 32;
+/// Maximum number of blocks of an extent, each of which has a CRC here.
+pub(crate) const SHARED_BLOCKS: u32 = 512;
 /// Words of an extent.
-const OF_EXTENT: u32 = 5;
+const OF_EXTENT: u32 = 5 + SHARED_BLOCKS;
 /// All words: a counter, and those of each extent.
 pub(super) const WORDS: u32 = 1 + OF_EXTENT * SHARED_EXTENTS;
 
@@ -30,6 +32,20 @@ impl Index<'_> {
     pub(crate) fn next_shared(&self) -> u32 {
         let given = self.pool.word(SHARED).fetch_add(1, AcqRel);
         (given % u64::from(SHARED_EXTENTS)) as u32
+    }
+
+    /// The CRC-64/NVME of a block of the extent at `place`.
+    pub(crate) fn block_crc(&self, place: u32, block: u32) -> u64 {
+        self.get(Self::shared_base(place) + 5 + block % SHARED_BLOCKS)
+    }
+
+    /// Says what the CRCs of the first blocks are. Call this only while holding the gate of `place`
+    /// alone.
+    pub(crate) fn set_block_crcs(&self, place: u32, crcs: &[u64]) {
+        let base = Self::shared_base(place) + 5;
+        for (word, crc) in (base..base + SHARED_BLOCKS).zip(crcs) {
+            self.set(word, *crc);
+        }
     }
 
     fn shared_base(place: u32) -> u32 {

@@ -18,14 +18,14 @@ use orcheck_format::disk::{CommitRecord, ContainerRef, FLAG_SAME, RegionRecord};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Detail, Error, Level, NodeId, Rank, Result, without_next};
 use orcheck_io::disk::{Dir, File};
-use orcheck_io::memory::{Span, crc_span, fill_span};
+use orcheck_io::memory::{Span, fill_span};
 use orcheck_staging::client::shown;
 
 use super::source::{Buffers, Source, Stored};
 use super::{Belief, Reader, adds_up, as_usize, listed};
 use crate::encoding::{Proof, Trust, WHO_CAN_WRITE};
 use crate::replicas::Rebuilt;
-use crate::restart::shared::{Shared, key};
+use crate::restart::shared::{self, Blocks, Shared, key};
 
 /// What is wanted of a region, and where it goes.
 pub(crate) trait Wanted {
@@ -34,11 +34,12 @@ pub(crate) trait Wanted {
     /// Memory for exactly these bytes, if all are wanted and go to one place. They may be written
     /// there before they are verified.
     fn memory(&mut self, bytes: Range<u64>) -> Option<Span>;
-    /// Takes bytes from `at` of the region on, among them some that are not wanted. Bytes that
-    /// were not verified are followed by the same ones, verified, or by an error.
+    /// Takes verified bytes from `at` of the region on, among them some that are not wanted.
     fn put(&mut self, at: u64, bytes: &[u8]) -> Result<()>;
-    /// Whether bytes may come in any order, more than once, and before they are verified.
+    /// Whether bytes may come in any order, and more than once.
     fn in_any_order(&self) -> bool;
+    /// Which of these bytes of the region are wanted, counted from the first of them.
+    fn runs(&self, bytes: Range<u64>) -> Vec<Range<u64>>;
 }
 
 /// All bytes, in order.
@@ -60,6 +61,10 @@ impl Wanted for Stream<'_> {
     fn in_any_order(&self) -> bool {
         false
     }
+
+    fn runs(&self, bytes: Range<u64>) -> Vec<Range<u64>> {
+        shared::all(bytes.end - bytes.start)
+    }
 }
 
 /// All bytes, to be verified and dropped; whether other ranks of the node want the same.
@@ -80,6 +85,10 @@ impl Wanted for Nowhere {
 
     fn in_any_order(&self) -> bool {
         self.0
+    }
+
+    fn runs(&self, bytes: Range<u64>) -> Vec<Range<u64>> {
+        shared::all(bytes.end - bytes.start)
     }
 }
 
@@ -125,8 +134,9 @@ impl Reader {
                         fill_span(target.sub(at, bytes.len()), bytes);
                         Ok(())
                     };
-                    let shared =
-                        reader.take_shared(&source, may_wait, &mut buffers, damage, put)?;
+                    let all = || shared::all(source.extent.len_bytes);
+                    let how = (&all as &dyn Fn() -> _, may_wait);
+                    let shared = reader.take_shared(&source, how, &mut buffers, damage, put)?;
                     if shared != Shared::No {
                         return Ok(shared == Shared::Taken);
                     }
@@ -143,7 +153,7 @@ impl Reader {
     fn take_shared(
         &self,
         source: &Source<'_>,
-        may_wait: bool,
+        (wanted, may_wait): (&dyn Fn() -> Vec<Range<u64>>, bool),
         buffers: &mut Buffers,
         damage: &mut dyn FnMut(&Error),
         put: &mut dyn FnMut(usize, &[u8]) -> Result<()>,
@@ -151,16 +161,18 @@ impl Reader {
         let Some(shared) = &self.shared else {
             return Ok(Shared::No);
         };
-        let len = as_usize(source.extent.len_bytes)?;
-        let key = key(&self.digest, source.rank, &source.region.name, source.at);
-        let crc = (source.extent.encoding == 0).then_some(source.extent.crc_plain);
-        let mut read = |memory| {
-            self.of_any_copy(source.clone(), damage, &mut |source| {
-                (source.read(memory, buffers), true)
-            })?;
-            Ok(crc.unwrap_or_else(|| crc_span(memory)))
+        let extent = shared::Extent {
+            key: key(&self.digest, source.rank, &source.region.name, source.at),
+            crc: (!source.encrypted).then_some(source.extent.crc_plain),
+            len_bytes: as_usize(source.extent.len_bytes)?,
+            wanted,
         };
-        shared.take((key, crc), len, may_wait, &mut read, put)
+        let mut read = |memory, blocks: &mut Blocks| {
+            self.of_any_copy(source.clone(), damage, &mut |source| {
+                (source.read_in_blocks(memory, buffers, blocks), true)
+            })
+        };
+        shared.take(extent, may_wait, &mut read, put)
     }
 
     /// As [`Reader::stream_region`], but damaged bytes are read from any other copy in the places;
@@ -218,8 +230,13 @@ impl Reader {
             }
             if taken.in_any_order() {
                 let at = source.at;
-                let put = &mut |more: usize, bytes: &[u8]| taken.put(at + more as u64, bytes);
-                let shared = reader.take_shared(&source, may_wait, &mut buffers, damage, put)?;
+                let taken = RefCell::new(&mut *taken);
+                let runs = || taken.borrow().runs(at..at + source.extent.len_bytes);
+                let how = (&runs as &dyn Fn() -> _, may_wait);
+                let put = &mut |more: usize, bytes: &[u8]| {
+                    taken.borrow_mut().put(at + more as u64, bytes)
+                };
+                let shared = reader.take_shared(&source, how, &mut buffers, damage, put)?;
                 if shared != Shared::No {
                     return Ok(shared == Shared::Taken);
                 }

@@ -16,6 +16,7 @@ use orcheck_io::memory::{Span, crc_span, fill_span};
 use super::together::Windows;
 use super::{PIECE_BYTES, as_usize};
 use crate::encoding::{ContainerKey, Decoder, check_stored};
+use crate::restart::shared::Blocks;
 
 /// How far ahead of the piece being checked the kernel is asked to read.
 const AHEAD_BYTES: u64 = 3 * PIECE_BYTES;
@@ -82,12 +83,17 @@ impl Source<'_> {
 
     /// Reads one piece into `into` and returns its checksum.
     fn piece(&self, at: u64, into: Span, windows: &mut Windows) -> Result<u64> {
+        self.fill(at, into, windows)?;
+        Ok(crc_span(into))
+    }
+
+    fn fill(&self, at: u64, into: Span, windows: &mut Windows) -> Result<()> {
         let (place, len) = (self.extent.physical + at, into.len_bytes() as u64);
         match windows.read(self.file(), place, len, self.run_end) {
             Some(found) => fill_span(into, found),
             None => read_span(self.file(), into, place).map_err(|error| error.at(self.place()))?,
         }
-        Ok(crc_span(into))
+        Ok(())
     }
 
     fn compare(&self, found: u64) -> Result<()> {
@@ -147,16 +153,49 @@ impl Source<'_> {
             fill_span(into, self.decode(decoder, windows)?);
             return Ok(());
         }
+        self.read_plain(into, windows, &mut crc_span)
+    }
+
+    /// As [`Self::read`]; also notes the checksum of each block of what was verified.
+    pub(super) fn read_in_blocks(
+        &self,
+        into: Span,
+        buffers: &mut Buffers,
+        blocks: &mut Blocks,
+    ) -> Result<()> {
+        let Buffers {
+            piece,
+            decoder,
+            windows,
+        } = buffers;
+        blocks.clear();
+        if self.extent.encoding != 0 {
+            let plain = self.decode(decoder, windows)?;
+            // Breaks if: the checksums are computed over `into`; others may write there meanwhile.
+            piece.clear();
+            piece.extend_from_slice(plain);
+            blocks.append(Span::from_mut(piece));
+            fill_span(into, piece);
+            return Ok(());
+        }
+        self.read_plain(into, windows, &mut |bytes| blocks.append(bytes))
+    }
+
+    fn read_plain(
+        &self,
+        into: Span,
+        windows: &mut Windows,
+        crc_of: &mut dyn FnMut(Span) -> u64,
+    ) -> Result<()> {
         let mut crc = Crc::default();
         for (at, len) in self.pieces() {
             // The next pieces are read while this one is checked; those of the next extent mostly
             // lie right behind.
             let next = self.extent.physical + at + len;
             self.file().will_need(next, AHEAD_BYTES);
-            crc.append(
-                self.piece(at, into.sub(as_usize(at)?, as_usize(len)?), windows)?,
-                len,
-            );
+            let into = into.sub(as_usize(at)?, as_usize(len)?);
+            self.fill(at, into, windows)?;
+            crc.append(crc_of(into), len);
         }
         self.compare(crc.value())
     }

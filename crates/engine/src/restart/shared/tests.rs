@@ -37,23 +37,43 @@ fn bytes(extent: u64) -> Vec<u8> {
     (0..len).map(byte).collect()
 }
 
+/// An extent whose bytes are all wanted.
+fn whole(extent: u64) -> Extent<'static> {
+    Extent {
+        key: key_of(extent),
+        crc: None,
+        len_bytes: bytes(extent).len(),
+        wanted: &|| all(1 << 20),
+    }
+}
+
+/// Reads an extent as a rank does.
+fn fill(memory: Span, blocks: &mut Blocks, extent: u64) -> Result<()> {
+    fill_span(memory, &bytes(extent));
+    blocks.append(Span::from_mut(&mut bytes(extent)));
+    Ok(())
+}
+
 /// Takes an extent; also returns whether this rank read it. `None`: not shared.
 fn take(shared: &SharedReads, extent: u64) -> Option<(Vec<u8>, bool)> {
     let mut found = vec![0; bytes(extent).len()];
-    let len = found.len();
     let mut has_read = false;
-    let mut read = |memory| {
+    let mut read = |memory: Span, blocks: &mut Blocks| {
         has_read = true;
-        fill_span(memory, &bytes(extent));
-        Ok(crc64(&bytes(extent)))
+        fill(memory, blocks, extent)
     };
     let mut put = |at: usize, bytes: &[u8]| {
         found[at..at + bytes.len()].copy_from_slice(bytes);
         Ok(())
     };
-    let key = (key_of(extent), None);
-    let taken = shared.take(key, len, true, &mut read, &mut put).unwrap();
+    let taken = shared
+        .take(whole(extent), true, &mut read, &mut put)
+        .unwrap();
     (taken == Shared::Taken).then_some((found, has_read))
+}
+
+fn never(_memory: Span, _blocks: &mut Blocks) -> Result<()> {
+    panic!("it is not read by this rank")
 }
 
 fn put_nowhere(_at: usize, _bytes: &[u8]) -> Result<()> {
@@ -69,12 +89,13 @@ fn key_of(extent: u64) -> Key {
 fn each_extent_is_read_once() {
     let pool = pool(64);
     let reads: Vec<AtomicU32> = (0..200).map(|_| AtomicU32::new(0)).collect();
-    for first in (0..200).step_by(SHARED_EXTENTS as usize) {
+    let places = SHARED_EXTENTS;
+    for first in (0..200).step_by(places as usize) {
         std::thread::scope(|scope| {
             for _ in 0..SHAPE.ranks {
                 scope.spawn(|| {
                     let shared = rank(&pool);
-                    for extent in first..(first + u64::from(SHARED_EXTENTS)).min(200) {
+                    for extent in first..(first + u64::from(places)).min(200) {
                         let (found, has_read) = take(&shared, extent).unwrap();
                         assert!(found == bytes(extent));
                         reads[extent as usize].fetch_add(has_read.into(), Ordering::SeqCst);
@@ -84,7 +105,7 @@ fn each_extent_is_read_once() {
         });
     }
     assert!(reads.iter().all(|reads| reads.load(Ordering::SeqCst) == 1));
-    assert_eq!(pool.free_chunks(), 64 - SHARED_EXTENTS);
+    assert_eq!(pool.free_chunks(), 64 - places);
     rank(&pool).clear();
     assert_eq!(pool.free_chunks(), 64);
     assert!(
@@ -106,6 +127,19 @@ fn what_changed_in_the_pool_is_not_taken() {
     assert_eq!(take(&shared, 1), Some((bytes(1), false)));
 }
 
+// Breaks if: a rank trusts what it has just read; a stray write may come before its checksum.
+#[test]
+fn what_changed_before_it_was_copied_out_is_not_taken() {
+    let pool = pool(4);
+    let mut read = |memory: Span, blocks: &mut Blocks| {
+        fill(memory, blocks, 1)?;
+        fill_span(memory.sub(300, 1), &[0x55]);
+        Ok(())
+    };
+    let taken = rank(&pool).take(whole(1), true, &mut read, &mut put_nowhere);
+    assert_eq!(taken.unwrap(), Shared::No);
+}
+
 // Breaks if: what a killed rank or a stray write left in the index is believed.
 #[test]
 fn another_extent_under_this_key_is_not_taken() {
@@ -117,11 +151,39 @@ fn another_extent_under_this_key_is_not_taken() {
     let key = key_of(8);
     index.set_shared_extent(0, SharedExtent { key, ..extent });
     // The manifest has the CRC of extent 8, whose length is the same.
-    let len = bytes(1).len();
-    let crc = Some(crc64(&bytes(8)));
-    let mut read = |_: Span| -> Result<u64> { panic!("it is there") };
-    let taken = shared.take((key, crc), len, true, &mut read, &mut put_nowhere);
+    let extent = Extent {
+        crc: Some(crc64(&bytes(8))),
+        ..whole(8)
+    };
+    let taken = shared.take(extent, true, &mut never, &mut put_nowhere);
     assert_eq!(taken.unwrap(), Shared::No);
+}
+
+// Breaks if: more or less than the blocks with wanted bytes is taken, or blocks without any are
+// verified.
+#[test]
+fn only_wanted_blocks_are_taken_and_verified() {
+    let pool = pool(4);
+    let shared = rank(&pool);
+    take(&shared, 1).unwrap();
+    let chunk = Index::new(&pool, SHAPE).shared_extent(0).chunk.unwrap();
+    let stray = 7 * shared.block_bytes;
+    fill_span(pool.run_span(chunk, 1).sub(stray, 1), &[0x55]);
+    let block = shared.block_bytes;
+    let wanted = || vec![5..6, 10..11, 6 * block as u64 + 1..7 * block as u64];
+    let mut found = Vec::new();
+    let extent = Extent {
+        wanted: &wanted,
+        ..whole(1)
+    };
+    let mut put = |at: usize, part: &[u8]| {
+        assert!(part == &bytes(1)[at..at + part.len()]);
+        found.push(at..at + part.len());
+        Ok(())
+    };
+    let taken = shared.take(extent, true, &mut never, &mut put).unwrap();
+    assert_eq!(taken, Shared::Taken);
+    assert_eq!(found, [0..block, 6 * block..7 * block]);
 }
 
 // Breaks if: a rank waits although it may read another extent meanwhile, or takes an extent of
@@ -130,19 +192,14 @@ fn another_extent_under_this_key_is_not_taken() {
 fn who_may_not_wait_is_told_that_another_rank_is_reading() {
     let pool = pool(64);
     let (one, other) = (rank(&pool), rank(&pool));
-    let len = bytes(1).len();
-    let mut never = |_: Span| -> Result<u64> { panic!("it is read once") };
-    let mut read = |memory: Span| {
-        fill_span(memory, &bytes(1));
-        let key = (key_of(1), None);
-        let taken = other.take(key, len, false, &mut never, &mut put_nowhere);
+    let mut read = |memory: Span, blocks: &mut Blocks| {
+        let taken = other.take(whole(1), false, &mut never, &mut put_nowhere);
         assert_eq!(taken.unwrap(), Shared::Busy);
         // Another one can be read at the same time.
         assert_eq!(take(&other, 2), Some((bytes(2), true)));
-        Ok(crc64(&bytes(1)))
+        fill(memory, blocks, 1)
     };
-    let key = (key_of(1), None);
-    let taken = one.take(key, len, true, &mut read, &mut |_, _| {
+    let taken = one.take(whole(1), true, &mut read, &mut |_, _| {
         // All take it at the same time.
         assert_eq!(take(&other, 1), Some((bytes(1), false)));
         Ok(())
@@ -150,16 +207,26 @@ fn who_may_not_wait_is_told_that_another_rank_is_reading() {
     assert_eq!(taken.unwrap(), Shared::Taken);
 }
 
+/// The extents that a rank takes next, as long as none of them is taken.
+fn first_of(shared: &SharedReads, wanted: &[u64]) -> (u64, bool) {
+    let keys = wanted.iter().map(|extent| Some(key_of(*extent)));
+    let mut order = Order::new(Some(shared), keys.collect());
+    let (next, must_wait) = order.next().unwrap();
+    (wanted[next], must_wait)
+}
+
 // Breaks if: a rank reads or waits while it could take what is there.
 #[test]
 fn what_others_have_read_comes_first_and_what_they_are_reading_last() {
     let pool = pool(64);
     let shared = rank(&pool);
-    let keys: Vec<Key> = (0..100).map(key_of).collect();
-    let best = |wanted: &[u64]| shared.best(wanted.iter().map(|&extent| &keys[extent as usize]));
-    assert_eq!(best(&[5, 6, 7]), (0, false), "nothing is there");
+    assert_eq!(
+        first_of(&shared, &[5, 6, 7]),
+        (5, false),
+        "nothing is there"
+    );
     take(&shared, 7).unwrap();
-    assert_eq!(best(&[5, 6, 7]), (2, false));
+    assert_eq!(first_of(&shared, &[5, 6, 7]), (7, false));
     let index = Index::new(&pool, SHAPE);
     let reading = |place: u32, extent| {
         let key = key_of(extent);
@@ -167,12 +234,95 @@ fn what_others_have_read_comes_first_and_what_they_are_reading_last() {
         index.set_shared_extent(place, SharedExtent { key, ..nothing });
     };
     reading(1, 5);
-    assert_eq!(best(&[5, 6, 8]), (1, false));
+    assert_eq!(first_of(&shared, &[5, 6, 8]), (6, false));
     reading(2, 6);
-    assert_eq!(best(&[5, 6]), (0, true), "all are being read");
-    // Looking far ahead would cost more than it saves.
-    let far: Vec<u64> = (10..10 + AHEAD_EXTENTS as u64).chain([7]).collect();
-    assert_eq!(best(&far), (0, false));
+    assert_eq!(first_of(&shared, &[5, 6]), (5, true), "all are being read");
+    // One more would take the place of another.
+    (3..3 + SHARED_EXTENTS / 4).for_each(|place| reading(place, 100 + u64::from(place)));
+    assert_eq!(first_of(&shared, &[8, 5, 6]), (5, true));
+    assert_eq!(
+        first_of(&shared, &[8]),
+        (8, false),
+        "none of them is wanted"
+    );
+    // Extents that are not shared stay in order.
+    let mut order = Order::new(Some(&shared), vec![None, Some(key_of(7)), None]);
+    let mut taken = Vec::new();
+    while let Some((next, _)) = order.next() {
+        taken.push(next);
+        order.taken();
+    }
+    assert_eq!(taken, [1, 0, 2]);
+}
+
+// Breaks if: a rank asks again and again for an extent whose reader was stopped.
+#[test]
+fn who_was_refused_waits() {
+    let pool = pool(64);
+    let (one, other) = (rank(&pool), rank(&pool));
+    let mut order = Order::new(Some(&one), vec![Some(key_of(1)), Some(key_of(2))]);
+    take(&other, 1).unwrap();
+    assert_eq!(order.next(), Some((0, false)));
+    order.is_busy();
+    assert_eq!(order.next(), Some((1, false)), "another one first");
+    order.taken();
+    assert_eq!(order.next(), Some((0, false)));
+    order.is_busy();
+    assert_eq!(order.next(), Some((0, true)));
+}
+
+// Breaks if: ranks wait for each other, or read almost everything by themselves, because there are
+// more of them than places and more extents.
+#[test]
+fn many_ranks_take_many_extents() {
+    const RANKS: u32 = 40;
+    const EXTENTS: u64 = 120;
+    let shape = IndexShape {
+        ranks: RANKS,
+        writers: 1,
+    };
+    let pool = Arc::new(
+        Pool::create(PoolShape {
+            chunk_bytes: CHUNK_BYTES,
+            chunk_count: 64,
+            words: shape.words(),
+            rings: RANKS,
+            ring_entries: 4,
+        })
+        .unwrap(),
+    );
+    let reads = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..RANKS {
+            scope.spawn(|| {
+                let gates = Arc::new(Gates::open(&pool).unwrap());
+                let shared = SharedReads::new(Arc::clone(&pool), gates, shape, 0).unwrap();
+                let keys = (0..EXTENTS).map(|extent| Some(key_of(extent)));
+                let mut order = Order::new(Some(&shared), keys.collect());
+                while let Some((next, must_wait)) = order.next() {
+                    let extent = next as u64;
+                    let mut read = |memory: Span, blocks: &mut Blocks| {
+                        reads.fetch_add(1, Ordering::SeqCst);
+                        fill(memory, blocks, extent)
+                    };
+                    let mut put = |at: usize, part: &[u8]| {
+                        assert!(part == &bytes(extent)[at..at + part.len()]);
+                        Ok(())
+                    };
+                    let taken = shared.take(whole(extent), must_wait, &mut read, &mut put);
+                    match taken.unwrap() {
+                        Shared::Busy => order.is_busy(),
+                        _ => order.taken(),
+                    }
+                }
+            });
+        }
+    });
+    let reads = reads.load(Ordering::SeqCst);
+    assert!(
+        reads < 10 * EXTENTS as u32,
+        "{reads} reads of {EXTENTS} extents by {RANKS} ranks"
+    );
 }
 
 // Breaks if: a place is given to another extent while a rank takes what is there.
@@ -180,13 +330,9 @@ fn what_others_have_read_comes_first_and_what_they_are_reading_last() {
 fn a_place_in_use_is_not_given_away() {
     let pool = pool(64);
     let (one, other) = (rank(&pool), rank(&pool));
-    let (key, len) = ((key_of(0), None), bytes(0).len());
-    let mut read = |memory| {
-        fill_span(memory, &bytes(0));
-        Ok(crc64(&bytes(0)))
-    };
+    let mut read = |memory: Span, blocks: &mut Blocks| fill(memory, blocks, 0);
     let mut found = Vec::new();
-    let taken = one.take(key, len, true, &mut read, &mut |_, bytes| {
+    let taken = one.take(whole(0), true, &mut read, &mut |_, bytes| {
         for extent in 1..=2 * u64::from(SHARED_EXTENTS) {
             assert!(take(&other, extent).unwrap().1);
         }
@@ -202,13 +348,13 @@ fn a_place_in_use_is_not_given_away() {
 fn a_rank_whose_read_fails_leaves_it_to_the_next_one() {
     let pool = pool(4);
     let (one, other) = (rank(&pool), rank(&pool));
-    let mut read = |memory: Span| {
+    let mut read = |memory: Span, _: &mut Blocks| {
         fill_span(memory, &vec![1; memory.len_bytes()]);
         Err(Error::corrupt("damaged"))
     };
-    let key = (key_of(1), None);
-    let failed = one.take(key, bytes(1).len(), true, &mut read, &mut put_nowhere);
-    assert_eq!(failed.unwrap_err().what(), "damaged");
+    // It may have been the pool: the rank reads it by itself, and finds out.
+    let failed = one.take(whole(1), true, &mut read, &mut put_nowhere);
+    assert_eq!(failed.unwrap(), Shared::No);
     assert_eq!(take(&other, 1), Some((bytes(1), true)));
     assert_eq!(take(&one, 1), Some((bytes(1), false)));
 }
@@ -218,9 +364,11 @@ fn what_cannot_be_shared_is_not() {
     let pool = pool(2);
     let shared = rank(&pool);
     for len in [LEAST_BYTES - 1, CHUNK_BYTES as usize + 1] {
-        let mut read = |_: Span| -> Result<u64> { panic!("it is read") };
-        let key = (key_of(1), None);
-        let taken = shared.take(key, len, true, &mut read, &mut put_nowhere);
+        let extent = Extent {
+            len_bytes: len,
+            ..whole(1)
+        };
+        let taken = shared.take(extent, true, &mut never, &mut put_nowhere);
         assert_eq!(taken.unwrap(), Shared::No);
     }
     // A snapshot has all chunks.
