@@ -63,7 +63,7 @@ impl Poller {
         self.wait_for(&readable, timeout)
     }
 
-    /// As [`Self::wait`]; those with `true` are also waited for until they can take more bytes.
+    /// As [`Self::wait`], but those with `true` are also ready when they can take more bytes.
     pub fn wait_for(
         &self,
         fds: &[(BorrowedFd<'_>, bool)],

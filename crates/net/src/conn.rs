@@ -100,6 +100,7 @@ impl Conn {
     }
 
     /// Ends the connection in this process and returns what another process needs to continue it.
+    /// Queued messages are lost.
     #[must_use]
     pub fn detach(self) -> (OwnedFd, ConnState) {
         let state = ConnState {
@@ -342,7 +343,8 @@ impl Conn {
         (fd, more): (Option<BorrowedFd<'_>>, SendFlags),
         deadline: Deadline,
     ) -> Result<()> {
-        if !self.outbox.is_empty() {
+        // Breaks if: it is sent all the same; it would lie in the middle of a queued one.
+        if !self.outbox.is_empty() && !off(Switch::QueueFirst) {
             return Err(self.die(Error::internal("a frame would overtake queued messages")));
         }
         let mut rest = bytes;

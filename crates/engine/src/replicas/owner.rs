@@ -10,8 +10,8 @@
 //!
 //! Invariants:
 //! 1. `sync` returns Ok only when every holder has the whole file durable (see `protect.rs`).
-//! 2. A write returns when its bytes for every holder are sent or in a queue, and all queues together
-//!    have at most [`QUEUED_BYTES`]: their memory may then be reused.
+//! 2. A write returns when its bytes for every holder are sent or in a queue, and all queues
+//!    together have at most [`QUEUED_BYTES`]: their memory may then be reused.
 //! 3. Every wait for a holder ends after `timeout` without progress, and when the session ends.
 //! 4. A container that does not become durable is dropped everywhere.
 //!
@@ -40,11 +40,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Maximum number of bytes that wait for slow links when a write returns. All links have something
-/// to send then, however far one is behind.
+/// A write returns when at most this many bytes wait for slow links, in all queues together.
 const QUEUED_BYTES: usize = 8 << 20;
 
-/// How long a lost container waits until its holders are told.
+/// Longest wait for the links to take what tells holders that a container is lost.
 const LET_GO_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Longest sleep between two looks at the stop flag.
@@ -267,29 +266,19 @@ impl Replicas {
         }
     }
 
-    /// Sends what is queued for these holders, as far as that is possible in a short time.
+    /// Sends what is queued for these holders, for a short time; ends the connections to those for
+    /// whom something is left, who then know it too.
     fn drain(&self, holders: &[NodeId]) {
         let until = Deadline::after(LET_GO_TIMEOUT);
+        // What they say meanwhile is about a container that is lost.
         while self.queued_bytes(holders) > 0 && !until.passed() {
-            let mut links = self.links();
-            let slow = |conn: &Conn| conn.queued_bytes() > 0;
-            let conns = holders.iter().filter_map(|node| links.conns.get(node));
-            let fds: Vec<_> = conns
-                .filter(|conn| slow(conn))
-                .map(|conn| (conn.as_fd(), true))
-                .collect();
-            if self.poller.wait_for(&fds, until.left().min(SLICE)).is_err() {
-                return;
-            }
-            drop(fds);
-            for node in holders {
-                let pushed = links.conns.get_mut(node);
-                let pushed = pushed.map(|conn| conn.push(self.context.timeout));
-                if matches!(pushed, Some(Err(_))) {
-                    links.conns.remove(node);
-                }
+            if listen(self, holders, until.left().min(SLICE)).is_err() {
+                break;
             }
         }
+        let is_slow =
+            |node: &NodeId, conn: &Conn| holders.contains(node) && conn.queued_bytes() > 0;
+        self.links().conns.retain(|node, conn| !is_slow(node, conn));
     }
 
     fn connect(&self, node: NodeId) -> Result<Conn> {
@@ -405,9 +394,7 @@ impl Sending {
         window: Window<'_>,
     ) {
         let mut failed = Vec::new();
-        let lost = actions.iter();
-        let lost = lost.filter(|action| matches!(action, OwnerAction::Lost(_)));
-        let is_lost = lost.count() > 0;
+        let is_lost = (actions.iter()).any(|action| matches!(action, OwnerAction::Lost(_)));
         if is_lost {
             with.withdraw(self.slot);
         }
@@ -484,7 +471,7 @@ impl Sending {
                 return Err(error.clone());
             }
             let queued_bytes = with.queued_bytes(holders);
-            let news = listen(with, holders)?;
+            let news = listen(with, holders, SLICE)?;
             if !news.is_empty() || with.queued_bytes(holders) < queued_bytes {
                 until = context.clock.now() + context.timeout;
             }
@@ -552,34 +539,30 @@ fn send(with: &Replicas, node: NodeId, message: Message) -> Result<()> {
 
 /// The messages of holders so far; waits a little for the first, or until a link takes more bytes
 /// for a holder.
-fn listen(with: &Replicas, holders: &[NodeId]) -> Result<Vec<OwnerEvent>> {
+fn listen(with: &Replicas, holders: &[NodeId], longest: Duration) -> Result<Vec<OwnerEvent>> {
     let mut links = with.links();
     let conns = holders.iter().filter_map(|node| links.conns.get(node));
     let fds: Vec<_> = conns
         .map(|conn| (conn.as_fd(), conn.queued_bytes() > 0))
         .collect();
-    with.poller.wait_for(&fds, SLICE)?;
+    with.poller.wait_for(&fds, longest)?;
     drop(fds);
     let mut news = Vec::new();
     for &node in holders {
         let Some(conn) = links.conns.get_mut(&node) else {
             continue;
         };
-        if let Err(error) = conn.push(with.context.timeout) {
-            links.conns.remove(&node);
-            news.push(OwnerEvent::Gone(node, error));
-            continue;
-        }
-        loop {
+        // What a holder said last comes before the end of the connection.
+        let ended = loop {
             match conn.try_receive() {
                 Ok(Some(message)) => news.push(OwnerEvent::From(node, message)),
-                Ok(None) => break,
-                Err(error) => {
-                    links.conns.remove(&node);
-                    news.push(OwnerEvent::Gone(node, error));
-                    break;
-                }
+                Ok(None) => break conn.push(with.context.timeout).err(),
+                Err(error) => break Some(error),
             }
+        };
+        if let Some(error) = ended {
+            links.conns.remove(&node);
+            news.push(OwnerEvent::Gone(node, error));
         }
     }
     Ok(news)

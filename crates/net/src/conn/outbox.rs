@@ -5,8 +5,8 @@
 //!
 //! Invariants
 //! 1. Messages leave in the order in which they were queued.
-//! 2. A message of which bytes were sent is sent whole, or the connection is dead: only those of
-//!    which nothing was sent can be withdrawn.
+//! 2. A message that was begun is sent whole, or the connection is dead: only those behind it can
+//!    be withdrawn.
 //! 3. If the socket takes nothing for the given time, the connection is dead.
 //!
 //! Faults survived: as for messages. Not here: waiting until a socket takes more
@@ -29,7 +29,7 @@ use std::time::Duration;
 pub(super) struct Outbox {
     waiting: VecDeque<Message>,
     waiting_bytes: usize,
-    /// The frame of which some bytes may have been sent, and how many.
+    /// The frame that is being sent, and how many of its bytes were sent.
     frame: Vec<u8>,
     kind: u8,
     sent_bytes: usize,
@@ -61,7 +61,7 @@ impl Conn {
         self.outbox.waiting_bytes + self.outbox.frame.len() - self.outbox.sent_bytes
     }
 
-    /// Withdraws queued messages of which nothing was sent.
+    /// Withdraws queued messages, but for the one that is being sent.
     pub fn withdraw(&mut self, which: impl Fn(&Message) -> bool) {
         self.outbox.waiting.retain(|message| !which(message));
         self.outbox.waiting_bytes = self.outbox.waiting.iter().map(size_bytes).sum();
