@@ -3,8 +3,9 @@
 On a cluster of namespaces (testbed/cluster) whose links have a rate. All nodes of one group take a
 checkpoint: 8 nodes with xor=8, 10 nodes with rs=8+2, and the same with replicas.
 
-1. How fast do the bytes leave a node, beside plain TCP on the same link? From the call of
-   orc_checkpoint until the step is committed, durable on all nodes.
+1. How fast do the bytes leave a node, beside plain TCP on the same link, and beside an exchange of
+   as many bytes between all nodes at once, by MPI? From the call of orc_checkpoint until the step
+   is committed, durable on all nodes.
 2. How many bytes does a node send and store beyond its own?
 3. How fast is a lost node's part rebuilt, on an empty disk in its place?
 4. How much processor time does the arithmetic take, beside a copy of the same bytes?
@@ -118,6 +119,11 @@ def measure(args: argparse.Namespace, program: str) -> dict[str, dict[str, Any]]
                 # The first round is not reported, and sends too.
                 sent = (bed.sent_bytes(nodes) - before) / ((rounds + 1) * nodes * size)
                 own, beyond = bed.stored_bytes(nodes)
+                exchanges: list[Sample] = []
+                if "=" in way:
+                    plain: list[object] = ["--do", "exchange", "--size", count * size]
+                    plain += ["--rounds", rounds]
+                    exchanges = bed.launch(nodes, program, options, plain, "job")
                 rebuilds = []
                 lost = bed.cluster.nodes[2]
                 for _ in range(3 if "=" in way else 0):
@@ -129,6 +135,7 @@ def measure(args: argparse.Namespace, program: str) -> dict[str, dict[str, Any]]
                 bed.clear(bed.cluster.nodes[:nodes])
                 found[way] = {
                     "checkpoints": ones,
+                    "exchanges": exchanges,
                     "sent": sent,
                     "stored": beyond / own,
                     "rebuilds": rebuilds,
@@ -167,6 +174,10 @@ def figures_of(
         one = found[way]
         key = "encode_over_link" + ("" if short == "xor" else "_rs")
         figures[key] = stats.figure([count * size / rate / r["s"] for r in one["checkpoints"]])
+        exchange_s = statistics.median(r["s"] for r in one["exchanges"])
+        figures[key.replace("link", "exchange")] = stats.figure(
+            [exchange_s / r["s"] for r in one["checkpoints"]]
+        )
         figures[f"sent_{short}"] = stats.figure([one["sent"]])
         figures[f"stored_{short}_over_ideal"] = stats.figure([one["stored"] / ideal])
     data = 7
@@ -190,19 +201,31 @@ def show(found: dict[str, dict[str, Any]], rate: float, size: int) -> None:
     for way, one in found.items():
         times = stats.spread([r["s"] for r in one["checkpoints"]])
         rebuilt = [r["close_s"] for r in one["rebuilds"]]
+        plain = one["exchanges"]
         rows.append(
             [
                 way,
                 f"{times['median']:.2f}",
                 f"{times['q1']:.2f}-{times['q3']:.2f}",
                 f"{1e3 * statistics.median(r['blocked_s'] for r in one['checkpoints']):.0f}",
+                f"{statistics.median(r['s'] for r in plain):.2f}" if plain else "",
                 f"{one['sent']:.3f}",
                 f"{one['stored']:.4f}",
                 f"{statistics.median(rebuilt):.2f}" if rebuilt else "",
             ]
         )
     reporting.table(
-        ["", "safe after s", "quartiles", "blocked ms", "sent", "stored", "rebuilt s"], rows
+        [
+            "",
+            "safe after s",
+            "quartiles",
+            "blocked ms",
+            "exchange s",
+            "sent",
+            "stored",
+            "rebuilt s",
+        ],
+        rows,
     )
 
 

@@ -1,6 +1,6 @@
 /* Checkpoints and restarts of ranks on several nodes (testbed/cluster): how long until they are safe, and until they are back.
  *
- *   mpirun ... spread --job NAME --do write|restart --size BYTES [--only RANK] --level node|peers|global --rounds N
+ *   mpirun ... spread --job NAME --do write|restart|exchange --size BYTES [--only RANK] --level node|peers|global --rounds N
  *                     [--beside A1,A2,...] [--leave 0|1] --options TOML --report FILE
  *
  * --size is what each rank has; with --only the others have a page. A round is one checkpoint; its clock runs from the
@@ -9,7 +9,8 @@
  * last checkpoint is only staged, and all ranks are killed. busy: the share of the machine's processors that was taken
  * within the clock. restart: open_s is until the job is open and a step found,
  * read_s until its bytes are in place; then whether they are the right ones; close_s is what closing takes afterwards, which
- * waits for copies with close = 'copies'.
+ * waits for copies with close = 'copies'. exchange: no job; each rank sends --size bytes, the same share to each of the
+ * others at the same time, by MPI.
  *
  * --beside: addresses of the ranks 1, 2, ... In each round, before and after, rank 0 sends its bytes to each of them
  * through a TCP connection, all at once; the clock runs until the last has all. restart: rank 1 to rank 0, twice, before. */
@@ -34,7 +35,7 @@ static void quiet(void) {
 }
 
 /* ---- what the link carries without Orcheck ---- */
-enum { PORT = 9000, TAKERS = 8, PIECE = 4 << 20 };
+enum { PORT = 9000, TAKERS = 8, PIECE = 4 << 20, MOST_RANKS = 64 };
 typedef struct { int socket; const char *from; size_t size; } Sent;
 
 static void *send_all(void *argument) {
@@ -103,6 +104,29 @@ static double raw_s(const char *beside, const char *bytes, size_t size, bool bac
     return from_first_to_last_s(begin_s, end_s);
 }
 
+/* What the network carries if every rank sends as much to every other one. */
+static void exchange_rounds(long long rounds, const char *bytes, size_t size, FILE *report) {
+    const size_t share = size / (size_t)(ranks - 1);
+    if (share > INT32_MAX || share == 0) die("--size is too large or too small");
+    char *into = memory(share * (size_t)ranks, false, 1);
+    MPI_Request requests[2 * MOST_RANKS];
+    if (ranks > MOST_RANKS) die("more than %d ranks", MOST_RANKS);
+    for (long long round = 0; round <= rounds; round++) {
+        int count = 0;
+        quiet();
+        const double begin_s = now_s();
+        for (int i = 1; i < ranks; i++) {
+            const int from = (rank + ranks - i) % ranks, to = (rank + i) % ranks;
+            MPI_TRY(MPI_Irecv(into + share * (size_t)from, (int)share, MPI_BYTE, from, 0, MPI_COMM_WORLD, &requests[count++]));
+            MPI_TRY(MPI_Isend(bytes + share * (size_t)(i - 1), (int)share, MPI_BYTE, to, 0, MPI_COMM_WORLD, &requests[count++]));
+        }
+        MPI_TRY(MPI_Waitall(count, requests, MPI_STATUSES_IGNORE));
+        const double s = from_first_to_last_s(begin_s, now_s());
+        if (rank == 0 && round > 0) fprintf(report, "%s{\"s\": %.9f}", round > 1 ? ", " : "", s);
+    }
+    free(into);
+}
+
 static void write_rounds(orc_session *session, orc_level level, long long rounds, bool leave, const void *state, size_t size,
                          const char *beside, size_t beside_size, FILE *report) {
     for (long long round = 0; round <= rounds; round++) {
@@ -146,6 +170,13 @@ int main(int argc, char **argv) {
     FILE *report = NULL;
     if (rank == 0 && !(report = fopen(option(argc, argv, "--report", NULL), "w"))) die("cannot create the report");
 
+    if (strcmp(what, "exchange") == 0) {
+        if (report) fputs("[", report);
+        exchange_rounds(number(argc, argv, "--rounds", "5"), (const char *)state, size, report);
+        if (report && (fputs("]\n", report) < 0 || fclose(report))) die("cannot write the report");
+        MPI_Finalize();
+        return 0;
+    }
     double raw[2] = {-1, -1}; /* before the job is open: once it is, missing copies are made again */
     if (*beside && strcmp(what, "restart") == 0) {
         char *more = rank == 1 ? memory(beside_size, false, 1) : NULL;
@@ -182,7 +213,7 @@ int main(int argc, char **argv) {
                             "\"close_s\": %.9f, \"raw_s\": [%.9f, %.9f]}\n", opened, read, all, bytes,
                             (unsigned long long)step, closed, raw[0], raw[1]);
         session = NULL;
-    } else die("--do %s: write or restart", what);
+    } else die("--do %s: write, restart or exchange", what);
     if (report && fclose(report)) die("cannot write the report");
     if (session) TRY(orc_close(session, 600));
     MPI_Finalize();
