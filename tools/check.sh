@@ -113,10 +113,12 @@ step capi env PREFIX="$prefix" bash crates/capi/tests/run.sh
 step first-hour python3 tools/first-hour.py
 step examples make -C examples validate ORCHECK_PREFIX="$prefix" OUT="$PWD/build/examples"
 step benches env PREFIX="$prefix" PYTHONPATH=bench python3 -m orcbench.selftest
+# Killed jobs wait for deadlines, and so do the machines of the testbed: side by side.
+begin torture env PREFIX="$prefix" PYTHONPATH=bench python3 -m testbed.torture.selftest
 step hosts env PREFIX="$prefix" LBM="$PWD/build/examples/lbm" python3 -m testbed.cluster.selftest
 step moosefs env PREFIX="$prefix" LBM="$PWD/build/examples/lbm" python3 -m testbed.cluster.moosetest
 step disks python3 -m testbed.cluster.disktest
-step torture env PREFIX="$prefix" PYTHONPATH=bench python3 -m testbed.torture.selftest
+end torture
 end faults
 end lint
 end doc
