@@ -137,6 +137,7 @@ int main(int argc, char **argv) {
 
   ORC_TRY(orc_mpi_open(&s, MPI_COMM_WORLD, "particles", "enabled = 'auto'\nevery_s = 600"));
   orc_status r = orc_find(s, &t);
+  if (r != ORC_NOT_FOUND) ORC_TRY(r);
   const int resumes = r == ORC_OK;
   if (!resumes) begin(&q, all);
   do {

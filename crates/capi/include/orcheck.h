@@ -14,6 +14,7 @@
  * ORC_TRY(orc_mpi_open(&s, MPI_COMM_WORLD, "cavity",
  *                      "global = [\"/scratch/me/ckpt\"]\nevery_s = 600"));
  * orc_status r = orc_find(s, &t);                           // which step is there?
+ * if (r != ORC_NOT_FOUND) ORC_TRY(r);                       // damage: the call fails
  * int resumes = r == ORC_OK;
  * do {
  *   if (resumes) { ORC_TRY(orc_stored(s, "p", &a, NULL)); np = a.local[0]; }
