@@ -43,6 +43,10 @@ pub fn run(args: &ShowArgs, as_json: bool) -> Result<Outcome, Failure> {
     for container in &commit.record.containers {
         view.add_container(container, &trust)?;
     }
+    if let Some(newer) = job.passed_over(commit, &args.which) {
+        view.warnings
+            .push(format!("step {} is newer: {}", newer.step, newer.error));
+    }
     Ok(view.outcome())
 }
 
@@ -295,6 +299,10 @@ impl<'a> View<'a> {
             .take(MOST_NAMED)
             .collect();
         match self.alone.len() {
+            // A node sees only its own directory.
+            0 if self.commit.record.level == Level::Node && self.commit.record.nodes.len() > 1 => {
+                format!("restart: on {ranks}; from another level on any number\n")
+            }
             0 => "restart: on any number of ranks\n".into(),
             few if few <= MOST_NAMED => {
                 format!(

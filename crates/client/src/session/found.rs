@@ -133,5 +133,8 @@ pub(crate) fn found_too_late() -> Error {
 
 /// The error of a call about the found checkpoint, if none was found.
 pub(crate) fn nothing_found(call: &str) -> Error {
-    Error::invalid(format!("{call} without a found checkpoint")).next("call find first")
+    Error::invalid(format!(
+        "{call} needs a checkpoint that was found and not restored yet"
+    ))
+    .next("call find first; once the regions are restored, it is too late")
 }

@@ -13,7 +13,7 @@
 //! (`all_ranks.rs`), geometry (`boxes.rs`).
 
 use super::boxes::{ArrayBox, Runs, Spans, cover};
-use orcheck_format::disk::{FLAG_OVERLAP, RegionKind, RegionRecord};
+use orcheck_format::disk::{FLAG_OVERLAP, FLAG_SAME, RegionKind, RegionRecord};
 use orcheck_format::{Dtype, Error, Rank, Result, Step, count};
 
 /// A box of the array that one rank stored.
@@ -84,7 +84,7 @@ impl GlobalArray {
             parts: Vec::new(),
         };
         if let Some(alone) = regions.iter().find(|one| !one.region.is_part()) {
-            return Err(this.no_part(alone.rank));
+            return Err(this.no_part((alone.rank, alone.region)));
         }
         let mut first: Option<&StoredPart<'_>> = None;
         for one in regions {
@@ -184,7 +184,14 @@ impl GlobalArray {
         }
     }
 
-    fn no_part(&self, rank: Rank) -> Error {
+    fn no_part(&self, (rank, region): (Rank, &RegionRecord)) -> Error {
+        if region.flags & FLAG_SAME != 0 {
+            return Error::invalid(format!(
+                "region '{}' is the same on all ranks, and no global array",
+                self.name
+            ))
+            .next("restore it of any rank, with --rank and --region");
+        }
         Error::invalid(format!(
             "region '{}' of rank {rank} belongs to this rank alone: it is no part of a global array",
             self.name

@@ -125,7 +125,8 @@ impl RankView {
         // The number of levels whose directories belonged to that run and hold no record of the
         // step.
         let mut never = 0;
-        // Levels that hold only what this node's ranks stored, where all is needed.
+        // Levels to which the step may not have gone, or that hold only what this node's ranks
+        // stored, where all is needed: nothing to tell while there is another copy.
         let mut unseen = Vec::new();
         let levels = levels_of(places, candidate)?;
         for &level in &levels {
@@ -146,9 +147,12 @@ impl RankView {
                         "nothing of the run that took it"
                     };
                     let home = home_of(places, level);
-                    errors.push(Error::not_found(format!(
-                        "level {level}: {home} holds {what}"
-                    )));
+                    let error = Error::not_found(format!("level {level}: {home} holds {what}"));
+                    // Not every step goes to every level.
+                    match known {
+                        true => unseen.push(error),
+                        false => errors.push(error),
+                    }
                 }
                 // A newer version wrote it: damage to others is no reason to use an older step.
                 Err(error) if error.kind() == ErrorKind::Unsupported => return Err(error),

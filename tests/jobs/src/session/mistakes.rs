@@ -292,7 +292,7 @@ fn restart_and_stored_need_a_found_checkpoint() {
             says(
                 &error,
                 ErrorKind::Invalid,
-                &["without a found checkpoint", "call find first"],
+                &["needs a checkpoint that was found", "call find first"],
             );
         }
         says(
@@ -303,7 +303,7 @@ fn restart_and_stored_need_a_found_checkpoint() {
         says(
             &refused(session.restart()),
             ErrorKind::Invalid,
-            &["without a found checkpoint"],
+            &["needs a checkpoint that was found"],
         );
         session.close(LONG).unwrap();
     });
