@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use orcheck_engine::directory::{Commit, Unread};
+use orcheck_engine::directory::Commit;
 use orcheck_engine::encoding::Trust;
 use orcheck_engine::upkeep::copying::{Copied, Destination, Order, Plan};
 use orcheck_format::disk::{CommitRecord, Compression};
@@ -245,13 +245,8 @@ fn refuse_older(
     trust: &Arc<Trust>,
     show_progress: bool,
 ) -> Result<(), Failure> {
-    if which.step().is_some() {
-        return Ok(());
-    }
     let of_level = |level: Level| which.level.is_none_or(|wanted| wanted == level);
-    let counts = |one: &Unread| of_level(one.level) && (which.level.is_some() || !one.elsewhere);
-    let unread = (job.catalog).unread_steps(Some(commit.record.step), counts);
-    let Some(newest) = unread.into_iter().next() else {
+    let Some(newest) = job.passed_over(commit, which) else {
         return Ok(());
     };
     match newest.error.kind() {

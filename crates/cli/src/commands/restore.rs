@@ -27,7 +27,7 @@ use indicatif::ProgressBar;
 use orcheck_engine::directory::Commit;
 use orcheck_engine::encoding::Trust;
 use orcheck_engine::restart::reader::{Reader, beside_a_good_copy, holder_of};
-use orcheck_format::disk::{ContainerRef, RegionRecord};
+use orcheck_format::disk::{CommitRecord, ContainerRef, RegionRecord};
 use orcheck_format::{Crc64, Error, ErrorKind, Rank, Result, Step};
 use orcheck_io::disk::{Create, Dir};
 use serde_json::{Value, json};
@@ -45,6 +45,15 @@ pub fn run(args: &RestoreArgs, json_wanted: bool) -> std::result::Result<Outcome
     let trust = &trust(&args.unlock)?;
     let job = Job::open_trusting(&args.which.place(&args.place), trust)?;
     let commit = job.pick(&args.which)?;
+    if let Some(newer) = job.passed_over(commit, &args.which)
+        && newer.error.kind() == ErrorKind::Corrupt
+    {
+        let older = verify::newest_good(&job, |_| true, trust, !json_wanted)?;
+        return Err(match older {
+            Some(older) => restored_instead(newer.error, older),
+            None => newer.error.into(),
+        });
+    }
     let restored = match (&args.array, &args.region, args.rank) {
         (Some(name), ..) => array::restore(args, &job, name, trust, json_wanted),
         (_, Some(region), Some(rank)) => one(args, &job, Rank(rank), region, trust, json_wanted),
@@ -69,18 +78,21 @@ pub fn run(args: &RestoreArgs, json_wanted: bool) -> std::result::Result<Outcome
         }
         let older = verify::older_good(&job, commit, trust, !json_wanted);
         match (older, job.out_of_sight()) {
-            (Ok(Some(older)), _) => Failure::with(
-                exit::CORRUPT_OLDER_GOOD,
-                failure.error.next(format!(
-                    "restore step {} at level {}, which is good",
-                    older.step, older.level
-                )),
-            ),
+            (Ok(Some(older)), _) => restored_instead(failure.error, older),
             (_, Some(hidden)) => Failure::with(failure.code, hidden.advise(failure.error)),
             // Breaks if: it asks for an older step; there is none that can be restored.
             (_, None) => Failure::with(failure.code, failure.error.next(OTHER_COPIES)),
         }
     })
+}
+
+/// The failure of damage that another checkpoint does not have.
+fn restored_instead(error: Error, good: &CommitRecord) -> Failure {
+    let next = format!(
+        "restore step {} at level {}, which is good",
+        good.step, good.level
+    );
+    Failure::with(exit::CORRUPT_OLDER_GOOD, error.next(next))
 }
 
 /// What to do if neither the checkpoint nor an older one can be restored.

@@ -10,12 +10,12 @@
 //! the stored bytes are checked, and the report says that it is not authenticated, whatever its
 //! checksums say.
 
-use orcheck_engine::directory::Commit;
 use orcheck_engine::directory::halt::NewestRun;
+use orcheck_engine::directory::{Commit, UnreadStep};
 use orcheck_engine::encoding::{Proof, Trust};
 use orcheck_engine::upkeep::{Finding, Repair, Verdict, repair, verify_commit_with};
 use orcheck_format::disk::{CommitRecord, ContainerRef};
-use orcheck_format::{Detail, Error, ErrorKind, without_next};
+use orcheck_format::{Detail, Error, ErrorKind, Step, without_next};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -161,13 +161,14 @@ pub fn run(args: &VerifyArgs, show_progress: bool) -> Result<Outcome, Failure> {
         .iter()
         .any(|problem| problem.kind() == ErrorKind::Corrupt);
     // Breaks if: it is ignored; an older step would be called the newest.
-    let newer = match args.which.step() {
-        None => job.unread_record(|step| step > checked[0].commit.record.step),
-        Some(_) => None,
-    };
+    // Breaks if: it is ignored; an older step would be called the newest.
+    let newer = newer_unread(args, &job, checked[0].commit);
     let all_good = checked.iter().all(|one| one.verdict.is_good());
     let code = match (first_restorable, older_good) {
-        (true, _) if newer.is_some() => exit::UNREACHABLE,
+        (true, _) if let Some((_, error)) = &newer => match error.kind() {
+            ErrorKind::Corrupt => exit::CORRUPT_OLDER_GOOD,
+            _ => exit::UNREACHABLE,
+        },
         (false, _) if checked[0].is_out_of_sight() => exit::UNREACHABLE,
         (false, Some(_)) => exit::CORRUPT_OLDER_GOOD,
         (false, None) => first_code(&checked[0].verdict),
@@ -189,8 +190,8 @@ pub fn run(args: &VerifyArgs, show_progress: bool) -> Result<Outcome, Failure> {
     });
     let mut text = text(&job, &checked, older_good);
     text += &repaired_text(&repaired);
-    if let Some((step, failure)) = &newer {
-        text += &format!("\nstep {step} is newer: {}\n", failure.error);
+    if let Some((step, error)) = &newer {
+        text += &format!("\nstep {step} is newer: {error}\n");
     }
     Ok(Outcome {
         code,
@@ -198,6 +199,19 @@ pub fn run(args: &VerifyArgs, show_progress: bool) -> Result<Outcome, Failure> {
         document,
         warnings,
     })
+}
+
+/// The newest step whose commit record is here and damaged, or may not be read, and why, if it is
+/// newer than this checkpoint.
+fn newer_unread(args: &VerifyArgs, job: &Job, commit: &Commit) -> Option<(Step, Error)> {
+    let is_lost = |newer: &UnreadStep| newer.error.kind() == ErrorKind::Corrupt;
+    let lost = job.passed_over(commit, &args.which).filter(is_lost);
+    if let Some(lost) = lost {
+        return Some((lost.step, lost.error));
+    }
+    args.which.step().is_none().then_some(())?;
+    let unread = job.unread_record(|step| step > commit.record.step);
+    unread.map(|(step, failure)| (step, failure.error))
 }
 
 /// The warning that bytes are encrypted and no key was given.

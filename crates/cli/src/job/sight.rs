@@ -10,9 +10,10 @@
 
 use std::path::Path;
 
-use orcheck_engine::directory::Commit;
-use orcheck_format::{Error, ErrorKind, Step};
+use orcheck_engine::directory::{Commit, Unread, UnreadStep};
+use orcheck_format::{Error, ErrorKind, Level, Step};
 
+use crate::args::Which;
 use crate::exit;
 use crate::job::Job;
 use crate::job::search::cannot_open;
@@ -51,6 +52,19 @@ impl Job {
             (ErrorKind::Unavailable, Some(path)) => cannot_open(Path::new(&path), error),
             _ => error.into(),
         }
+    }
+
+    /// The newest step that was passed over for this one, because its commit record is here and
+    /// cannot be used; `None` if a step was asked for.
+    pub fn passed_over(&self, commit: &Commit, which: &Which) -> Option<UnreadStep> {
+        if which.step().is_some() {
+            return None;
+        }
+        let of_level = |level: Level| which.level.is_none_or(|wanted| wanted == level);
+        let counts =
+            |one: &Unread| of_level(one.level) && (which.level.is_some() || !one.elsewhere);
+        let unread = (self.catalog).unread_steps(Some(commit.record.step), counts);
+        unread.into_iter().next()
     }
 
     /// The newest of these steps whose commit record is here and cannot be read, and the failure.

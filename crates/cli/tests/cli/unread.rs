@@ -1,5 +1,5 @@
-//! Tests what `scavenge` and `copy` do when the commit record of the newest step is damaged: no
-//! older step passes for the newest.
+//! Tests what commands do when the commit record of the newest step is damaged: no older step
+//! passes for the newest.
 
 use std::path::{Path, PathBuf};
 
@@ -112,4 +112,42 @@ fn a_newer_step_whose_record_is_damaged_is_not_replaced_in_silence() {
         assert_eq!(std::fs::read_dir(&pfs).unwrap().count(), 0);
     }
     words(&copy(&["--step", "5"]), 0, &["copied step 5"]);
+}
+
+// Breaks if: an older step is verified, restored or shown as the newest.
+#[test]
+fn a_newer_step_whose_record_is_damaged_is_named_by_whoever_reads() {
+    let (scratch, _) = collected(&[5, 10]);
+    let local = scratch.dir("local");
+    for node in ["node0", "node1"] {
+        flip(&records(&local.join("cavity").join(node), 10)[0], 60, 1);
+    }
+    let (local, out) = (
+        local.display().to_string(),
+        scratch.dir("out").join("all").display().to_string(),
+    );
+    let from = ["--node-dir", local.as_str()];
+    let why = "no commit record of step 10 can be read";
+    let verified = answer(&[&["verify"][..], &from].concat());
+    words(&verified, 6, &["step 10 is newer: ", why, "good"]);
+    let verified = answer(&[&["verify", "--json"][..], &from].concat());
+    assert_eq!(verified.json()["newer_unread_step"], 10);
+    let restore = ["restore", "--all", "--out", &out];
+    let refused = answer(&[&restore[..], &from].concat());
+    words(
+        &refused,
+        6,
+        &[why, "Next: restore step 5 at level node, which is good"],
+    );
+    assert!(!Path::new(&out).exists());
+    let shown = answer(&[&["show"][..], &from].concat());
+    words(&shown, 0, &["step 10 is newer: ", why]);
+    // Asked for by its number, the older one is what it is.
+    words(
+        &answer(&[&["verify", "5"][..], &from].concat()),
+        3,
+        &["good"],
+    );
+    let restore = ["restore", "5", "--all", "--out", &out];
+    words(&answer(&[&restore[..], &from].concat()), 0, &[]);
 }
