@@ -124,7 +124,6 @@ static void exchange_rounds(long long rounds, const char *bytes, size_t size, FI
         const double s = from_first_to_last_s(begin_s, now_s());
         if (rank == 0 && round > 0) fprintf(report, "%s{\"s\": %.9f}", round > 1 ? ", " : "", s);
     }
-    free(into);
 }
 
 static void write_rounds(orc_session *session, orc_level level, long long rounds, bool leave, const void *state, size_t size,
