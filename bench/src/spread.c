@@ -106,6 +106,7 @@ static double raw_s(const char *beside, const char *bytes, size_t size, bool bac
 
 /* What the network carries if every rank sends as much to every other one. */
 static void exchange_rounds(long long rounds, const char *bytes, size_t size, FILE *report) {
+    if (ranks < 2) die("--do exchange needs two ranks");
     const size_t share = size / (size_t)(ranks - 1);
     if (share > INT32_MAX || share == 0) die("--size is too large or too small");
     char *into = memory(share * (size_t)ranks, false, 1);

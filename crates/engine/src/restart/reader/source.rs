@@ -164,18 +164,14 @@ impl Source<'_> {
         blocks: &mut Blocks,
     ) -> Result<()> {
         let Buffers {
-            piece,
-            decoder,
-            windows,
+            decoder, windows, ..
         } = buffers;
         blocks.clear();
         if self.extent.encoding != 0 {
             let plain = self.decode(decoder, windows)?;
             // Breaks if: the checksums are computed over `into`; others may write there meanwhile.
-            piece.clear();
-            piece.extend_from_slice(plain);
-            blocks.append(Span::from_mut(piece));
-            fill_span(into, piece);
+            blocks.append_own(plain);
+            fill_span(into, plain);
             return Ok(());
         }
         self.read_plain(into, windows, &mut |bytes| blocks.append(bytes))

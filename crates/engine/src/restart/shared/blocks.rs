@@ -5,7 +5,7 @@
 //!
 //! Pure. Not here: where the CRCs are kept (`node/index/shared.rs`).
 
-use orcheck_format::{CrcShift, crc64_combine};
+use orcheck_format::{CrcShift, crc64, crc64_combine};
 use orcheck_io::memory::{Span, crc_span};
 use std::ops::Range;
 use std::sync::Arc;
@@ -35,10 +35,22 @@ impl Blocks {
     /// Adds the next bytes, in which all blocks but the last one of the extent are whole; returns
     /// their CRC.
     pub(crate) fn append(&mut self, bytes: Span) -> u64 {
+        self.add(bytes.len_bytes(), |at, len| crc_span(bytes.sub(at, len)))
+    }
+
+    /// The same of bytes that nobody else can write.
+    pub(crate) fn append_own(&mut self, bytes: &[u8]) -> u64 {
+        let part = |at, len| bytes.get(at..).and_then(|rest| rest.get(..len));
+        self.add(bytes.len(), |at, len| {
+            crc64(part(at, len).unwrap_or_default())
+        })
+    }
+
+    fn add(&mut self, len_bytes: usize, crc_of: impl Fn(usize, usize) -> u64) -> u64 {
         let mut all = 0;
-        for at in (0..bytes.len_bytes()).step_by(self.block_bytes) {
-            let len = self.block_bytes.min(bytes.len_bytes() - at);
-            let crc = crc_span(bytes.sub(at, len));
+        for at in (0..len_bytes).step_by(self.block_bytes) {
+            let len = self.block_bytes.min(len_bytes - at);
+            let crc = crc_of(at, len);
             self.crcs.push(crc);
             all = match len == self.block_bytes {
                 true => self.shift.append(all, crc),
@@ -107,7 +119,6 @@ pub(super) fn of(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use orcheck_format::crc64;
 
     #[test]
     fn the_blocks_add_up_to_the_extent() {
@@ -116,8 +127,11 @@ mod tests {
             let shift = Arc::new(CrcShift::by(block_bytes as u64));
             let mut blocks = Blocks::new(block_bytes, &shift);
             let expected = crc64(&bytes[..len]);
+            assert_eq!(blocks.append_own(&bytes[..len]), expected);
+            let own = std::mem::take(&mut blocks.crcs);
             let all = Span::from_mut(&mut bytes[..len]);
             assert_eq!(blocks.append(all), expected);
+            assert_eq!(blocks.crcs(), own);
             assert_eq!(blocks.crcs().len(), len.div_ceil(block_bytes));
             assert_eq!(blocks.sum(blocks.crcs().iter().copied(), len), expected);
         }
