@@ -143,7 +143,7 @@ fn fails(work: impl FnOnce()) -> bool {
 #[test]
 fn jobs_with_faults() {
     let number = |name| env_var(name).and_then(|text| text.parse::<u64>().ok());
-    let trials = number("ORCHECK_TRIALS").unwrap_or(5000);
+    let trials = number("ORCHECK_TRIALS").unwrap_or(3000);
     let first = number("ORCHECK_SEED")
         .unwrap_or_else(|| u64::from(u32::from_le_bytes(orcheck_io::rng::random_bytes())));
     // Of the faults that are drawn, only these.

@@ -371,12 +371,12 @@ fn judge(workload: &Workload, root: &Path, victim: Victim, ended: &[Ended]) -> R
 pub fn ranks_and_agents_are_killed_at_each_of_their_steps() {
     let mut table = Table::default();
     let mut words_of_agents = BTreeSet::new();
-    let part = if trials(0) > 0 { 1 } else { 32 };
+    let (part, third) = if trials(0) > 0 { (1, 1) } else { (48, 3) };
     for (workload, victim, every) in [
-        (AGENT_CORES, Victim::Rank(0), 1),
+        (AGENT_CORES, Victim::Rank(0), third),
         (AGENT_CORES, Victim::Agent(0), part),
-        (AGENT_HOSTS, Victim::Rank(2), 1),
-        (AGENT_HOSTS, Victim::Rank(0), 1),
+        (AGENT_HOSTS, Victim::Rank(2), third),
+        (AGENT_HOSTS, Victim::Rank(0), third),
         (AGENT_HOSTS, Victim::Agent(0), part),
         (AGENT_HOSTS, Victim::Agent(1), part),
         (AGENT_ROOM, Victim::Agent(0), (part / 2).max(1)),

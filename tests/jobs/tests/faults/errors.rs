@@ -226,7 +226,7 @@ pub fn one_error_at_every_call() {
     let (part, turns) = if all {
         (1, 0)
     } else {
-        (8, seed() as usize % ERRORS.len())
+        (14, seed() as usize % ERRORS.len())
     };
     for workload in [SOLO, PAIR, PEERS, PARITY, SPREAD, STRIPED, INCREMENTAL] {
         let workload = Workload {

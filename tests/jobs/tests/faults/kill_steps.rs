@@ -91,7 +91,7 @@ fn kill_at(workload: &Workload, run: u64, prepare: &dyn Fn(&Path), key: &Key) ->
 
 /// Most steps of one phase of a workload that a quick run stops at: evenly spread, from another
 /// first one with each seed. `ORCHECK_TRIALS` raises it.
-const QUICK: usize = 40;
+const QUICK: usize = 28;
 
 fn chosen(keys: Vec<Key>) -> Vec<Key> {
     let every = keys.len().div_ceil(trials(QUICK)).max(1);
