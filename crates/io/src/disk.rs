@@ -31,7 +31,8 @@ pub use dir::{
     open_local_unlinked,
 };
 pub use file::{
-    File, PinnedWrite, check_aligned, check_length, check_range, read_span, write_pinned,
+    File, PinnedWrite, check_aligned, check_length, check_range, read_cached_span, read_span,
+    write_pinned,
 };
 pub use lock::{Lock, ofd_is_locked, ofd_lock, ofd_share, ofd_unlock_all, reopen};
 pub use paced::{Pace, paced};

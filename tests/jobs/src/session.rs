@@ -34,6 +34,7 @@ pub mod routed;
 pub mod runs;
 pub mod save;
 pub mod served_agents;
+pub mod sharing;
 pub mod slow_levels;
 pub mod stray;
 pub mod told;

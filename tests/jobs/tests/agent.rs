@@ -13,6 +13,7 @@ fn main() -> ExitCode {
             ("choosing", choosing::TESTS),
             ("directories", directories::TESTS),
             ("elastic", elastic::TESTS),
+            ("sharing", sharing::TESTS),
             ("encoding", encoding::TESTS),
             ("forged", forged::TESTS),
             ("halting", halting::TESTS),

@@ -16,6 +16,7 @@ fn main() -> ExitCode {
             ("beside", beside::TESTS),
             ("choosing", choosing::TESTS),
             ("elastic", elastic::TESTS),
+            ("sharing", sharing::TESTS),
             ("encoding", encoding::TESTS),
             ("forged", forged::TESTS),
             ("halting", halting::TESTS),

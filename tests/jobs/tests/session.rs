@@ -14,6 +14,7 @@ fn main() -> ExitCode {
             ("directories", directories::TESTS),
             ("disabled", disabled::TESTS),
             ("elastic", elastic::TESTS),
+            ("sharing", sharing::TESTS),
             ("encoding", encoding::TESTS),
             ("forged", forged::TESTS),
             ("halting", halting::TESTS),

@@ -28,8 +28,9 @@ use crate::memory::{Buffer, Span};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result};
 use rustix::fs::{self, Advice, AtFlags, FallocateFlags, OFlags, StatxFlags};
-use rustix::io::Errno;
+use rustix::io::{Errno, ReadWriteFlags};
 use rustix::process::{Resource, getrlimit};
+use std::io::IoSliceMut;
 use std::num::NonZeroU64;
 use std::os::fd::{IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -61,6 +62,12 @@ pub trait File: Send + Sync {
     }
     /// Reads exactly `buf.len()` bytes from `at`; if the file ends earlier, the error is `Corrupt`.
     fn read_at(&self, buf: &mut [u8], at: u64) -> Result<()>;
+    /// Reads, of these bytes, as many as the page cache holds from the first one on, and returns how
+    /// many; `None` where nobody can tell, as for the files of other nodes.
+    fn read_cached(&self, buf: &mut [u8], at: u64) -> Result<Option<usize>> {
+        let _ = (buf, at);
+        Ok(None)
+    }
     /// Announces that this many bytes from `at` on will be read soon: reading them may begin.
     /// Nothing depends on it.
     fn will_need(&self, at: u64, len: u64) {
@@ -114,15 +121,26 @@ pub trait File: Send + Sync {
 }
 
 /// Reads exactly the span's length from the file at `at` into the span.
-#[allow(unsafe_code)]
 pub fn read_span(file: &dyn File, span: Span, at: u64) -> Result<()> {
     if span.len_bytes() == 0 {
         return Ok(());
     }
+    fill(span, |bytes| file.read_at(bytes, at))
+}
+
+/// [`File::read_cached`] into a span.
+pub fn read_cached_span(file: &dyn File, span: Span, at: u64) -> Result<Option<usize>> {
+    if span.len_bytes() == 0 {
+        return Ok(Some(0));
+    }
+    fill(span, |bytes| file.read_cached(bytes, at))
+}
+
+#[allow(unsafe_code)]
+fn fill<T>(span: Span, read: impl FnOnce(&mut [u8]) -> T) -> T {
     // SAFETY: the span's memory is valid for writes and used by nobody else meanwhile, by the
     // promise of `Span::new`; the slice ends with this call.
-    let bytes = unsafe { std::slice::from_raw_parts_mut(span.pointer(), span.len_bytes()) };
-    file.read_at(bytes, at)
+    read(unsafe { std::slice::from_raw_parts_mut(span.pointer(), span.len_bytes()) })
 }
 
 /// Writes the span's bytes to the file at `at` in place, from memory that `way` may have pinned.
@@ -323,15 +341,17 @@ impl OsFile {
                     }
                 }
                 Err(Errno::INTR) if interrupts < INTERRUPTS_LIMIT => interrupts += 1,
-                Err(errno) => {
-                    return Err(rustix_error(
-                        errno,
-                        format_args!("read {rest} bytes at offset {offset} of {}", self.path),
-                    ));
-                }
+                Err(errno) => return Err(self.read_failed(errno, rest, offset)),
             }
         }
         Ok(done)
+    }
+
+    fn read_failed(&self, errno: Errno, len: usize, at: u64) -> Error {
+        rustix_error(
+            errno,
+            format_args!("read {len} bytes at offset {at} of {}", self.path),
+        )
     }
 
     fn read_ended(&self, at: u64, expected: usize, found: usize) -> Error {
@@ -389,6 +409,29 @@ impl File for OsFile {
             return Err(self.read_ended(at, buf.len(), found));
         }
         Ok(())
+    }
+
+    fn read_cached(&self, buf: &mut [u8], at: u64) -> Result<Option<usize>> {
+        self.check_lost()?;
+        check_range("read", buf.len(), at, &self.path)?;
+        if self.direct {
+            return Ok(None);
+        }
+        let found = self
+            .transfer_limit("file.read", buf.len())
+            .and_then(|limit| {
+                let mut into = [IoSliceMut::new(&mut buf[..limit])];
+                rustix::io::preadv2(&self.handle, &mut into, at, ReadWriteFlags::NOWAIT)
+            });
+        match found {
+            Ok(count) => {
+                self.failpoints.has_read(&self.path, at, &mut buf[..count]);
+                Ok(Some(count))
+            }
+            Err(Errno::AGAIN | Errno::INTR) => Ok(Some(0)),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(None),
+            Err(errno) => Err(self.read_failed(errno, buf.len(), at)),
+        }
     }
 
     fn bypass_cache(&mut self) -> bool {

@@ -2,7 +2,6 @@
 //! is the same everywhere.
 
 use crate::session::disk;
-use crate::session::hooks::Reads;
 use crate::session::mistakes::{LONG, refused, says};
 use crate::support::{Job, State, make_dir, warnings};
 use crate::trial::{Random, seed};
@@ -12,11 +11,10 @@ use orcheck_format::{Dtype, ErrorKind, Level, Step};
 use orcheck_io::memory::{Span, copy_out, fill_span};
 use orcheck_testing::Scratch;
 use std::path::Path;
-use std::sync::Arc;
 
 pub(crate) mod parts;
 
-use parts::{Field, Items, Part, cut, restores, store_at, stores, stores_lists, with_ranks};
+use parts::{Field, Items, Part, cut, restores, stores, stores_lists, with_ranks};
 
 /// What is tested here.
 pub const TESTS: &[Test] = session_tests![
@@ -30,7 +28,6 @@ pub const TESTS: &[Test] = session_tests![
     a_list_that_a_rank_does_not_protect_is_named,
     what_is_the_same_everywhere_is_read_by_any_number_of_ranks,
     memory_of_the_pool_may_be_the_same_everywhere,
-    what_several_ranks_of_a_node_need_is_read_once,
     an_array_that_is_the_same_everywhere_is_no_part_of_another,
     overlapping_parts_are_refused_unless_flagged,
     elements_that_nobody_stored_are_named,
@@ -144,7 +141,7 @@ fn block_cyclic_parts_are_boxes_of_one_region() {
 }
 
 #[allow(clippy::disallowed_methods)]
-fn key(root: &Path) -> String {
+pub(crate) fn key(root: &Path) -> String {
     make_dir(root);
     let path = root.join("key");
     std::fs::write(&path, "ab".repeat(32)).unwrap();
@@ -465,45 +462,6 @@ fn memory_of_the_pool_may_be_the_same_everywhere() {
             }
             session.close(LONG).unwrap();
         });
-    }
-}
-
-// Breaks if: each rank reads and verifies what another one of its node has.
-fn what_several_ranks_of_a_node_need_is_read_once() {
-    let global = &[64, 4096][..];
-    let columns: Vec<Part> = (0..4)
-        .map(|rank| Part {
-            offset: vec![0, 1024 * rank],
-            local: vec![64, 1024],
-        })
-        .collect();
-    let rows: Vec<Part> = (0..4)
-        .map(|rank| Part {
-            offset: vec![16 * rank, 0],
-            local: vec![16, 4096],
-        })
-        .collect();
-    let whole = Part {
-        offset: vec![0, 0],
-        local: global.to_vec(),
-    };
-    for (stored, wanted, flags) in [(&rows, &columns, 0), (&vec![whole; 4], &vec![], SAME)] {
-        for encrypted in [false, true] {
-            let scratch = Scratch::new("once");
-            let reads = Arc::new(Reads::default());
-            let mut job = Job::new(scratch.path(), 4, 0, true);
-            if encrypted {
-                job = job.with(&key(scratch.path()));
-            }
-            store_at(&job, Level::Node, (global, stored), &[1], flags);
-            let job = job.failpoints(reads.failpoints());
-            let parts = if wanted.is_empty() { stored } else { wanted };
-            restores(&job, global, parts, 1, flags);
-            let reads = reads.take();
-            assert_eq!(reads.len(), 32, "extents of 64 KiB");
-            let again: Vec<_> = reads.iter().filter(|(_, times)| **times > 1).collect();
-            assert!(again.is_empty(), "{encrypted}: {again:?}");
-        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use orcheck_io::failpoints::{Failpoint, FailpointHook, Failpoints, Verdict};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
@@ -332,18 +333,30 @@ impl FailpointHook for Snapshots {
     }
 }
 
-/// Notes what is read of files, by path and offset.
+/// Notes which bytes are read of which files.
 #[derive(Default)]
-pub struct Reads(Mutex<BTreeMap<(String, u64), u32>>);
+pub struct Reads(Mutex<Vec<(String, Range<u64>)>>);
 
 impl Reads {
     pub fn failpoints(self: &Arc<Self>) -> Failpoints {
         Failpoints::with(Arc::clone(self) as Arc<dyn FailpointHook>)
     }
 
-    /// How often each place was read at once.
-    pub fn take(&self) -> BTreeMap<(String, u64), u32> {
-        std::mem::take(&mut *self.0.lock().unwrap())
+    /// How many bytes were read.
+    ///
+    /// # Panics
+    /// If one of them was read twice.
+    pub fn of_each_byte_once(&self) -> u64 {
+        let mut reads = std::mem::take(&mut *self.0.lock().unwrap());
+        reads.sort_by(|(a, x), (b, y)| (a, x.start).cmp(&(b, y.start)));
+        for pair in reads.windows(2) {
+            let [(file, first), (other, second)] = pair else {
+                unreachable!("a pair")
+            };
+            let apart = file != other || first.end <= second.start;
+            assert!(apart, "read twice: {file}, bytes {first:?} and {second:?}");
+        }
+        reads.iter().map(|(_, bytes)| bytes.end - bytes.start).sum()
     }
 }
 
@@ -355,8 +368,8 @@ impl FailpointHook for Reads {
     fn has_read(&self, path: &str, at_bytes: u64, bytes: &mut [u8]) {
         // Data, no metadata.
         if bytes.len() >= 16 << 10 {
-            let place = (path.to_owned(), at_bytes);
-            *self.0.lock().unwrap().entry(place).or_default() += 1;
+            let read = at_bytes..at_bytes + bytes.len() as u64;
+            self.0.lock().unwrap().push((path.to_owned(), read));
         }
     }
 }

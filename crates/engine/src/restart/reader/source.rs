@@ -10,7 +10,7 @@ use std::sync::Arc;
 use orcheck_format::disk::{Extent, RegionRecord};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, ErrorKind, Rank, Result, Step, crc64, crc64_combine};
-use orcheck_io::disk::{File, read_span};
+use orcheck_io::disk::{File, read_cached_span, read_span};
 use orcheck_io::memory::{Span, crc_span, fill_span};
 
 use super::together::Windows;
@@ -18,7 +18,15 @@ use super::{PIECE_BYTES, as_usize};
 use crate::encoding::{ContainerKey, Decoder, check_stored};
 use crate::restart::shared::Blocks;
 
-/// How far ahead of the piece being checked the kernel is asked to read.
+/// Read at once where the page cache has it, and verified before it leaves the processor's cache.
+const CACHED_BYTES: u64 = 256 << 10;
+
+/// Read at once where the page cache of this machine does not have it. The kernel reads ahead by
+/// itself, into large pages: asking it to (`will_need`) took half as long again, because it then
+/// takes small ones (Linux 6.18, ext4).
+const UNCACHED_BYTES: u64 = 1 << 20;
+
+/// How far ahead of a piece another node is asked to read.
 const AHEAD_BYTES: u64 = 3 * PIECE_BYTES;
 
 /// A file of this container, or of one to which it refers.
@@ -146,14 +154,14 @@ impl Source<'_> {
     }
 
     pub(super) fn read(&self, into: Span, buffers: &mut Buffers) -> Result<()> {
-        let Buffers {
-            decoder, windows, ..
-        } = buffers;
         if self.extent.encoding != 0 {
-            fill_span(into, self.decode(decoder, windows)?);
+            fill_span(
+                into,
+                self.decode(&mut buffers.decoder, &mut buffers.windows)?,
+            );
             return Ok(());
         }
-        self.read_plain(into, windows, &mut crc_span)
+        self.read_plain(into, buffers, 1, &mut crc_span)
     }
 
     /// As [`Self::read`]; also notes the checksum of each block of what was verified.
@@ -163,35 +171,40 @@ impl Source<'_> {
         buffers: &mut Buffers,
         blocks: &mut Blocks,
     ) -> Result<()> {
-        let Buffers {
-            decoder, windows, ..
-        } = buffers;
         blocks.clear();
         if self.extent.encoding != 0 {
-            let plain = self.decode(decoder, windows)?;
+            let plain = self.decode(&mut buffers.decoder, &mut buffers.windows)?;
             // Breaks if: the checksums are computed over `into`; others may write there meanwhile.
             blocks.append_own(plain);
             fill_span(into, plain);
             return Ok(());
         }
-        self.read_plain(into, windows, &mut |bytes| blocks.append(bytes))
+        self.read_plain(into, buffers, blocks.block_bytes(), &mut |bytes| {
+            blocks.append(bytes)
+        })
     }
 
+    /// Reads the bytes in parts that, but for the last one, are multiples of `unit_bytes`.
     fn read_plain(
         &self,
         into: Span,
-        windows: &mut Windows,
+        buffers: &mut Buffers,
+        unit_bytes: usize,
         crc_of: &mut dyn FnMut(Span) -> u64,
     ) -> Result<()> {
+        let (file, len, mut at) = (self.file(), self.extent.len_bytes, 0);
+        let windows = &mut buffers.windows;
+        if let Some(found) = windows.read(file, self.extent.physical, len, self.run_end) {
+            fill_span(into, found);
+            return self.compare(crc_of(into));
+        }
         let mut crc = Crc::default();
-        for (at, len) in self.pieces() {
-            // The next pieces are read while this one is checked; those of the next extent mostly
-            // lie right behind.
-            let next = self.extent.physical + at + len;
-            self.file().will_need(next, AHEAD_BYTES);
-            let into = into.sub(as_usize(at)?, as_usize(len)?);
-            self.fill(at, into, windows)?;
-            crc.append(crc_of(into), len);
+        while at < len {
+            let rest = into.sub(as_usize(at)?, as_usize(len - at)?);
+            let found = read_part(file, rest, self.extent.physical + at, unit_bytes);
+            let found = found.map_err(|error| error.at(self.place()))?;
+            crc.append(crc_of(rest.sub(0, found)), found as u64);
+            at += found as u64;
         }
         self.compare(crc.value())
     }
@@ -208,6 +221,7 @@ impl Source<'_> {
             piece,
             decoder,
             windows,
+            ..
         } = buffers;
         if self.extent.encoding != 0 {
             return sink(self.at, self.decode(decoder, windows)?);
@@ -238,6 +252,30 @@ impl Source<'_> {
         }
         Ok(())
     }
+}
+
+/// Reads the first of the bytes at `at` into the beginning of `into`, as many as are best verified
+/// before more are read: a multiple of `unit_bytes`, or all. Returns how many.
+fn read_part(file: &dyn File, into: Span, at: u64, unit_bytes: usize) -> Result<usize> {
+    let first = |most: u64| {
+        let most = (most as usize / unit_bytes * unit_bytes).max(unit_bytes);
+        into.sub(0, most.min(into.len_bytes()))
+    };
+    let cached = first(CACHED_BYTES);
+    let (part, there) = match read_cached_span(file, cached, at)? {
+        Some(found) if found == cached.len_bytes() => return Ok(found),
+        Some(found) => (first(UNCACHED_BYTES), found),
+        None => {
+            let piece = first(PIECE_BYTES);
+            // The next pieces are read while this one is verified; those of the next extent mostly
+            // lie right behind.
+            file.will_need(at + piece.len_bytes() as u64, AHEAD_BYTES);
+            (piece, 0)
+        }
+    };
+    let rest = part.sub(there, part.len_bytes() - there);
+    read_span(file, rest, at + there as u64)?;
+    Ok(part.len_bytes())
 }
 
 fn beginning(memory: &mut [u8], len: u64) -> Result<&mut [u8]> {

@@ -27,6 +27,11 @@ impl Blocks {
         }
     }
 
+    /// Length of each block but the last one of an extent.
+    pub(crate) fn block_bytes(&self) -> usize {
+        self.block_bytes
+    }
+
     /// Forgets all blocks.
     pub(crate) fn clear(&mut self) {
         self.crcs.clear();
