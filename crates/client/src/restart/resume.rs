@@ -449,7 +449,13 @@ impl Session {
                     self.resume.again.append(&mut texts);
                     return Ok(Some(Restarted::Again(step)));
                 }
-                Ok(readings) => self.read_together(readings),
+                Ok(readings) => {
+                    // It would take memory bandwidth, and processors, from those who read.
+                    self.pause_preparing_pool();
+                    let read = self.read_together(readings);
+                    self.prepare_pool();
+                    read
+                }
                 // Breaks if: it is an error of the program all the same; every start would fail in
                 // the same way.
                 Err(error)

@@ -264,6 +264,13 @@ impl Session {
         }
         self.memory.regions.put(name, region)?;
         self.resume.touched.remove(name);
+        self.prepare_pool();
+        Ok(())
+    }
+
+    /// Has the memory of the pool prepared in the background into which the protected regions are
+    /// going to be copied.
+    pub(crate) fn prepare_pool(&mut self) {
         let chunk_bytes = u64::from(self.link.pool.shape().chunk_bytes);
         let outside = |span: Span| self.link.pool.offset_of(span).is_none();
         let chunks = self
@@ -272,9 +279,17 @@ impl Session {
             .memory_bytes(outside)
             .div_ceil(chunk_bytes)
             + 1;
+        self.want_chunks(chunks);
+    }
+
+    /// Stops that until [`Self::prepare_pool`] is called again.
+    pub(crate) fn pause_preparing_pool(&mut self) {
+        self.want_chunks(0);
+    }
+
+    fn want_chunks(&mut self, chunks: u64) {
         self.index().want_chunks(self.local, self.writer, chunks);
         self.memory.mapper.want(chunks);
-        Ok(())
     }
 
     /// Forgets a region. Local.
