@@ -25,6 +25,7 @@ pub fn crc64(bytes: &[u8]) -> u64 {
 const POLYNOMIAL: u64 = 0x9a6c_9329_ac4b_c9b5;
 
 /// At k: x to the power of 8 times 2 to the power of k.
+#[allow(clippy::indexing_slicing, reason = "computed by the compiler")]
 const POWERS: [u64; 64] = {
     let mut powers = [1 << 55; 64];
     let mut k = 1;
