@@ -34,6 +34,9 @@ use std::time::Duration;
 
 /// Maximum size of an extent in a rank record, with the name of another container.
 const EXTENT_BYTES: u64 = 112;
+/// A snapshot of a rank up to this length wakes the CP-thread once, when it is complete: what the
+/// flush would gain by beginning earlier, the ranks that still copy would lose.
+const QUIET_BYTES: u64 = 32 << 20;
 
 /// The result of the agreement.
 enum Verdict {
@@ -440,13 +443,13 @@ impl Session {
             Ok(slot) => (slot, None),
             Err(error) => (None, Some(error)),
         };
-        let staged_bytes = prepared.records.iter().map(|record| record.len_bytes).sum();
+        let staged_bytes: u64 = prepared.records.iter().map(|record| record.len_bytes).sum();
         if turn == 0 {
             self.finish_mapping(pipelined, &prepared);
         }
         let incremental = self.capture(step, turns, &prepared);
         let mut staging = Staging::new(
-            self.stage_context(pipelined),
+            self.stage_context(pipelined, staged_bytes),
             step,
             prepared.plan,
             (prepared.records, prepared.sources),
@@ -542,7 +545,7 @@ impl Session {
         (slot, pipelined)
     }
 
-    fn stage_context(&self, pipelined: bool) -> StageContext {
+    fn stage_context(&self, pipelined: bool, staged_bytes: u64) -> StageContext {
         let threads = self.link.threads.as_ref();
         let keeps = self.options.agent != AgentKind::Off && !pipelined;
         StageContext {
@@ -559,6 +562,7 @@ impl Session {
             failpoints: self.environment.failpoints.clone(),
             sealed: threads.and_then(|threads| threads.sealed.clone()),
             kept: keeps.then(|| Arc::clone(&self.memory.kept)),
+            quiet: staged_bytes <= QUIET_BYTES,
         }
     }
 

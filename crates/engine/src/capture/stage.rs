@@ -123,6 +123,8 @@ impl Staging {
         incremental: Option<(Capture, usize)>,
     ) -> Self {
         let (regions, sources) = parts;
+        let mut context = context;
+        context.quiet &= !pipelined && slot.is_none();
         let (capture, most_extents) = incremental.unzip();
         let kinds = if context.encoded || context.checked {
             regions.iter().map(Kind::of).collect()

@@ -25,7 +25,7 @@ use orcheck_format::disk::ParityGroup;
 use orcheck_format::{Epoch, Error, JobName, NodeId, Rank, Result, WriterId};
 use orcheck_io::clock::Clock;
 use orcheck_io::failpoints::Failpoints;
-use orcheck_io::machine::thread::spawn;
+use orcheck_io::machine::thread::{never_preempt, spawn};
 use orcheck_io::machine::{cpuset, pin_current_thread, sibling_of};
 use orcheck_io::poll::{Poller, Waker};
 use orcheck_net::{Key, Listener};
@@ -318,6 +318,8 @@ impl Host {
             None
         };
         spawn("orcheck-flush", move || {
+            // A rank that wakes it is still in its checkpoint call, and others may be too.
+            never_preempt();
             if let Some(cpu) = sibling
                 && let Err(error) = pin_current_thread(&[cpu])
             {

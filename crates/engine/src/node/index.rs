@@ -252,13 +252,30 @@ impl<'p> Index<'p> {
         descriptor: Descriptor,
         timeout: Duration,
     ) -> Result<()> {
+        self.push_quietly(local, writer, descriptor, timeout)?;
+        self.bump(WRITERS + writer.0);
+        Ok(())
+    }
+
+    /// As [`Self::push`], but leaves it to a later push to wake the CP-thread.
+    ///
+    /// # Errors
+    /// As [`Self::push`].
+    pub fn push_quietly(
+        &self,
+        local: u32,
+        writer: WriterId,
+        descriptor: Descriptor,
+        timeout: Duration,
+    ) -> Result<()> {
         let words = descriptor.encode();
         loop {
             let popped = self.get(self.rank_word(local, POPPED));
             if self.pool.ring(local).push(&words) {
-                self.bump(WRITERS + writer.0);
                 return Ok(());
             }
+            // Breaks if: it is not woken; it may sleep over a ring that was filled quietly.
+            self.bump(WRITERS + writer.0);
             if !self
                 .pool
                 .wait_while(self.rank_word(local, POPPED), popped, timeout)

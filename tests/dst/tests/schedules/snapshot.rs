@@ -125,6 +125,7 @@ impl Node {
             failpoints: Failpoints::none(),
             sealed: None,
             kept: None,
+            quiet: false,
         };
         let slot = self.gates.lock(STAGE_SLOT, HOUR).unwrap();
         let len_bytes = bytes.len() as u64;

@@ -40,6 +40,8 @@ pub struct StageContext {
     pub sealed: Option<Arc<dyn Fn(Step) + Send + Sync>>,
     /// Keeps the snapshot until its step is decided, in case it is needed again.
     pub kept: Option<Arc<Kept>>,
+    /// The CP-thread is woken when the snapshot is complete, and not before.
+    pub quiet: bool,
 }
 
 impl StageContext {
@@ -57,9 +59,11 @@ impl StageContext {
     pub(super) fn push(&self, descriptor: Descriptor) -> Result<()> {
         // First: a segment may be flushed, and its chunk returned, at once.
         self.kept.iter().for_each(|kept| kept.note(descriptor));
-        self.patience.wait(self.timeout, |slice| {
-            self.index()
-                .push(self.local, self.writer, descriptor, slice)
+        let ends = matches!(descriptor, Descriptor::Seal | Descriptor::Fail);
+        let (index, quiet) = (self.index(), self.quiet && !ends);
+        self.patience.wait(self.timeout, |slice| match quiet {
+            true => index.push_quietly(self.local, self.writer, descriptor, slice),
+            false => index.push(self.local, self.writer, descriptor, slice),
         })
     }
 }

@@ -80,6 +80,28 @@ fn descriptors_cross_unchanged_and_a_full_ring_has_a_deadline() {
     assert_eq!(full.unwrap().kind(), ErrorKind::Unavailable);
 }
 
+// Breaks if: each descriptor wakes the CP-thread, or a ring that is full does not.
+#[test]
+fn quiet_descriptors_wake_nobody_unless_the_ring_is_full() {
+    let shape = IndexShape {
+        ranks: 1,
+        writers: 1,
+    };
+    let pool = pool(shape);
+    let index = Index::new(&pool, shape);
+    let before = index.writer_news(WriterId(0));
+    let push = || {
+        let descriptor = Descriptor::Refers { step: Step(5) };
+        index.push_quietly(0, WriterId(0), descriptor, Duration::ZERO)
+    };
+    for _ in 0..16 {
+        push().unwrap();
+    }
+    assert_eq!(index.writer_news(WriterId(0)), before);
+    assert_eq!(push().unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_ne!(index.writer_news(WriterId(0)), before);
+}
+
 #[test]
 fn the_board_keeps_the_first_loss_and_forgets_old_steps() {
     let shape = IndexShape {
