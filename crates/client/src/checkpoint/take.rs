@@ -34,8 +34,8 @@ use std::time::Duration;
 
 /// Maximum size of an extent in a rank record, with the name of another container.
 const EXTENT_BYTES: u64 = 112;
-/// A snapshot of a rank up to this length wakes the CP-thread once, when it is complete: what the
-/// flush would gain by beginning earlier, the ranks that still copy would lose.
+/// A snapshot of a rank up to this length does not wake the CP-thread before all ranks of the node
+/// return: what the flush would gain by beginning earlier, ranks that still copy would lose.
 const QUIET_BYTES: u64 = 32 << 20;
 
 /// The result of the agreement.
@@ -572,8 +572,9 @@ impl Session {
         stager: &Stager,
         step: Step,
         (turn, pipelined): (u64, bool),
-        staging: Staging,
+        mut staging: Staging,
     ) -> Result<()> {
+        staging.continue_in_background();
         let (pool, shape) = (Arc::clone(&self.link.pool), self.link.shape);
         let clock = Arc::clone(&self.environment.clock);
         let holdup = move || {

@@ -202,6 +202,11 @@ impl Staging {
         self.context.index().set_reason(local, self.step, error);
     }
 
+    /// From now on the CP-thread is woken: the rest is staged after this rank has returned.
+    pub fn continue_in_background(&mut self) {
+        self.context.quiet = false;
+    }
+
     /// Stages the segments that the program waits for, using `threads` threads.
     ///
     /// # Errors

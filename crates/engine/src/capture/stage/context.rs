@@ -40,7 +40,7 @@ pub struct StageContext {
     pub sealed: Option<Arc<dyn Fn(Step) + Send + Sync>>,
     /// Keeps the snapshot until its step is decided, in case it is needed again.
     pub kept: Option<Arc<Kept>>,
-    /// The CP-thread is woken when the snapshot is complete, and not before.
+    /// The CP-thread is not woken for this snapshot, but when all ranks of the node return.
     pub quiet: bool,
 }
 
@@ -59,9 +59,8 @@ impl StageContext {
     pub(super) fn push(&self, descriptor: Descriptor) -> Result<()> {
         // First: a segment may be flushed, and its chunk returned, at once.
         self.kept.iter().for_each(|kept| kept.note(descriptor));
-        let ends = matches!(descriptor, Descriptor::Seal | Descriptor::Fail);
-        let (index, quiet) = (self.index(), self.quiet && !ends);
-        self.patience.wait(self.timeout, |slice| match quiet {
+        let index = self.index();
+        self.patience.wait(self.timeout, |slice| match self.quiet {
             true => index.push_quietly(self.local, self.writer, descriptor, slice),
             false => index.push(self.local, self.writer, descriptor, slice),
         })

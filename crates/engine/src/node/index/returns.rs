@@ -7,6 +7,7 @@
 //! client).
 
 use super::{Index, RETURNS};
+use orcheck_format::WriterId;
 use orcheck_io::clock::Clock;
 use std::sync::atomic::Ordering::AcqRel;
 use std::time::Duration;
@@ -15,10 +16,14 @@ use std::time::Duration;
 const RETURN_LOOK: Duration = Duration::from_millis(2);
 
 impl Index<'_> {
-    /// Counts that one rank is about to return from its call. Wakes nobody: on a busy node, the
-    /// woken threads would keep the last rank from returning.
+    /// Counts that one rank is about to return from its call. Only the last rank of the node wakes
+    /// the CP-threads, which it may have told nothing else: on a busy node, threads that are woken
+    /// before keep the last rank from returning.
     pub fn note_return(&self) {
-        self.pool.word(RETURNS).fetch_add(1, AcqRel);
+        let before = self.pool.word(RETURNS).fetch_add(1, AcqRel);
+        if (before + 1).is_multiple_of(u64::from(self.shape.ranks)) {
+            (0..self.shape.writers).for_each(|writer| self.nudge(WriterId(writer)));
+        }
     }
 
     /// Waits until all ranks of the node have counted their return from turn `turn` (from 0), and a

@@ -102,6 +102,26 @@ fn quiet_descriptors_wake_nobody_unless_the_ring_is_full() {
     assert_ne!(index.writer_news(WriterId(0)), before);
 }
 
+// Breaks if: CP-threads are woken while ranks of the node are still in their calls, or never.
+#[test]
+fn the_last_rank_that_returns_wakes_the_cp_threads() {
+    let shape = IndexShape {
+        ranks: 3,
+        writers: 2,
+    };
+    let pool = pool(shape);
+    let index = Index::new(&pool, shape);
+    let news = || [0, 1].map(|writer| index.writer_news(WriterId(writer)));
+    for _turn in 0..2 {
+        let before = news();
+        index.note_return();
+        index.note_return();
+        assert_eq!(news(), before);
+        index.note_return();
+        assert!(news()[0] != before[0] && news()[1] != before[1]);
+    }
+}
+
 #[test]
 fn the_board_keeps_the_first_loss_and_forgets_old_steps() {
     let shape = IndexShape {
