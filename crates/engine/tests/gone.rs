@@ -114,6 +114,7 @@ fn flusher(
         gate_timeout: LIMIT,
         clock: Arc::new(SystemClock::new()),
         failpoints: Failpoints::none(),
+        remembered: None,
         replicas: None,
         stop: Arc::clone(&stop),
     };

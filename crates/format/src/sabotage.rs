@@ -223,6 +223,11 @@ switches! {
     NoLink = "no-link", "that no symbolic link is followed", "orcheck-io disk only_regular";
     RegularFile = "regular-file", "that only regular files are opened", "orcheck-io disk only_regular";
     AgentDrains = "agent-drains", "that an agent finishes what its ranks had sealed", "orcheck-jobs agent sealed_survives";
+    KeptAscends = "kept-ascends", "that pieces of kept memory can be looked up", "orcheck-format format kept_memory";
+    KeptVerified = "kept-verified", "that what is taken from the memory of an agent is what was stored", "orcheck-jobs agent kept::";
+    KeptOfCommit = "kept-of-commit", "that memory of another checkpoint than the one that is read is left alone", "orcheck-jobs agent kept::";
+    KeptForgotten = "kept-forgotten", "that an agent gives memory back when the next run has restarted", "orcheck-jobs agent kept::";
+    KeptWiped = "kept-wiped", "that memory of an encrypted job is overwritten before it is given back", "orcheck-engine lib memory::";
     AgentShelf = "agent-shelf", "that an agent gives out what its node holds after its ranks are gone", "orcheck-jobs agent run_no_rank_any";
     MendFetch = "mend-fetch", "that what only nodes without ranks hold is copied to nodes that have some", "orcheck-jobs agent run_no_rank_any";
     AgentYields = "agent-yields", "that a new run waits for the agents of the one before", "orcheck-jobs agent sealed_survives";
@@ -484,6 +489,10 @@ promises! {
         ReplicaBudget ReplicaRoom FrameLength StoreCredit Revoked StoreVersion Quota QuotaLook
         QuotaTurn QuotaOrder QuotaLength QuotaOpen QuotaEntries QuotaDeep QuotaRecount PullStalled
         PullBound OrdinaryShare ScrubRate;
+    "A10":
+        KeptAscends KeptVerified KeptOfCommit;
+    "A11":
+        KeptForgotten KeptWiped;
     "C7":
         CopyCountsFirst;
     "T1":

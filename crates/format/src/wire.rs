@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `control.rs` | frames, and messages between ranks, nodes and the lead |
 //! | `agent.rs` | messages between ranks and the agent of their node |
+//! | `kept.rs` | what an agent says about memory that it keeps |
 //! | `staging.rs` | messages between a process and a staging server |
 //! | `fields.rs` | fields that several kinds of messages share |
 //!
@@ -12,6 +13,7 @@
 mod agent;
 mod control;
 mod fields;
+mod kept;
 mod staging;
 
 pub use agent::{Adoption, AgentMessage, ConnState, Link, NodePart, RecipePart, ReplicaPart};
@@ -20,6 +22,7 @@ pub use control::{
     Message,
 };
 pub use fields::MAX_TEXT_BYTES;
+pub use kept::{KeptMap, KeptPiece, KeptSnapshot, RegionIdentity};
 pub use staging::{
     Ask, Disk, FIRST_BYTES, MAX_DEPTH, PIECE_BYTES, Reply, StoreDir, StoreMessage, Versions,
     identity_file, identity_of,

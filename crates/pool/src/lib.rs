@@ -4,6 +4,7 @@
 //! | file | what |
 //! | --- | --- |
 //! | `pool.rs` | the pool: its chunks, their owners, waiting for a chunk |
+//! | `pool/kept.rs` | the memory of a pool whose run has ended |
 //! | `head.rs`, `bitmap.rs`, `ring.rs` | its head: shape, taken chunks, descriptors in flight |
 //! | `pages.rs`, `numa.rs` | the pages of its memory, and their placement |
 //! | `gate.rs` | locks between the processes of a node |
@@ -36,7 +37,7 @@ pub use gate::{Gate, Gates};
 pub use head::PoolShape;
 pub use numa::{MemoryNode, own_nodes};
 pub use pages::HugePages;
-pub use pool::{Chunk, Pool};
+pub use pool::{Chunk, KeptPool, Pool, read_sealed, seal_bytes};
 pub use ring::Ring;
 pub use track::{Tracker, page_bytes};
 #[doc(hidden)]

@@ -74,14 +74,15 @@ fn reserved_file(len: u64) -> Option<OwnedFd> {
     let file = descriptor::memory_file("orcheck-pool", flags).ok()?;
     fs::ftruncate(&file, len).ok()?;
     // Mapping it reserves its pages, and they stay reserved for the file.
-    let start = map(&file, len as usize).ok()?;
+    let start = map(&file, len as usize, true).ok()?;
     // SAFETY: exactly the mapping just made, which nobody knows.
     unsafe { mm::munmap(start.cast(), len as usize) }.ok()?;
     Some(file)
 }
 
-/// Maps all of a memory file of `len` bytes, aligned for huge pages.
-pub(crate) fn map(file: impl AsFd, len: usize) -> Result<*mut u8> {
+/// Maps all of a memory file of `len` bytes, aligned for huge pages; unless it is `writable`, for
+/// reading.
+pub(crate) fn map(file: impl AsFd, len: usize, writable: bool) -> Result<*mut u8> {
     let what = |errno| {
         rustix_error(errno, format_args!("map {len} bytes of pool memory"))
             .next("make the pool smaller, or raise the address space limit (ulimit -v)")
@@ -98,9 +99,12 @@ pub(crate) fn map(file: impl AsFd, len: usize) -> Result<*mut u8> {
             mm::mmap_anonymous(std::ptr::null_mut(), room, nothing, private).map_err(what)?;
         let before = found.cast::<u8>().align_offset(HUGE_BYTES);
         let start = found.cast::<u8>().add(before);
-        let both = ProtFlags::READ | ProtFlags::WRITE;
+        let access = match writable {
+            true => ProtFlags::READ | ProtFlags::WRITE,
+            false => ProtFlags::READ,
+        };
         let shared = MapFlags::SHARED | MapFlags::FIXED;
-        if let Err(errno) = mm::mmap(start.cast(), len, both, shared, file, 0) {
+        if let Err(errno) = mm::mmap(start.cast(), len, access, shared, file, 0) {
             let _ = mm::munmap(found, room);
             return Err(what(errno));
         }

@@ -50,8 +50,11 @@ use std::time::Duration;
 pub use crate::head::PoolShape;
 pub use crate::pages::HugePages;
 
+mod kept;
 #[cfg(test)]
 mod tests;
+
+pub use kept::{KeptPool, read_sealed, seal_bytes};
 
 const SEALS: SealFlags = SealFlags::SHRINK
     .union(SealFlags::GROW)
@@ -78,11 +81,11 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    fn new(file: OwnedFd, layout: Layout) -> Result<Mapping> {
+    fn new(file: OwnedFd, layout: Layout, writable: bool) -> Result<Mapping> {
         let len = layout.total as usize;
-        // The file's size is sealed and equals `len`, or nobody else has the file yet (see both
+        // The file's size is sealed and equals `len`, or nobody else has the file yet (see all
         // callers).
-        let start = pages::map(&file, len)?;
+        let start = pages::map(&file, len, writable)?;
         let owner = Some(rustix::process::getpid());
         let mapping = Mapping {
             file,
@@ -226,7 +229,7 @@ impl Pool {
         let file = pages::memory_file(layout.total, u64::from(shape.chunk_bytes), huge)?;
         let used = layout.rings + u64::from(shape.rings) * layout.ring_stride;
         retry(|| fs::fallocate(&file, FallocateFlags::empty(), 0, used)).map_err(what)?;
-        let map = Mapping::new(file, layout)?;
+        let map = Mapping::new(file, layout, true)?;
         // SAFETY: the head of our own mapping, which has memory behind it, and nobody else has the
         // file yet.
         let head = unsafe { Span::new(map.start, HEAD_BYTES) };
@@ -257,26 +260,8 @@ impl Pool {
 
     /// Maps a pool that another process created.
     pub fn attach(fd: OwnedFd) -> Result<Pool> {
-        let what = |errno| rustix_error(errno, "attach to the pool");
-        let seals = fs::fcntl_get_seals(&fd).map_err(what)?;
-        if !seals.contains(SEALS) && !off(Switch::PoolSeals) {
-            return Err(Error::corrupt(format!(
-                "pool: expected a sealed memfd (seals {:#x}), found seals {:#x}",
-                SEALS.bits(),
-                seals.bits()
-            )));
-        }
-        let stat = fs::fstat(&fd).map_err(what)?;
-        let mut bytes = [0; HEAD_BYTES];
-        let found = retry(|| rustix::io::pread(&fd, &mut bytes, 0)).map_err(what)?;
-        if found != HEAD_BYTES {
-            return Err(Error::corrupt(format!(
-                "pool: expected {HEAD_BYTES} head bytes, found {found}"
-            )));
-        }
-        let len = u64::try_from(stat.st_size).unwrap_or(0);
-        let (shape, layout) = head::decode(&bytes, len)?;
-        Ok(Pool::of(Mapping::new(fd, layout)?, shape, layout))
+        let (shape, layout) = attached(&fd)?;
+        Ok(Pool::of(Mapping::new(fd, layout, true)?, shape, layout))
     }
 
     /// From now on, this process requests transparent huge pages for new memory of the pool, if
@@ -753,6 +738,29 @@ impl Pool {
             entries,
         }
     }
+}
+
+/// The shape of the pool behind this descriptor, which another process created.
+fn attached(fd: &OwnedFd) -> Result<(PoolShape, Layout)> {
+    let what = |errno| rustix_error(errno, "attach to the pool");
+    let seals = fs::fcntl_get_seals(fd).map_err(what)?;
+    if !seals.contains(SEALS) && !off(Switch::PoolSeals) {
+        return Err(Error::corrupt(format!(
+            "pool: expected a sealed memfd (seals {:#x}), found seals {:#x}",
+            SEALS.bits(),
+            seals.bits()
+        )));
+    }
+    let stat = fs::fstat(fd).map_err(what)?;
+    let mut bytes = [0; HEAD_BYTES];
+    let found = retry(|| rustix::io::pread(fd, &mut bytes, 0)).map_err(what)?;
+    if found != HEAD_BYTES {
+        return Err(Error::corrupt(format!(
+            "pool: expected {HEAD_BYTES} head bytes, found {found}"
+        )));
+    }
+    let len = u64::try_from(stat.st_size).unwrap_or(0);
+    head::decode(&bytes, len)
 }
 
 /// A small pool has short runs: chunks that are being written cannot be filled.

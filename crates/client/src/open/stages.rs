@@ -382,6 +382,7 @@ fn start(
         clock: Arc::clone(&ranks.environment.clock),
         failpoints: ranks.environment.failpoints.clone(),
         outlives: false,
+        remembered: None,
     };
     let ways = (joined.own, joined.links);
     let threads = start_threads(&ranks, &mut found, &mut led, &mut owned, ways, &host);

@@ -38,6 +38,7 @@ use crate::directory::Places;
 use crate::encoding::{EncodePiece, Encoder, Recipe};
 use crate::flush::container::Announced;
 use crate::flush::ledger::Ledger;
+use crate::flush::remembered::Remembered;
 use crate::node::{Descriptor, Goes, Index, IndexShape, Mode};
 use crate::replicas::Replicas;
 use orcheck_format::disk::{BLOCK_BYTES, MAX_REFERRED};
@@ -96,6 +97,8 @@ pub struct FlushContext {
     pub failpoints: Failpoints,
     /// Replicas on other nodes, at level `peers`.
     pub replicas: Option<Arc<Replicas>>,
+    /// Where to enter what lies in the pool, if it is kept when the ranks are gone.
+    pub remembered: Option<Arc<Remembered>>,
     /// Set when the session ends.
     pub stop: Arc<AtomicBool>,
 }
@@ -131,6 +134,8 @@ struct Snapshot {
     rank: Rank,
     announced: Announced,
     segments: Vec<SegmentSpan>,
+    /// Where the parts of its stream lie in the pool and how long they are, if that is remembered.
+    spans: Vec<(u64, u64)>,
     refers_to: Vec<Step>,
     record: Option<Vec<u8>>,
     /// The rank itself returns the chunks to the pool.
@@ -320,9 +325,8 @@ impl Flusher {
             let complete = snapshot.record.is_some();
             if together {
                 self.finish_rank(snapshot.local, step);
-            } else {
-                held.push(snapshot);
             }
+            held.push(snapshot);
             if !complete && self.stopping() {
                 break;
             }
@@ -333,7 +337,7 @@ impl Flusher {
             };
         }
         let whole = waiting.is_empty();
-        self.close_sinks(step, sinks, whole)?;
+        self.close_sinks(step, sinks, whole, &held)?;
         if together {
             return Ok(());
         }
@@ -346,7 +350,7 @@ impl Flusher {
             for snapshot in &held {
                 self.write_held(step, snapshot, &mut sinks, last)?;
             }
-            self.close_sinks(step, sinks, whole)?;
+            self.close_sinks(step, sinks, whole, &held)?;
         }
         Ok(())
     }
@@ -371,6 +375,7 @@ impl Flusher {
                 may_shrink: false,
             },
             segments: Vec::new(),
+            spans: Vec::new(),
             refers_to: Vec::new(),
             record: None,
             kept: false,
@@ -399,6 +404,7 @@ impl Flusher {
             rank,
             announced: begin.announced,
             segments: Vec::new(),
+            spans: Vec::new(),
             refers_to: Vec::new(),
             record: None,
             kept: begin.kept,
@@ -425,6 +431,10 @@ impl Flusher {
         }
         drop(gates);
         held.record = Some(record);
+        if begin.pipelined {
+            // Its chunks have been used again since.
+            held.spans.clear();
+        }
         Ok(held)
     }
 
@@ -457,6 +467,9 @@ impl Flusher {
                         pieces: std::mem::take(&mut pieces),
                     };
                     let part = self.write_segment(step, which, sinks, part)?;
+                    if self.context.remembered.is_some() {
+                        held.spans.push((part.pool_at_bytes, part.len_bytes));
+                    }
                     match release {
                         false => held.segments.push(part),
                         true if held.kept => {}

@@ -34,6 +34,7 @@
 //!
 //! Not here: how a rank finds or starts an agent (crate `client`), the process (crate `cli`).
 
+mod memory;
 mod names;
 mod session;
 
@@ -50,6 +51,7 @@ use orcheck_io::poll::{Poller, Waker};
 use orcheck_io::user::working_dir;
 use orcheck_net::{Address, Conn, Key, Listener};
 use orcheck_staging::client::{is_served, shown};
+use memory::Kept;
 use session::{Adopting, Session, Shelf};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow::{self, Break, Continue};
@@ -107,6 +109,10 @@ pub struct Agent {
     sessions: Vec<Session>,
     /// What remains of the last session, for runs on other nodes.
     shelf: Option<Shelf>,
+    /// Memory of the last session whose ranks are gone, for the next run.
+    kept: Arc<Kept>,
+    /// When it was last looked whether there is room for it.
+    looked: Duration,
     /// Replicas of other nodes in memory, of all sessions.
     ram: Arc<Ram>,
     callers: Vec<Caller>,
@@ -177,6 +183,8 @@ impl Agent {
             stop: Arc::default(),
             sessions: Vec::new(),
             shelf: None,
+            kept: Arc::default(),
+            looked: Duration::ZERO,
             ram: Arc::new(Ram::new(failpoints)),
             callers: Vec::new(),
             ended: Vec::new(),
@@ -233,6 +241,9 @@ impl Agent {
                         .extend(Some(session.summary()).filter(|told| !told.is_empty()));
                     ended_in_order |= session.ended_in_order();
                     left = session.take_shelf().or(left.take());
+                    // What a session before it left stays if this one left nothing: it may not have
+                    // got so far.
+                    session.take_leavings().into_iter().for_each(|run| self.kept.put(run));
                 }
                 !over
             });
@@ -243,6 +254,7 @@ impl Agent {
                 self.shelf = Some(shelf);
             }
             let now = self.clock.now();
+            self.look_at_memory(now);
             // Breaks if: it is forgotten meanwhile; a caller that sends half a message at the end
             // would keep the agent for its linger time.
             ended_in_order &= self.sessions.is_empty();
@@ -263,6 +275,14 @@ impl Agent {
                 self.clear_shelf();
                 return Ok(());
             }
+        }
+    }
+
+    /// Gives the kept memory back if there is no room for it.
+    fn look_at_memory(&mut self, now: Duration) {
+        if now.saturating_sub(self.looked) >= SLICE {
+            self.looked = now;
+            self.kept.look(!self.sessions.is_empty());
         }
     }
 
@@ -414,16 +434,27 @@ impl Agent {
                 Some(adopting) => {
                     // This node is in the new run, whose keeper now has the directory.
                     self.clear_shelf();
+                    self.kept.begin(adopting.job());
                     // The session's own thread continues the conversation and answers this message.
                     let world = (Arc::clone(&self.clock), self.failpoints.clone());
-                    let (ram, waker) = (Arc::clone(&self.ram), self.poller.waker());
-                    let session = Session::start(adopting, caller.conn, world, ram, waker);
+                    let memory = (Arc::clone(&self.ram), Arc::clone(&self.kept));
+                    let waker = self.poller.waker();
+                    let session = Session::start(adopting, caller.conn, world, memory, waker);
                     self.sessions.extend(session.ok());
                     return Break(None);
                 }
                 None => Err(Error::invalid("nothing was handed over")),
             },
             AgentMessage::Status => self.send_status(&mut caller.conn),
+            AgentMessage::Recall { job } => match self.send_kept(&mut caller.conn, &job) {
+                Ok(true) => return Continue(caller),
+                Ok(false) => Ok(()),
+                Err(_) => return Break(None),
+            },
+            AgentMessage::Forget => {
+                self.kept.forget();
+                Ok(())
+            }
             message => match (&message, &caller.adopting) {
                 (AgentMessage::Adopt { .. }, _) | (_, Some(_)) => {
                     caller.awaits = Some(message);
@@ -449,8 +480,21 @@ impl Agent {
 }
 
 impl Agent {
+    /// Sends the memory that is kept of this job and the map of it; whether there is any.
+    fn send_kept(&self, conn: &mut Conn, job: &JobName) -> Result<bool> {
+        let Some(descriptors) = self.kept.recall(job)? else {
+            return Ok(false);
+        };
+        conn.send(&Message::Agent(AgentMessage::Kept), WORD)?;
+        for fd in &descriptors {
+            conn.send_fd(fd.as_fd(), WORD)?;
+        }
+        Ok(true)
+    }
+
     fn send_status(&self, conn: &mut Conn) -> Result<()> {
-        let notes = std::iter::once(self.whose.clone());
+        let kept = fields(&[("kept_bytes", &self.kept.bytes().to_string())]);
+        let notes = std::iter::once(self.whose.clone() + &kept);
         for text in notes.chain(self.sessions.iter().map(Session::summary)) {
             conn.send(&Message::Agent(AgentMessage::Note { text }), WORD)?;
         }

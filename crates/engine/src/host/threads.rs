@@ -15,7 +15,7 @@
 use crate::commit::{Control, ControlContext, ControlShared, JobFacts, Links, Tree};
 use crate::directory::Places;
 use crate::encoding::Recipe;
-use crate::flush::{FlushContext, Flusher, Report};
+use crate::flush::{FlushContext, Flusher, Remembered, Report};
 use crate::node::{ENGINE_ALIVE, Index, IndexShape, Layout, Mode, Node};
 use crate::replicas::{
     Gathering, KeeperContext, KeeperThread, KeptReplicas, NodeAt, ReplicaStore, Replicas,
@@ -135,6 +135,8 @@ pub struct Host {
     pub failpoints: Failpoints,
     /// Whether the threads outlive the ranks, because they are in an agent.
     pub outlives: bool,
+    /// What lies where in the pool, if it is kept when the ranks are gone.
+    pub remembered: Option<Arc<Remembered>>,
 }
 
 impl Host {
@@ -306,6 +308,7 @@ impl Host {
             clock: Arc::clone(&self.clock),
             failpoints: self.failpoints.clone(),
             replicas: self.replicas(rank, stop)?,
+            remembered: self.remembered.clone(),
             stop: Arc::clone(stop),
         };
         let mut flusher = Flusher::new(context, report)?;

@@ -187,6 +187,16 @@ pub enum AgentMessage {
     /// The session ends normally. The agent closes the connection when nothing of the session is
     /// left.
     Leave,
+    /// Asks for memory that the agent keeps of an earlier run of this job. Answered by `Kept` or, if
+    /// there is none, by `Done`.
+    Recall {
+        /// The job.
+        job: JobName,
+    },
+    /// The descriptors of the memory and of its encoded [`KeptMap`](super::KeptMap) follow.
+    Kept,
+    /// The run needs no memory of an earlier one any more; answered by `Done`.
+    Forget,
     /// The request was carried out.
     Done,
     /// The request was refused.
@@ -208,7 +218,7 @@ const FIRST_KIND: u8 = 20;
 
 impl AgentMessage {
     /// The kinds of these messages in a frame header.
-    pub(crate) const KINDS: std::ops::RangeInclusive<u8> = FIRST_KIND..=FIRST_KIND + 14;
+    pub(crate) const KINDS: std::ops::RangeInclusive<u8> = FIRST_KIND..=FIRST_KIND + 17;
 
     pub(crate) fn kind(&self) -> u8 {
         FIRST_KIND
@@ -228,6 +238,9 @@ impl AgentMessage {
                 AgentMessage::Sealed { .. } => 12,
                 AgentMessage::Status => 13,
                 AgentMessage::Drain { .. } => 14,
+                AgentMessage::Recall { .. } => 15,
+                AgentMessage::Kept => 16,
+                AgentMessage::Forget => 17,
             }
     }
 
@@ -245,8 +258,13 @@ impl AgentMessage {
             | AgentMessage::Ask
             | AgentMessage::Status
             | AgentMessage::Leave
+            | AgentMessage::Kept
+            | AgentMessage::Forget
             | AgentMessage::Done => {
                 w.map(0);
+            }
+            AgentMessage::Recall { job } => {
+                w.map(1).uint(1u8).text(job.as_str());
             }
             AgentMessage::Door { address: text } | AgentMessage::Note { text } => {
                 w.map(1).uint(1u8).text(cut(text, MAX_TEXT_BYTES));
@@ -279,7 +297,7 @@ impl AgentMessage {
     // tidy: long because it has one arm for each message
     pub(crate) fn read(kind: u8, r: &mut Reader<'_>) -> Result<Self> {
         let (mut first, mut second, mut state) = (None, None, None);
-        let (mut text, mut job, mut error) = (None, None, None);
+        let (mut text, mut job, mut error, mut name) = (None, None, None, None);
         let message = kind - FIRST_KIND;
         r.map(|r, key| {
             match (message, key) {
@@ -288,6 +306,7 @@ impl AgentMessage {
                 (1, 1) => job = Some(r.bytes(MAX_BLOB_BYTES)?.to_vec()),
                 (4, 3) => state = Some(ConnState::read(r)?),
                 (9, 1) => error = Some(read_kind(r)?),
+                (15, 1) => name = Some(r.job()?),
                 (3 | 10, 1) | (9, 2) => text = Some(r.text(MAX_TEXT_BYTES)?.to_owned()),
                 _ => return Ok(false),
             }
@@ -334,6 +353,11 @@ impl AgentMessage {
             },
             11 => AgentMessage::Ask,
             13 => AgentMessage::Status,
+            15 => AgentMessage::Recall {
+                job: r.need(name, "job (key 1)")?,
+            },
+            16 => AgentMessage::Kept,
+            17 => AgentMessage::Forget,
             14 => AgentMessage::Drain {
                 patience_ms: r.need(first, "patience (key 1)")?,
             },

@@ -582,6 +582,9 @@ fn agent_messages() -> Vec<AgentMessage> {
         AgentMessage::Note {
             text: "the directory is full".into(),
         },
+        AgentMessage::Recall { job: job() },
+        AgentMessage::Kept,
+        AgentMessage::Forget,
         AgentMessage::Leave,
         AgentMessage::Done,
         AgentMessage::Refused {

@@ -94,6 +94,7 @@ impl Node {
             gate_timeout: HOUR,
             clock: Arc::new(SystemClock::new()),
             failpoints: Failpoints::none(),
+            remembered: None,
             replicas: None,
             stop: Arc::clone(&self.stop),
         };

@@ -5,7 +5,7 @@
 //!
 //! Not here: what is written (`writer.rs`), and how (`container.rs`).
 
-use super::{FlushContext, Flusher, NODE_DISK_GATE, SERVER_GATES};
+use super::{FlushContext, Flusher, NODE_DISK_GATE, SERVER_GATES, Snapshot};
 use crate::directory::TargetFailure;
 use crate::encoding::ContainerKey;
 use crate::flush::container::{ContainerWriter, Target};
@@ -247,7 +247,26 @@ impl Flusher {
         Ok(held)
     }
 
-    pub(super) fn close_sinks(&mut self, step: Step, sinks: Vec<Sink>, whole: bool) -> Result<()> {
+    /// Enters snapshots whose container is durable.
+    fn remember(&self, step: Step, held: &[Snapshot], digest: [u8; 32]) {
+        let Some(remembered) = &self.context.remembered else {
+            return;
+        };
+        for snapshot in held {
+            if let Some(record) = &snapshot.record {
+                let whose = (snapshot.rank, step);
+                remembered.enter(whose, record, &snapshot.spans, digest);
+            }
+        }
+    }
+
+    pub(super) fn close_sinks(
+        &mut self,
+        step: Step,
+        sinks: Vec<Sink>,
+        whole: bool,
+        held: &[Snapshot],
+    ) -> Result<()> {
         for sink in sinks {
             let Some(container) = sink.container else {
                 continue;
@@ -268,6 +287,7 @@ impl Flusher {
                         self.index()
                             .set_flushed(local, self.written.0, self.written.1, cpu_ns);
                     }
+                    self.remember(step, held, container.manifest_digest);
                     self.context.failpoints.at("flush.durable", "")?;
                     (self.report)(Message::Durable {
                         step,

@@ -8,6 +8,7 @@
 //!
 //! Not here: who calls (`agent.rs`), what the threads do (`threads.rs`).
 
+use super::memory::{Kept, KeptRun, Leavings};
 use super::{PATIENCE, fields, reply};
 use crate::commit::{ControlShared, Links, Reported};
 use crate::directory::Places;
@@ -17,7 +18,7 @@ use crate::node::{Index, IndexShape, Outcome, POOL_IN_USE};
 use crate::replicas::KeptReplicas;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::{Adoption, AgentMessage, Link, Message};
-use orcheck_format::{Error, Level, Result, WriterId};
+use orcheck_format::{Error, JobName, Level, Result, WriterId};
 use orcheck_io::clock::Clock;
 use orcheck_io::disk::{Dir, Lock, Ram};
 use orcheck_io::failpoints::Failpoints;
@@ -49,6 +50,11 @@ pub(super) struct Adopting {
 }
 
 impl Adopting {
+    /// The job that is handed over.
+    pub(super) fn job(&self) -> &JobName {
+        &self.what.plan.job
+    }
+
     pub(super) fn new(job: &[u8], pool: OwnedFd) -> Result<Self> {
         let what = unpack(Adoption::decode(job, env!("CARGO_PKG_VERSION"))?)?;
         let pool = Pool::attach(pool)?;
@@ -112,6 +118,8 @@ struct State {
     over: AtomicBool,
     /// What remains of the session when its ranks are gone.
     shelf: Mutex<Option<Shelf>>,
+    /// Memory of it that is kept for the next run.
+    leaves: Mutex<Option<KeptRun>>,
     /// What it is doing, as [`fields`].
     summary: Mutex<String>,
 }
@@ -134,14 +142,14 @@ impl Session {
         adopting: Adopting,
         conn: Conn,
         (clock, failpoints): (Arc<dyn Clock>, Failpoints),
-        ram: Arc<Ram>,
+        (ram, kept): (Arc<Ram>, Arc<Kept>),
         agent: Waker,
     ) -> Result<Self> {
         let state = Arc::new(State::default());
         let shared = Arc::clone(&state);
         let thread = spawn("orcheck-session", move || {
             let _over = Over(Arc::clone(&shared), agent);
-            serve(adopting, conn, (&clock, &failpoints), ram, &shared);
+            serve(adopting, conn, (&clock, &failpoints), (ram, &kept), &shared);
         })?;
         Ok(Self {
             state,
@@ -172,6 +180,12 @@ impl Session {
     pub(super) fn take_shelf(&self) -> Option<Shelf> {
         let shelf = self.state.shelf.lock();
         shelf.unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Memory of it that is kept for the next run, once it is over.
+    pub(super) fn take_leavings(&self) -> Option<KeptRun> {
+        let leaves = self.state.leaves.lock();
+        leaves.unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Whether nothing of it is left.
@@ -256,7 +270,7 @@ fn serve(
     adopting: Adopting,
     mut conn: Conn,
     (clock, failpoints): (&Arc<dyn Clock>, &Failpoints),
-    ram: Arc<Ram>,
+    (ram, kept): (Arc<Ram>, &Kept),
     state: &Arc<State>,
 ) {
     let Adopting {
@@ -284,7 +298,7 @@ fn serve(
         }
     };
     if reply(&mut conn, Ok(())).is_ok() {
-        watch(&host, &threads, &mut conn, &poller, state);
+        watch(&host, &threads, &mut conn, &poller, (state, kept));
     }
     let mut threads = threads;
     let shelf = (threads.keeper.take()).map(|keeper| Shelf {
@@ -292,7 +306,8 @@ fn serve(
         stop: Arc::clone(&threads.keeper_stop),
     });
     stop(&host, &threads);
-    if end(&host, threads) {
+    let all_ended = end(&host, threads);
+    if all_ended {
         drop(in_use);
     } else {
         // Breaks if: it is released; a thread that was left behind would take from the rings of the
@@ -304,13 +319,18 @@ fn serve(
     // There may be nobody left to talk to. A goodbye was sent before the last rank hung up.
     // Breaks if: the last messages are not read once more; a job that ended in order would leave
     // its agent behind.
-    let _ = talk(&host, &mut conn, state);
+    let _ = talk(&host, &mut conn, (state, kept));
     let _ = send_notes(&host, &mut conn);
+    let flags = [&state.in_order, &state.stop];
+    let all_over = flags.iter().any(|flag| flag.load(Ordering::Acquire));
+    let leaves = match all_ended && !all_over {
+        true => Leavings::of(&host, &index),
+        false => None,
+    };
     if let Some(shelf) = shelf {
         // Breaks if: it ends with the session; nodes without a rank in the next run would hold
         // replicas in vain.
-        let flags = [&state.in_order, &state.stop];
-        if flags.iter().any(|flag| flag.load(Ordering::Acquire)) || off(Switch::AgentShelf) {
+        if all_over || off(Switch::AgentShelf) {
             shelf.end(host.clock.as_ref());
         } else {
             *state.shelf.lock().unwrap_or_else(PoisonError::into_inner) = Some(shelf);
@@ -319,6 +339,9 @@ fn serve(
     // Breaks if: these are released after the connection; the next run would find the job held.
     drop(locks);
     drop(host);
+    if let Some(Ok(Some(run))) = leaves.map(Leavings::keep) {
+        *state.leaves.lock().unwrap_or_else(PoisonError::into_inner) = Some(run);
+    }
 }
 
 fn make_host(
@@ -375,6 +398,7 @@ fn make_host(
         clock: Arc::clone(clock),
         failpoints: failpoints.clone(),
         outlives: true,
+        remembered: Some(Arc::default()),
     })
 }
 
@@ -432,7 +456,13 @@ fn start_into(
 }
 
 /// Continues the conversation until the node's part is decided or given up.
-fn watch(host: &Host, threads: &Threads, conn: &mut Conn, poller: &Poller, state: &State) {
+fn watch(
+    host: &Host,
+    threads: &Threads,
+    conn: &mut Conn,
+    poller: &Poller,
+    (state, kept): (&State, &Kept),
+) {
     let index = Index::new(&host.pool, host.shape);
     let mut alone_since = None;
     let mut talks = true;
@@ -456,7 +486,7 @@ fn watch(host: &Host, threads: &Threads, conn: &mut Conn, poller: &Poller, state
             continue;
         }
         talks = poller.wait(&[conn.as_fd()], SLICE).is_ok()
-            && talk(host, conn, state).is_ok()
+            && talk(host, conn, (state, kept)).is_ok()
             && !conn.is_closed();
     }
 }
@@ -537,7 +567,7 @@ fn not_safe(host: &Host, index: &Index<'_>) -> String {
 }
 
 /// Handles the lowest rank's messages.
-fn talk(host: &Host, conn: &mut Conn, state: &State) -> Result<()> {
+fn talk(host: &Host, conn: &mut Conn, (state, kept): (&State, &Kept)) -> Result<()> {
     while let Some(message) = conn.try_receive()? {
         match message {
             Message::Agent(AgentMessage::ResumedFrom { step, epoch }) => {
@@ -548,6 +578,11 @@ fn talk(host: &Host, conn: &mut Conn, state: &State) -> Result<()> {
             Message::Agent(AgentMessage::Ask) => {
                 send_notes(host, conn)?;
                 reply(conn, Ok(()))?;
+            }
+            Message::Agent(AgentMessage::Forget) => {
+                // The rank does not wait until the memory is back.
+                reply(conn, Ok(()))?;
+                kept.forget();
             }
             Message::Agent(AgentMessage::Leave) => state.in_order.store(true, Ordering::Release),
             other => reply(
