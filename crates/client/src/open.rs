@@ -10,7 +10,7 @@
 //! | `start.rs` | what rank 0 broadcasts |
 //! | `connect.rs` | connects ranks to their node, and nodes to the lead |
 //! | `doors.rs` | the addresses of a node's threads |
-//! | `agent.rs` | finds or starts the agent of this node |
+//! | `agent.rs` | finds or starts the agent of this node, and asks for memory of an earlier run |
 //! | `threads.rs` | the threads of a rank |
 //! | `peers.rs` | addresses and replicas of the job's nodes |
 //! | `holdings.rs` | which files each node holds |
@@ -36,7 +36,7 @@ mod stages;
 mod start;
 mod threads;
 
-pub(crate) use agent::dies_with_ranks;
+pub(crate) use agent::{dies_with_ranks, recall};
 pub use agreements::JOB_VARIABLE;
 pub(crate) use agreements::agree_on_options;
 pub use environment::Environment;

@@ -7,6 +7,7 @@
 //! | `reader.rs` | opens, checks and reads one container; copies, references and damaged ends |
 //! | `all_ranks.rs` | reads what other ranks stored, too |
 //! | `shared.rs` | lets the ranks of a node read an extent once |
+//! | `memory.rs` | takes extents from the memory that an agent kept |
 //! | `array.rs` | pure: who stored which elements of a global array or list |
 //! | `boxes.rs` | pure: what boxes of an array have in common |
 //!
@@ -16,6 +17,7 @@ mod all_ranks;
 mod array;
 mod boxes;
 mod candidates;
+mod memory;
 pub mod reader;
 mod shared;
 mod view;
@@ -24,5 +26,6 @@ pub use all_ranks::{AllRanks, Destination, Elastic, Unread};
 pub use array::{ArrayPart, GlobalArray, ReadPlan};
 pub use boxes::ArrayBox;
 pub use candidates::{Candidate, NodeView, Offer, candidates, node_view};
+pub use memory::AgentMemory;
 pub use shared::SharedReads;
 pub use view::{FoundRecord, RankView};

@@ -17,6 +17,7 @@ pub mod forged;
 pub mod halting;
 pub mod hooks;
 pub mod incremental;
+pub mod kept;
 pub mod leftovers;
 pub mod lending;
 pub mod levels;

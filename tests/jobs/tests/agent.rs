@@ -9,6 +9,7 @@ fn main() -> ExitCode {
         Deployment::Agent,
         &[
             ("outlive", outlive::TESTS),
+            ("kept", kept::TESTS),
             ("beside", beside::TESTS),
             ("choosing", choosing::TESTS),
             ("directories", directories::TESTS),

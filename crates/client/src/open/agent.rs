@@ -1,5 +1,5 @@
-//! Finds or starts the agent of this rank's node, lets it finish with older runs, and hands it the
-//! node's engine.
+//! Finds or starts the agent of this rank's node, lets it finish with older runs, hands it the
+//! node's engine, and asks it for memory of an earlier run.
 //!
 //! Invariants:
 //! 1. If no agent takes over the engine, the session does not open: nothing weaker is used instead.
@@ -16,6 +16,7 @@ use crate::options::{AgentKind, Options};
 use orcheck_engine::commit::Links;
 use orcheck_engine::host::agent::{KEY, address, ask, look};
 use orcheck_engine::host::{Host, pack};
+use orcheck_engine::restart::AgentMemory;
 use orcheck_format::wire::{AgentMessage, Link, Message};
 use orcheck_format::{Error, ErrorKind, JobName, Result, Step};
 use orcheck_io::clock::Clock;
@@ -59,6 +60,38 @@ fn answers(first: &Address, (failpoints, clock): (&Failpoints, &dyn Clock)) -> b
     own.any(|at| Conn::connect(&at, &KEY, failpoints, ANSWER_TIMEOUT).is_ok())
 }
 
+/// Where the agent of a node listens, by the options of its job.
+fn address_of(job: &JobName, node: &str, options: &Options) -> Address {
+    let root = options.global.first().or(options.node_dir.as_ref());
+    address(job, node, root.map_or(Path::new(""), PathBuf::as_path))
+}
+
+/// The memory that the agent of this node kept of an earlier run of the job. Any rank may ask, and
+/// nobody depends on the answer: what is not in memory is in files.
+pub(crate) fn recall(
+    job: &JobName,
+    node: &str,
+    options: &Options,
+    (failpoints, clock): (&Failpoints, &dyn Clock),
+) -> Option<AgentMemory> {
+    if options.agent == AgentKind::Off {
+        return None;
+    }
+    let at = address_of(job, node, options);
+    let seen = look(&at, failpoints, clock).ok()?;
+    let connect = |at: &Address| Conn::connect(at, &KEY, failpoints, ANSWER_TIMEOUT).ok();
+    let mut conn = seen.own.iter().find_map(connect)?;
+    let wanted = AgentMessage::Recall { job: job.clone() };
+    conn.send(&Message::Agent(wanted), ANSWER_TIMEOUT).ok()?;
+    match conn.receive(ANSWER_TIMEOUT).ok()? {
+        Message::Agent(AgentMessage::Kept) => {
+            let mut next = || conn.receive_fd(ANSWER_TIMEOUT).ok();
+            AgentMemory::attach([next()?, next()?]).ok()
+        }
+        _ => None,
+    }
+}
+
 /// The conversation of a node's lowest rank with the agent.
 pub(crate) struct Agent {
     conn: Conn,
@@ -83,7 +116,7 @@ impl Agent {
         }
         let root = options.global.first().or(options.node_dir.as_ref());
         let root = root.map_or(Path::new(""), PathBuf::as_path);
-        let at = address(job, node, root);
+        let at = address_of(job, node, options);
         let reach = || Self::reach(&at, options, (failpoints, clock));
         if options.agent == AgentKind::Join {
             let found = await_agent(&reach, clock, patience);
@@ -231,6 +264,13 @@ impl Agent {
     ) -> Result<()> {
         let note = |note| notes.push(note);
         ask(&mut self.conn, message, Some(fd), ANSWER_TIMEOUT, note)
+    }
+
+    /// Says that this run needs no memory of an earlier one any more.
+    pub(crate) fn forget(&mut self) {
+        let forget = AgentMessage::Forget;
+        // Whoever waits for the engine notices the end of the conversation.
+        let _ = ask(&mut self.conn, forget, None, ANSWER_TIMEOUT, |_| ());
     }
 
     /// Reports what the run resumed from.

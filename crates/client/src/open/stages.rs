@@ -291,7 +291,7 @@ impl Owned {
         collective: &mut dyn Collective,
     ) -> Result<Self> {
         let shape = IndexShape::of(&ranks.layout.nodes[ranks.node.index()]);
-        let claim_here = || node_side(ranks, found, &led.start, shape).map(Some);
+        let mut claim_here = || node_side(ranks, found, &led.start, shape).map(Some);
         // The lead first: of two simultaneous runs, one gets its directories and thereby the job,
         // and the other has claimed nothing elsewhere. Breaks if: all nodes claim at once; each run
         // may lose somewhere to the other.
@@ -496,7 +496,7 @@ fn claim_dirs(places: &Places, leads_node: bool, leads_job: bool) -> Vec<Arc<dyn
 /// Claims the epoch in this rank's directories, and creates the node's pool unless it exists.
 fn node_side(
     ranks: &Ranks<'_>,
-    found: &Found,
+    found: &mut Found,
     start: &Start,
     shape: IndexShape,
 ) -> Result<NodeSide> {
@@ -512,7 +512,8 @@ fn node_side(
         trust: Arc::clone(&found.places.trust),
     };
     let clock = ranks.environment.clock.as_ref();
-    let claim = || claim(&found.claim_dirs, &claimant, found.counter, clock);
+    let (claim_dirs, counter) = (&found.claim_dirs, found.counter);
+    let claim = || claim(claim_dirs, &claimant, counter, clock);
     let listener = Listener::bind(&node_address(start.run, node))?;
     if let Some(pool) = &found.kept_pool {
         return Ok(NodeSide {
@@ -521,12 +522,20 @@ fn node_side(
             listener: Some(listener),
         });
     }
-    let chunk_count = pool_chunks(
-        options.pool_bytes,
-        options.chunk_bytes,
-        &memory()?,
-        layout.nodes_on_host_of(node),
-    )?;
+    let nodes_here = layout.nodes_on_host_of(node);
+    let chunks = || {
+        let (pool_bytes, chunk_bytes) = (options.pool_bytes, options.chunk_bytes);
+        pool_chunks(pool_bytes, chunk_bytes, &memory()?, nodes_here)
+    };
+    let chunk_count = match (chunks(), &mut found.agent) {
+        // Breaks if: the agent is not asked; memory of an earlier run would be in the way of a pool
+        // that had room before.
+        (Err(_), Some(agent)) => {
+            agent.forget();
+            chunks()?
+        }
+        (chunks, _) => chunks?,
+    };
     // If containers are encoded or the pool is checked, pieces are announced as well as segments.
     let announces_pieces = !ranks.recipe.is_plain() || options.checks_pool();
     let entries_per_chunk = if announces_pieces { 4 } else { 2 };

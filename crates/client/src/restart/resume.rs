@@ -12,7 +12,8 @@
 //! 6. An older step that does not fit the protected regions is not an error of the program, which
 //!    protected what the newer one stored: the program is told to ask again.
 //!
-//! Not here: errors if nothing can be restored (`resume/unrestored.rs`); rejecting, and reading one
+//! Not here: errors if nothing can be restored (`resume/unrestored.rs`); memory that an agent kept
+//! (`resume/memory.rs`); rejecting, and reading one
 //! region alone (`choose.rs`); regions that an older step may not have (`optional.rs`); reading and
 //! verifying (`engine::restart`).
 
@@ -39,6 +40,7 @@ use std::time::Duration;
 use crate::session::{Past, Restarted, Which, found_too_late, nothing_found};
 
 mod leftovers;
+mod memory;
 mod unrestored;
 
 const CANDIDATE_BYTES: usize = 32;
@@ -612,6 +614,7 @@ impl Session {
         if let (Some(shared), Some((_, view))) = (&shared, &mut self.resume.found) {
             view.share(shared);
         }
+        self.recall_memory();
         let read = self.read_regions(readings);
         let read = read.and_then(|()| self.prove_regions(&optional));
         let mut read = agree(self.collective.as_mut(), read);
@@ -698,6 +701,7 @@ impl Session {
     pub(crate) fn decide(&mut self, from: Option<(Step, Epoch)>) {
         self.resume.from = from;
         self.resume.state = Past::Decided;
+        self.forget_memory();
     }
 
     /// Records what this run resumed from, in every directory.

@@ -16,6 +16,7 @@
 
 use super::array::{ArrayPart, GlobalArray, ReadPlan, StoredPart, Taken};
 use super::boxes::Run;
+use super::memory::AgentMemory;
 use super::reader::{Reader, Wanted};
 use super::shared::SharedReads;
 use orcheck_format::disk::{CommitRecord, ContainerRef, FLAG_SAME, RegionKind, RegionRecord};
@@ -86,6 +87,8 @@ pub struct AllRanks<'o> {
     notes: Vec<String>,
     /// Where other ranks of the node find what this one has read.
     shared: Option<Arc<SharedReads>>,
+    /// What the node's agent has in memory.
+    memory: Option<Arc<AgentMemory>>,
     /// By name, then by rank.
     regions: BTreeMap<String, Vec<Held>>,
 }
@@ -111,6 +114,7 @@ impl<'o> AllRanks<'o> {
             near: BTreeSet::new(),
             notes: Vec::new(),
             shared: None,
+            memory: None,
             regions: BTreeMap::new(),
         };
         let (mut ranks, mut found) = (BTreeSet::new(), Vec::new());
@@ -151,6 +155,14 @@ impl<'o> AllRanks<'o> {
             reader.share(Some(shared));
         }
         self.shared = Some(Arc::clone(shared));
+    }
+
+    /// From now on, extents are taken from this memory if they are there.
+    pub(super) fn recall(&mut self, memory: &Arc<AgentMemory>) {
+        for reader in self.readers.values_mut() {
+            reader.recall(Some(memory));
+        }
+        self.memory = Some(Arc::clone(memory));
     }
 
     /// Names of the regions that some rank stored.
@@ -256,6 +268,7 @@ impl<'o> AllRanks<'o> {
                 error,
             })?;
             opened.share(self.shared.as_ref());
+            opened.recall(self.memory.as_ref());
             self.readers.insert(container, opened);
         }
         let opened = self.readers.get(&container);

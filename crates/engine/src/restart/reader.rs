@@ -60,6 +60,7 @@ use orcheck_io::memory::{Span, zeroed};
 
 use crate::encoding::{ContainerKey, Proof, Trust, WHO_CAN_WRITE};
 use crate::replicas::OTHER_NODES;
+use crate::restart::memory::{AgentMemory, Held};
 use crate::restart::shared::{Order, SharedReads, key};
 
 use orcheck_format::without_next;
@@ -98,6 +99,8 @@ pub struct Reader {
     digest: [u8; 32],
     /// Where other ranks of the node find what this one has read.
     shared: Option<Arc<SharedReads>>,
+    /// What the node's agent has in memory.
+    memory: Option<Arc<AgentMemory>>,
 }
 
 /// The user's keys, and whether the seal of the commit record was verified.
@@ -269,6 +272,7 @@ impl Reader {
             key: None,
             digest: container.manifest_digest,
             shared: None,
+            memory: None,
         }))
     }
 
@@ -293,6 +297,11 @@ impl Reader {
     /// From now on, extents that other ranks of the node may need are read through `shared`.
     pub(crate) fn share(&mut self, shared: Option<&Arc<SharedReads>>) {
         self.shared = shared.cloned();
+    }
+
+    /// From now on, extents are taken from this memory if they are there.
+    pub(crate) fn recall(&mut self, memory: Option<&Arc<AgentMemory>>) {
+        self.memory = memory.cloned();
     }
 
     /// Whether data cannot be read without a key.
@@ -524,6 +533,7 @@ impl Reader {
             file,
             encrypted: false,
             key: None,
+            held: None,
         };
         let encoding = extent
             .check_encoding()
@@ -544,7 +554,23 @@ impl Reader {
             );
         }
         source.key = key.filter(|_| encoding.encrypted);
+        let readable = source.key.is_some() || !encoding.encrypted;
+        source.held = self.held(&source).filter(|_| readable);
         Ok(source)
+    }
+
+    /// Where the bytes of an extent of this container are in the memory of the agent.
+    fn held(&self, source: &Source<'_>) -> Option<Held> {
+        let (memory, extent) = (self.memory.as_ref()?, source.extent);
+        if extent.container.is_some() {
+            return None;
+        }
+        memory.find(
+            &self.digest,
+            (source.rank, &source.region.identity()),
+            (source.at, extent.len_bytes),
+            (!source.encrypted).then_some(extent.crc_plain),
+        )
     }
 
     pub(crate) fn header(&self) -> &ContainerHeader {

@@ -20,6 +20,7 @@ use crate::encoding::Proof;
 use crate::restart::Candidate;
 use crate::restart::all_ranks::{AllRanks, Destination, Elastic, Opener};
 use crate::restart::boxes::ArrayBox;
+use crate::restart::memory::AgentMemory;
 use crate::restart::reader::{Reader, holder_of, listed};
 use crate::restart::shared::SharedReads;
 use orcheck_format::disk::{CommitRecord, ContainerRef, FileName, RegionRecord};
@@ -48,6 +49,8 @@ struct Copy {
     open: Arc<Opener<'static>>,
     /// Where other ranks of the node find what this one has read.
     shared: Option<Arc<SharedReads>>,
+    /// What the node's agent has in memory.
+    memory: Option<Arc<AgentMemory>>,
 }
 
 impl Copy {
@@ -58,6 +61,9 @@ impl Copy {
                 let mut found = AllRanks::find(&self.found.record, Arc::clone(&self.open));
                 if let (Ok(all), Some(shared)) = (&mut found, &self.shared) {
                     all.share(shared);
+                }
+                if let (Ok(all), Some(memory)) = (&mut found, &self.memory) {
+                    all.recall(memory);
                 }
                 found.map_err(|unread| unread.error)
             }
@@ -181,6 +187,19 @@ impl RankView {
             }
             if let Some(Ok(all)) = &mut copy.all {
                 all.share(shared);
+            }
+        }
+    }
+
+    /// From now on, extents are taken from the memory of the node's agent if they are there.
+    pub fn recall(&mut self, memory: &Arc<AgentMemory>) {
+        for copy in &mut self.copies {
+            copy.memory = Some(Arc::clone(memory));
+            if let Some(own) = &mut copy.own {
+                own.recall(Some(memory));
+            }
+            if let Some(Ok(all)) = &mut copy.all {
+                all.recall(memory);
             }
         }
     }
@@ -545,6 +564,7 @@ fn open_copy(
         all: None,
         open: Arc::new(open),
         shared: None,
+        memory: None,
     };
     // Breaks if: a rank takes what the rank of its number stored; the others' would be lost.
     if record.world_size == world_size || off(Switch::RankCount) {

@@ -173,3 +173,9 @@ pub fn flip(path: &Path, at: usize) {
     bytes[at] ^= 1;
     write(path, &bytes);
 }
+
+/// Memory that a memory file takes, in bytes.
+pub fn taken_bytes(file: &std::os::fd::OwnedFd) -> u64 {
+    let file = std::fs::File::from(file.try_clone().unwrap());
+    std::os::unix::fs::MetadataExt::blocks(&file.metadata().unwrap()) * 512
+}

@@ -49,7 +49,7 @@ pub const TESTS: &[Test] = session_tests![
 const LONG: Duration = Duration::from_secs(20);
 
 /// Waits until that is so.
-fn until(mut so: impl FnMut() -> bool) {
+pub fn until(mut so: impl FnMut() -> bool) {
     let late = SystemClock.now() + LONG;
     while !so() {
         assert!(SystemClock.now() < late, "it did not become so");

@@ -128,8 +128,8 @@ impl Reader {
             region,
             (into, is_same),
             &mut |reader, source, target, may_wait| {
-                // The other ranks of the node want the same.
-                if is_same {
+                // The other ranks of the node want the same; from memory each copies it once.
+                if is_same && source.held.is_none() {
                     let put = &mut |at: usize, bytes: &[u8]| {
                         fill_span(target.sub(at, bytes.len()), bytes);
                         Ok(())
@@ -228,7 +228,7 @@ impl Reader {
                 })?;
                 return Ok(true);
             }
-            if taken.in_any_order() {
+            if taken.in_any_order() && source.held.is_none() {
                 let at = source.at;
                 let taken = RefCell::new(&mut *taken);
                 let runs = || taken.borrow().runs(at..at + source.extent.len_bytes);

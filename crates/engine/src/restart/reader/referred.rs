@@ -68,6 +68,7 @@ impl Reader {
         let belief = self.belief.clone();
         let mut reader = Reader::open_first(&self.places, &self.commit, holder, belief)?;
         reader.share(self.shared.as_ref());
+        reader.recall(self.memory.as_ref());
         let reader = Arc::new(reader);
         owners.insert(holder.file.clone(), reader.clone());
         Ok(reader)

@@ -16,6 +16,7 @@ use orcheck_io::memory::{Span, crc_span, fill_span};
 use super::together::Windows;
 use super::{PIECE_BYTES, as_usize};
 use crate::encoding::{ContainerKey, Decoder, check_stored};
+use crate::restart::memory::Held;
 use crate::restart::shared::Blocks;
 
 /// Read at once where the page cache has it, and verified before it leaves the processor's cache.
@@ -50,6 +51,8 @@ pub(super) struct Source<'a> {
     pub(super) file: Stored<'a>,
     pub(super) encrypted: bool,
     pub(super) key: Option<Arc<ContainerKey>>,
+    /// The same bytes in the memory of an agent.
+    pub(super) held: Option<Held>,
 }
 
 /// Memory that is reused from extent to extent.
@@ -153,7 +156,15 @@ impl Source<'_> {
         error
     }
 
+    /// Whether the bytes were copied from the memory of an agent, and are right.
+    fn is_held(&self, into: Span) -> bool {
+        self.held.as_ref().is_some_and(|held| held.copy_to(into))
+    }
+
     pub(super) fn read(&self, into: Span, buffers: &mut Buffers) -> Result<()> {
+        if self.is_held(into) {
+            return Ok(());
+        }
         if self.extent.encoding != 0 {
             fill_span(
                 into,
@@ -217,6 +228,13 @@ impl Source<'_> {
         buffers: &mut Buffers,
         sink: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
     ) -> Result<()> {
+        // A longer one is read from the file: memory is bounded.
+        if self.held.is_some() && self.extent.len_bytes <= PIECE_BYTES {
+            buffers.piece.resize(as_usize(self.extent.len_bytes)?, 0);
+            if self.is_held(Span::from_mut(&mut buffers.piece)) {
+                return sink(self.at, &buffers.piece);
+            }
+        }
         let Buffers {
             piece,
             decoder,
