@@ -204,7 +204,8 @@ fn a_checkpoint_that_was_begun_in_the_same_memory_costs_no_byte() {
         plan.fail_from_now("stage.seal", "", Verdict::Fail(5));
         let mut state = State::new(rank, 2, SCALE);
         state.protect(&mut session).unwrap();
-        refused(session.checkpoint(2));
+        session.checkpoint(2).unwrap();
+        refused(session.wait(2, Level::Global, LONG));
         session.abandon();
     });
     plan.heal();
@@ -335,7 +336,7 @@ fn a_pool_that_has_room_only_without_the_memory_gets_it() {
     run_and_die(&first, &[1]);
     until_over(root);
     assert!(kept_bytes(root) > 0);
-    let most = first.pool("1000000 GiB");
+    let most = Job::new(root, 2, 1, true).pool("900 TiB");
     most.run_ranks(|session, _| refused(session.map(|_| ())));
     assert_eq!(kept_bytes(root), 0, "it was given back before the pool was refused");
     end(agents);
