@@ -12,7 +12,7 @@ use orcheck_format::disk::{
     MAX_ALIGNMENT_BYTES, Manifest, Members, PARITY_END_BYTES, ParityTrailer, RankFooterPrefix,
     RankHeader, Resumed, SEAL_BYTES, Trailer, decode_rank_record, encode_rank_record,
 };
-use orcheck_format::wire::{Adoption, FrameHeader, Message};
+use orcheck_format::wire::{Adoption, FrameHeader, KeptMap, Message};
 use orcheck_format::{
     Crc64, Epoch, ErrorKind, JobName, Level, NodeId, Rank, Result, RunId, Step, WriterId, crc64,
 };
@@ -23,7 +23,7 @@ use std::sync::OnceLock;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every parser of bytes that come from outside.
-pub const TARGETS: [Target; 20] = [
+pub const TARGETS: [Target; 21] = [
     ("container_header", container_header),
     ("rank_header", rank_header),
     ("rank_record", rank_record),
@@ -39,6 +39,7 @@ pub const TARGETS: [Target; 20] = [
     ("frame_header", frame_header),
     ("message", message),
     ("adoption", adoption),
+    ("kept_map", kept_map),
     ("file_name", file_name),
     ("identifier", identifier),
     ("options", options),
@@ -254,6 +255,17 @@ fn message(bytes: &[u8]) {
 fn adoption(bytes: &[u8]) {
     let decode = |bytes: &[u8]| Adoption::decode(bytes, "0.1.0");
     one_encoding(bytes, [0..0, 0..0], decode, Adoption::encode);
+}
+
+fn kept_map(bytes: &[u8]) {
+    let decode = |bytes: &[u8]| KeptMap::decode(bytes, "0.1.0");
+    let map = one_encoding(bytes, [0..0, 0..0], decode, KeptMap::encode);
+    for snapshot in map.iter().flat_map(|map| &map.snapshots) {
+        for piece in &snapshot.pieces {
+            let found = snapshot.piece(&piece.region, piece.region_at_bytes, piece.len_bytes);
+            assert_eq!(found, Some(piece), "it cannot be looked up");
+        }
+    }
 }
 
 fn file_name(bytes: &[u8]) {

@@ -40,6 +40,7 @@ mod session;
 
 pub use names::{NameHolders, is_of, list, look};
 
+use memory::Kept;
 use orcheck_format::disk::MAX_FILE_NAME_BYTES;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::{AgentMessage, Message};
@@ -51,7 +52,6 @@ use orcheck_io::poll::{Poller, Waker};
 use orcheck_io::user::working_dir;
 use orcheck_net::{Address, Conn, Key, Listener};
 use orcheck_staging::client::{is_served, shown};
-use memory::Kept;
 use session::{Adopting, Session, Shelf};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow::{self, Break, Continue};
@@ -243,7 +243,10 @@ impl Agent {
                     left = session.take_shelf().or(left.take());
                     // What a session before it left stays if this one left nothing: it may not have
                     // got so far.
-                    session.take_leavings().into_iter().for_each(|run| self.kept.put(run));
+                    session
+                        .take_leavings()
+                        .into_iter()
+                        .for_each(|run| self.kept.put(run));
                 }
                 !over
             });

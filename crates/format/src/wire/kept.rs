@@ -7,6 +7,7 @@
 //! Invariants:
 //! 1. Both sides run the same version; another one is refused by name.
 //! 2. The pieces of a snapshot ascend by region and offset, so that a reader can look them up.
+//!    There is no snapshot without pieces, or that no manifest describes.
 //! 3. Nothing here is believed about the bytes: whoever takes some compares their checksum.
 //!
 //! Faults survived: arbitrary bytes give Corrupt or Unsupported.
@@ -148,6 +149,12 @@ fn read_snapshot(r: &mut Reader<'_>) -> Result<KeptSnapshot> {
     if !pairs.all(|(one, next)| key(one) < key(next)) && !off(Switch::KeptAscends) {
         return Err(r.corrupt(format_args!(
             "the pieces of rank {} do not ascend",
+            snapshot.rank
+        )));
+    }
+    if snapshot.pieces.is_empty() || snapshot.digests.is_empty() {
+        return Err(r.corrupt(format_args!(
+            "a snapshot of rank {} has no pieces or no digests",
             snapshot.rank
         )));
     }

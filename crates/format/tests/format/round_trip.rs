@@ -370,6 +370,38 @@ fn what_is_handed_to_an_agent() {
 }
 
 #[test]
+fn what_is_said_about_kept_memory() {
+    let map = samples::kept_map();
+    let bytes = map.encode();
+    assert_eq!(KeptMap::decode(&bytes, "0.1.0"), Ok(map.clone()));
+    for len in 0..bytes.len() {
+        assert!(KeptMap::decode(&bytes[..len], "0.1.0").is_err());
+    }
+    let error = KeptMap::decode(&bytes, "0.2.0").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    let snapshot = &map.snapshots[0];
+    for piece in &snapshot.pieces {
+        let found = |region, len| snapshot.piece(region, piece.region_at_bytes, len);
+        assert_eq!(found(&piece.region, piece.len_bytes), Some(piece));
+        assert_eq!(found(&piece.region, piece.len_bytes - 1), None);
+        assert_eq!(found(&[9; 16], piece.len_bytes), None);
+    }
+    type Change = fn(&mut KeptSnapshot);
+    let changes: [Change; 4] = [
+        |snapshot| snapshot.pieces.swap(0, 1),
+        |snapshot| snapshot.pieces[1] = snapshot.pieces[0],
+        |snapshot| snapshot.pieces.clear(),
+        |snapshot| snapshot.digests.clear(),
+    ];
+    for change in changes {
+        let mut map = samples::kept_map();
+        change(&mut map.snapshots[0]);
+        let error = KeptMap::decode(&map.encode(), "0.1.0").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    }
+}
+
+#[test]
 fn a_rank_in_two_places_is_not_handed_over() {
     type Change = fn(&mut Adoption);
     let changes: [Change; 5] = [

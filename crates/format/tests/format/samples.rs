@@ -595,6 +595,36 @@ fn agent_messages() -> Vec<AgentMessage> {
 }
 
 /// What a rank hands over, with everything in it that there can be.
+pub fn kept_map() -> KeptMap {
+    let piece = |region, region_at_bytes, len_bytes, pool_at_bytes| KeptPiece {
+        region: [region; 16],
+        region_at_bytes,
+        len_bytes,
+        crc_plain: 0x1122_3344_5566_7788,
+        pool_at_bytes,
+    };
+    let snapshot = |rank, digests: &[u8], pieces| KeptSnapshot {
+        rank: Rank(rank),
+        digests: digests.iter().map(|byte| [*byte; 32]).collect(),
+        pieces,
+    };
+    KeptMap {
+        version: "0.1.0".to_owned(),
+        snapshots: vec![
+            snapshot(
+                0,
+                &[7, 8],
+                vec![
+                    piece(1, 0, 4 << 20, 0),
+                    piece(1, 4 << 20, 100, 4 << 20),
+                    piece(2, 0, 24, 8 << 20),
+                ],
+            ),
+            snapshot(3, &[9], vec![piece(1, 0, 1, 12 << 20)]),
+        ],
+    }
+}
+
 pub fn adoption() -> Adoption {
     let node = |name: &str, writers: &[&[u32]]| NodePart {
         name: name.into(),

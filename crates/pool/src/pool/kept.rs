@@ -18,6 +18,7 @@
 
 use super::{Mapping, Pool, attached};
 use crate::head::{Layout, PoolShape};
+use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result};
 use orcheck_io::descriptor;
 use orcheck_io::errno::{retry, rustix_error};
@@ -50,6 +51,8 @@ impl Pool {
 
     fn free(&self, first: u32, count: u32, wipe: bool) -> Result<()> {
         let backed = self.bitmap(self.layout.backed);
+        // Breaks if: it is left to the kernel; who else has a page still reads what was there.
+        let wipe = wipe && !off(Switch::KeptWiped);
         for chunk in (first..first + count).filter(|chunk| wipe && backed.has(*chunk)) {
             self.wipe(chunk);
         }
@@ -58,12 +61,15 @@ impl Pool {
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let done = retry(|| fs::fallocate(&self.map.file, hole, self.layout.area + at, len));
         done.map_err(|errno| {
-            rustix_error(errno, format_args!("give back {len} bytes of a pool's memory"))
+            rustix_error(
+                errno,
+                format_args!("give back {len} bytes of a pool's memory"),
+            )
         })
     }
 
     /// Overwrites a chunk with zeros.
-    pub(super) fn wipe(&self, chunk: u32) {
+    fn wipe(&self, chunk: u32) {
         let part = self.run_span(chunk, 1);
         // SAFETY: pool memory of that length; nobody stages into a pool that has no run.
         unsafe { std::ptr::write_bytes(part.pointer(), 0, part.len_bytes()) };

@@ -322,7 +322,10 @@ fn memory_is_given_back_when_the_next_run_needs_it_no_more() {
             session.abandon();
         });
         assert!(recall(root).is_none());
-        assert!(disk::taken_bytes(&memory) < 2 << 20, "the head of the pool is left");
+        assert!(
+            disk::taken_bytes(&memory) < 2 << 20,
+            "the head of the pool is left"
+        );
         end(agents);
     }
 }
@@ -338,7 +341,11 @@ fn a_pool_that_has_room_only_without_the_memory_gets_it() {
     assert!(kept_bytes(root) > 0);
     let most = Job::new(root, 2, 1, true).pool("900 TiB");
     most.run_ranks(|session, _| refused(session.map(|_| ())));
-    assert_eq!(kept_bytes(root), 0, "it was given back before the pool was refused");
+    assert_eq!(
+        kept_bytes(root),
+        0,
+        "it was given back before the pool was refused"
+    );
     end(agents);
 }
 

@@ -17,7 +17,10 @@ impl Session {
         let memory = self.resume.memory.get_or_insert_with(|| {
             let link = &self.link;
             let node = &link.layout.nodes[link.layout.node_of(self.rank).index()].name;
-            let world = (&self.environment.failpoints, self.environment.clock.as_ref());
+            let world = (
+                &self.environment.failpoints,
+                self.environment.clock.as_ref(),
+            );
             recall(&self.job, node, &self.options, world).map(Arc::new)
         });
         if let (Some(memory), Some((_, view))) = (memory, &mut self.resume.found) {

@@ -58,7 +58,9 @@ impl Leavings {
             return None;
         }
         let levels = [Level::Node, Level::Global];
-        let newest = levels.iter().filter_map(|&level| index.committed_step(level));
+        let newest = levels
+            .iter()
+            .filter_map(|&level| index.committed_step(level));
         let chunk_bytes = u64::from(host.pool.shape().chunk_bytes);
         let (map, chunks) = host.remembered.as_ref()?.map(newest.max(), chunk_bytes);
         let pool = host.pool.fd().try_clone_to_owned().ok()?;
@@ -77,10 +79,9 @@ impl Leavings {
     /// The error of the kernel: nothing is kept.
     pub(super) fn keep(self) -> Result<Option<KeptRun>> {
         let bytes = self.map.encode();
-        let wipe = self.secret && !off(Switch::KeptWiped);
         let pool = Pool::attach(self.pool)?;
         let lets = bytes.len() > KeptMap::MAX_BYTES;
-        let kept = pool.keep_only(&|chunk| !lets && self.chunks.contains(&chunk), wipe)?;
+        let kept = pool.keep_only(&|chunk| !lets && self.chunks.contains(&chunk), self.secret)?;
         let run = KeptRun {
             job: self.job,
             pool,
@@ -107,8 +108,7 @@ impl KeptRun {
 impl Drop for KeptRun {
     fn drop(&mut self) {
         // The next run may still have it mapped: it then finds zeros, which verify as nothing.
-        let wipe = self.secret && !off(Switch::KeptWiped);
-        let _ = self.pool.keep_only(&|_| false, wipe);
+        let _ = self.pool.keep_only(&|_| false, self.secret);
     }
 }
 
