@@ -6,6 +6,10 @@ namespaces (needs root), the own disk empty, beside plain TCP over that link; `p
 ranks were killed when their checkpoint was staged and not yet on a disk, with the node's agent
 alive: there the time holds the rest of the agent's flush. Nothing is in the page cache before.
 
+Then what a restart takes when the bytes are in memory, beside memcpy of the same bytes in the same
+process: from the memory that the agent kept when all ranks were killed (`pool`), and from files in
+the page cache (`warm`). One rank with 256 MiB, and four with 64 MiB each.
+
 What should come out: the bytes are read in order, in pieces of 4 MiB, and each is checked once it
 is there. Over a link of 1 Gbit/s checking is hidden behind the pieces on their way, and the ratio
 is near 1. From a disk as fast as a memory copy reading and checking add up unless somebody reads
@@ -31,7 +35,13 @@ LEVELS = ("process", "node", "peers", "global")
 GOALS = {
     "read_over_raw": (">=", 0.9),
     **{f"read_over_raw_{level}": (">=", 0.9) for level in LEVELS[1:]},
+    "pool_over_memcpy": ("<=", 1.2),
+    "warm_over_memcpy": ("<=", 1.3),
+    "open_ms": ("<=", 10),
 }
+# Restarts of what lies in memory: ranks, and MiB of each.
+IN_MEMORY = ((1, 256), (4, 64))
+COPIES = 5
 # Sequential, direct: engine, jobs, requests in flight, MiB a request.
 FIO = {
     "psync": ("psync", 1, 4),
@@ -52,6 +62,9 @@ def more(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--rounds", type=int, default=None, help="restarts from each level (default 12, --full 32)"
+    )
+    parser.add_argument(
+        "--only-memory", action="store_true", help="measure only what lies in memory"
     )
 
 
@@ -87,7 +100,7 @@ def fio(path: str, way: str) -> float:
 
 
 class Job:
-    """A job of one rank in a directory of its own."""
+    """A job in a directory of its own."""
 
     def __init__(
         self,
@@ -97,8 +110,9 @@ class Job:
         options: str,
         level: str,
         size: int,
+        ranks: int = 1,
     ) -> None:
-        self.program, self.where, self.size = program, where, size
+        self.program, self.where, self.size, self.ranks = program, where, size, ranks
         self.argv = [
             "--job",
             "job",
@@ -107,16 +121,16 @@ class Job:
             "--level",
             level,
             "--options",
-            f"pool = {size + 16 * running.MIB}\n{options}",
+            f"pool = {ranks * size + 16 * running.MIB}\n{options}",
         ]
 
-    def write(self, leave: bool = False) -> None:
-        """One checkpoint, or two, the last of them only staged when the rank is killed."""
+    def write(self, leave: int = 0) -> None:
+        """One checkpoint, or two, and all ranks are killed when the last is staged (1) or safe (2)."""
         try:
             running.run(
                 self.program,
-                1,
-                [*self.argv, "--do", "write", "--rounds", 1 if leave else 0, "--leave", int(leave)],
+                self.ranks,
+                [*self.argv, "--do", "write", "--rounds", 1 if leave else 0, "--leave", leave],
             )
         except RuntimeError as error:
             if not leave or "signal 9" not in str(error):
@@ -125,9 +139,11 @@ class Job:
     def containers(self) -> list[str]:
         return glob.glob(f"{self.where}/**/*.orc", recursive=True)
 
-    def restart(self) -> Sample:
-        forget(self.containers())
-        found: Sample = running.run(self.program, 1, [*self.argv, "--do", "restart"])
+    def restart(self, cold: bool = True, copies: int = 0) -> Sample:
+        if cold:
+            forget(self.containers())
+        argv = [*self.argv, "--do", "restart", "--copies", copies]
+        found: Sample = running.run(self.program, self.ranks, argv)
         found["rate"] = found["bytes"] / found["read_s"]
         return found
 
@@ -186,7 +202,7 @@ def from_process(args: argparse.Namespace, program: str, rounds: int) -> list[Sa
                 f"agent_program = '{agent}'\nagent_linger_s = 30"
             )
             job = Job(args, program, where, options, "node", args.mib * running.MIB)
-            job.write(leave=True)
+            job.write(leave=1)
             one = running.run(program, 1, [*job.argv, "--do", "restart"])
             one["rate"] = one["bytes"] / one["s"]
             found.append(one)
@@ -197,6 +213,85 @@ def from_process(args: argparse.Namespace, program: str, rounds: int) -> list[Sa
                 flush=True,
             )
     return found
+
+
+def in_memory(args: argparse.Namespace, program: str, rounds: int) -> Samples:
+    """ranks x MiB -> rounds of a restart from an agent's memory, and one from the page cache."""
+    agent = os.path.join(args.prefix, "bin", "orcheck")
+    found: Samples = {}
+    for ranks, mib in IN_MEMORY:
+        ones = found[f"{ranks} x {mib} MiB"] = []
+        size = mib * running.MIB
+        with running.scratch(args.dir) as where:
+            warm_dir = os.path.join(where, "warm")
+            os.makedirs(warm_dir)
+            warm = Job(args, program, warm_dir, f"node_dir = '{warm_dir}'", "node", size, ranks)
+            warm.write()
+            for number in range(rounds):
+                pool_dir = os.path.join(where, f"pool{number}")
+                os.makedirs(pool_dir)
+                options = (
+                    f"node_dir = '{pool_dir}'\nagent = 'start'\n"
+                    f"agent_program = '{agent}'\nagent_linger_s = 30"
+                )
+                pool = Job(args, program, pool_dir, options, "node", size, ranks)
+                pool.write(leave=2)
+                one = {"pool": pool.restart(copies=COPIES)}
+                if one["pool"]["memory_bytes"] != one["pool"]["bytes"]:
+                    raise RuntimeError(f"not all came from memory: {one['pool']}")
+                warm.restart(cold=False)  # once more into the page cache
+                one["warm"] = warm.restart(cold=False, copies=COPIES)
+                shutil.rmtree(pool_dir)
+                ones.append(one)
+                print(
+                    f"{ranks} x {mib} MiB, round {number + 1} of {rounds}: "
+                    + ", ".join(
+                        f"{way} {over_copy(one[way]):.2f} memcpys, open "
+                        f"{one[way]['open_s'] * 1e3:.1f} ms"
+                        for way in ("pool", "warm")
+                    ),
+                    file=sys.stderr,
+                    flush=True,
+                )
+    return found
+
+
+def over_copy(one: Sample) -> float:
+    """Restart over memcpy of the same bytes in the same process."""
+    return one["read_s"] / statistics.median(one["copy_s"])
+
+
+def show_in_memory(found: Samples) -> None:
+    rows = []
+    for name, ones in found.items():
+        for way in ("pool", "warm"):
+            each = [one[way] for one in ones]
+            rows.append(
+                [
+                    name,
+                    way,
+                    f"{statistics.median(one['open_s'] for one in each) * 1e3:.1f}",
+                    f"{statistics.median(one['read_s'] for one in each) * 1e3:.1f}",
+                    f"{statistics.median(statistics.median(one['copy_s']) for one in each) * 1e3:.1f}",
+                    f"{statistics.median(over_copy(one) for one in each):.2f}",
+                ]
+            )
+    reporting.table(["in memory", "from", "open ms", "read ms", "memcpy ms", "ratio"], rows)
+
+
+def memory_figures(found: Samples) -> dict[str, Figure]:
+    """The worst case of each."""
+    figures: dict[str, Figure] = {}
+    for way in ("pool", "warm"):
+        each = [stats.figure([over_copy(one[way]) for one in ones]) for ones in found.values()]
+        figures[f"{way}_over_memcpy"] = max(each, key=lambda figure: figure["value"])
+    opened = [
+        stats.figure([one[way]["open_s"] * 1e3 for one in ones])
+        for ones in found.values()
+        for way in ("pool", "warm")
+    ]
+    figures["open_ms"] = max(opened, key=lambda figure: figure["value"])
+    return figures
 
 
 def from_peers(args: argparse.Namespace, program: str, rounds: int) -> list[Sample]:
@@ -343,6 +438,14 @@ def panels_of(found: Samples) -> list[svg.Panel]:
 def main() -> None:
     args = running.arguments("restart", __doc__, more)
     running.end_on_signals()
+    if args.only_memory:
+        program, machine = running.build(args.prefix, "spread"), facts.Machine(args.dir)
+        memory = in_memory(args, program, args.rounds or 7)
+        show_in_memory(memory)
+        goals = {key: GOALS[key] for key in ("pool_over_memcpy", "warm_over_memcpy", "open_ms")}
+        figures = memory_figures(memory)
+        reporting.finish(args, "restart-memory", machine, figures, goals, {"raw": memory})
+        return
     if not facts.output("fio", "--version"):
         reporting.not_measured(args, "restart", running.NO_FIO, GOALS)
         return
@@ -353,17 +456,19 @@ def main() -> None:
     rounds = args.rounds or (32 if args.full else 12)
     found, why = from_disk(args, program, rounds), cl.missing()
     found["process"] = from_process(args, program, max(3, rounds // 3))
+    memory = in_memory(args, program, max(7, rounds // 2))
     if why:
         print(f"\nNOT MEASURED: level peers: {why}. read_over_raw_peers is null")
     else:
         found["peers"] = from_peers(args, program, rounds)
     print()
     show(found)
+    show_in_memory(memory)
     print(
         "process: the rate is of all, from the start of the new run; what the ranks left staged is "
         "flushed by the agent first"
     )
-    figures = figures_of(found)
+    figures = {**figures_of(found), **memory_figures(memory)}
     footnote = reporting.finish(
         args,
         "restart",
@@ -373,6 +478,7 @@ def main() -> None:
         {
             "best_raw": {level: best(ones) for level, ones in found.items() if "raw" in ones[0]},
             "raw": found,
+            "in_memory": memory,
             "peers_not_measured": why,
         },
     )

@@ -1,15 +1,17 @@
 /* Checkpoints and restarts of ranks on several nodes (testbed/cluster): how long until they are safe, and until they are back.
  *
  *   mpirun ... spread --job NAME --do write|restart|exchange --size BYTES [--only RANK] --level node|peers|global --rounds N
- *                     [--beside A1,A2,...] [--leave 0|1] --options TOML --report FILE
+ *                     [--beside A1,A2,...] [--leave 0|1|2] [--copies N] --options TOML --report FILE
  *
  * --size is what each rank has; with --only the others have a page. A round is one checkpoint; its clock runs from the
  * first rank that enters orc_checkpoint to the last that learns that the step is safe at the level. The clock is the
  * machine's, which virtual nodes share. The first round (connections, the pool's memory) is not reported. --leave 1: the
- * last checkpoint is only staged, and all ranks are killed. busy: the share of the machine's processors that was taken
+ * last checkpoint is only staged, and all ranks are killed; 2: it is safe, and all ranks are killed. busy: the share of the machine's processors that was taken
  * within the clock. restart: open_s is until the job is open and a step found,
  * read_s until its bytes are in place; then whether they are the right ones; close_s is what closing takes afterwards, which
- * waits for copies with close = 'copies'. exchange: no job; each rank sends --size bytes, the same share to each of the
+ * waits for copies with close = 'copies'. With --copies, copy_s are the times of so many copies of the same bytes by memcpy
+ * before the job is open, all ranks at once, into the memory that is restored later; all of it was touched before. memory_bytes
+ * is what came from memory that agents kept. exchange: no job; each rank sends --size bytes, the same share to each of the
  * others at the same time, by MPI.
  *
  * --beside: addresses of the ranks 1, 2, ... In each round, before and after, rank 0 sends its bytes to each of them
@@ -127,7 +129,7 @@ static void exchange_rounds(long long rounds, const char *bytes, size_t size, FI
     }
 }
 
-static void write_rounds(orc_session *session, orc_level level, long long rounds, bool leave, const void *state, size_t size,
+static void write_rounds(orc_session *session, orc_level level, long long rounds, int leave, const void *state, size_t size,
                          const char *beside, size_t beside_size, FILE *report) {
     for (long long round = 0; round <= rounds; round++) {
         const double raw_before_s = raw_s(beside, state, beside_size, false);
@@ -138,13 +140,14 @@ static void write_rounds(orc_session *session, orc_level level, long long rounds
         const double begin_s = now_s();
         TRY(orc_checkpoint(session, step));
         const double staged_s = now_s();
-        if (leave && round == rounds) {
+        if (leave == 1 && round == rounds) {
             MPI_Barrier(MPI_COMM_WORLD);
             raise(SIGKILL);
         }
         TRY(orc_wait(session, step, level, 600));
         const double end_s = now_s();
         all_here();
+        if (leave == 2 && round == rounds) raise(SIGKILL);
         const double taken = rank ? 0 : busy(before, processors());
         const double safe_s = from_first_to_last_s(begin_s, end_s), blocked_s = from_first_to_last_s(begin_s, staged_s);
         const double all = reduced((double)size, MPI_SUM), raw_after_s = raw_s(beside, state, beside_size, false);
@@ -152,6 +155,21 @@ static void write_rounds(orc_session *session, orc_level level, long long rounds
             fprintf(report, "%s{\"s\": %.9f, \"blocked_s\": %.9f, \"bytes\": %.0f, \"busy\": %.4f, \"raw_s\": [%.9f, %.9f]}",
                     round > 1 ? ", " : "", safe_s, blocked_s, all, taken, raw_before_s, raw_after_s);
     }
+}
+
+/* Writes how long copies of the same bytes take, all ranks at once. */
+static void copies(long long count, void *to, size_t size, char *list, size_t room) {
+    char *from = count > 0 ? memory(size, false, 1) : NULL;
+    size_t at = 0;
+    *list = 0;
+    for (long long i = 0; i < count; i++) {
+        quiet();
+        const double begin_s = now_s();
+        memcpy(to, from, size);
+        const double s = from_first_to_last_s(begin_s, now_s());
+        if (at < room) at += (size_t)snprintf(list + at, room - at, "%s%.9f", i ? ", " : "", s);
+    }
+    if (from) munmap(from, size);
 }
 
 int main(int argc, char **argv) {
@@ -177,6 +195,8 @@ int main(int argc, char **argv) {
         MPI_Finalize();
         return 0;
     }
+    char copied[1024];
+    copies(number(argc, argv, "--copies", "0"), state, size, copied, sizeof copied);
     double raw[2] = {-1, -1}; /* before the job is open: once it is, missing copies are made again */
     if (*beside && strcmp(what, "restart") == 0) {
         char *more = rank == 1 ? memory(beside_size, false, 1) : NULL;
@@ -205,13 +225,16 @@ int main(int argc, char **argv) {
             if (state[i] != word_at(i)) die("wrong bytes at word %zu", i);
         const double opened = from_first_to_last_s(begin_s, open_s), read = from_first_to_last_s(found_s, end_s);
         const double all = from_first_to_last_s(begin_s, end_s), bytes = reduced((double)size, MPI_SUM);
+        orc_stats stats = {.struct_size = sizeof stats};
+        TRY(orc_stats_read(session, &stats));
+        const double kept = reduced((double)stats.memory_bytes, MPI_SUM);
         MPI_Barrier(MPI_COMM_WORLD);
         const double closing_s = now_s();
         TRY(orc_close(session, 600));
         const double closed = from_first_to_last_s(closing_s, now_s());
         if (report) fprintf(report, "{\"open_s\": %.9f, \"read_s\": %.9f, \"s\": %.9f, \"bytes\": %.0f, \"step\": %llu, "
-                            "\"close_s\": %.9f, \"raw_s\": [%.9f, %.9f]}\n", opened, read, all, bytes,
-                            (unsigned long long)step, closed, raw[0], raw[1]);
+                            "\"close_s\": %.9f, \"raw_s\": [%.9f, %.9f], \"memory_bytes\": %.0f, \"copy_s\": [%s]}\n", opened, read, all,
+                            bytes, (unsigned long long)step, closed, raw[0], raw[1], kept, copied);
         session = NULL;
     } else die("--do %s: write, restart or exchange", what);
     if (report && fclose(report)) die("cannot write the report");

@@ -112,6 +112,8 @@ module orcheck
     !> 1: this session has no checkpoints (option enabled).
     integer(c_int64_t) :: disabled = 0
     integer(c_int64_t) :: routed_bytes = 0
+    !> Bytes that the restart took from memory which the agent of this node kept.
+    integer(c_int64_t) :: memory_bytes = 0
   end type
 
   integer, parameter, public :: ORC_EVENT_SAFE = 1, ORC_EVENT_LOST = 2

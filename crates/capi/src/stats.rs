@@ -58,6 +58,7 @@ pub unsafe extern "C" fn orc_stats_read(
             lost_steps: read.lost.table(),
             disabled: u64::from(read.disabled),
             routed_bytes: read.routed_bytes,
+            memory_bytes: read.memory_bytes,
         };
         // A program of an older version has room only for the first fields.
         let len_bytes = struct_size.min(size_of::<orc_stats>());

@@ -330,4 +330,7 @@ pub struct orc_stats {
     /// ranks and programs of the job. 0 if they are in node_dir, or in route_dir without
     /// route_budget.
     pub routed_bytes: u64,
+    /// Bytes that the restart of this session took from memory which the agent of this node kept of
+    /// an earlier run. Everything else that it read came from files.
+    pub memory_bytes: u64,
 }

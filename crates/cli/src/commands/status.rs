@@ -322,6 +322,12 @@ fn agents_text(agents: &[Value]) -> String {
     };
     for agent in agents {
         let (job, node) = (field(agent, "job"), field(agent, "node"));
+        if let Some(bytes) = agent["kept_bytes"].as_u64().filter(|bytes| *bytes > 0) {
+            more += &format!(
+                "{job} on {node}: {} of memory kept for the next run to restart from\n",
+                size(bytes)
+            );
+        }
         let sessions = agent["sessions"].as_array().cloned().unwrap_or_default();
         for session in sessions
             .iter()
@@ -423,7 +429,9 @@ fn of_job(at: &Address, told: AgentStatus, wanted: &dyn Fn(&str) -> bool) -> Opt
         return None;
     }
     let sessions: Vec<Value> = told.map(typed).collect();
+    let kept = own.get("kept_bytes").and_then(|bytes| bytes.parse::<u64>().ok());
     let mut agent = json!(own);
+    agent["kept_bytes"] = json!(kept);
     agent["address"] = json!(at.to_string());
     agent["sessions"] = json!(sessions);
     Some(agent)

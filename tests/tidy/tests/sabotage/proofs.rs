@@ -170,6 +170,16 @@ pub const PROOFS: &[(&str, &str)] = &[
         "orcheck-cli cli: agent; orcheck-jobs faults (LEAK is a verdict of every trial)",
     ),
     (
+        "A10",
+        "orcheck-jobs agent: kept; orcheck-jobs faults: all_ranks_are_killed, ranks_and_agents; \
+         orcheck-pool pool: kept_memory; orcheck-dst fuzz",
+    ),
+    (
+        "A11",
+        "orcheck-jobs agent: memory_is_given_back; orcheck-pool lib: given_back; \
+         orcheck-engine lib: memory_is_kept_only",
+    ),
+    (
         "C1",
         "orcheck-engine copying: crash (a kill and an error before every effect, every image that \
          a power cut may leave); orcheck-cli cli: copying (kills of the process)",
