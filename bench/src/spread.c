@@ -9,7 +9,7 @@
  * last checkpoint is only staged, and all ranks are killed; 2: it is safe, and all ranks are killed. busy: the share of the machine's processors that was taken
  * within the clock. restart: open_s is until the job is open and a step found,
  * read_s until its bytes are in place; then whether they are the right ones; close_s is what closing takes afterwards, which
- * waits for copies with close = 'copies'. With --copies, copy_s are the times of so many copies of the same bytes by memcpy
+ * waits for copies with close = 'copies'. With --copies, copy_s are the times of this many copies of the same bytes by memcpy
  * before the job is open, all ranks at once, into the memory that is restored later; all of it was touched before. memory_bytes
  * is what came from memory that agents kept. exchange: no job; each rank sends --size bytes, the same share to each of the
  * others at the same time, by MPI.

@@ -537,6 +537,11 @@ typedef struct {
    * route_budget.
    */
   uint64_t routed_bytes;
+  /**
+   * Bytes that the restart of this session took from memory which the agent of this node kept of
+   * an earlier run. Everything else that it read came from files.
+   */
+  uint64_t memory_bytes;
 } orc_stats;
 
 /**

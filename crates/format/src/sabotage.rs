@@ -227,7 +227,7 @@ switches! {
     KeptVerified = "kept-verified", "that what is taken from the memory of an agent is what was stored", "orcheck-jobs agent kept::";
     KeptOfCommit = "kept-of-commit", "that memory of another checkpoint than the one that is read is left alone", "orcheck-jobs agent kept::";
     KeptForgotten = "kept-forgotten", "that an agent gives memory back when the next run has restarted", "orcheck-jobs agent kept::";
-    KeptWiped = "kept-wiped", "that memory of an encrypted job is overwritten before it is given back", "orcheck-pool lib given_back";
+    KeptWiped = "kept-wiped", "that memory of an encrypted job is overwritten before it is given back", "orcheck-pool kept given_back";
     AgentShelf = "agent-shelf", "that an agent gives out what its node holds after its ranks are gone", "orcheck-jobs agent run_no_rank_any";
     MendFetch = "mend-fetch", "that what only nodes without ranks hold is copied to nodes that have some", "orcheck-jobs agent run_no_rank_any";
     AgentYields = "agent-yields", "that a new run waits for the agents of the one before", "orcheck-jobs agent sealed_survives";

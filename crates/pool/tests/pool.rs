@@ -5,9 +5,7 @@ use orcheck_format::{ErrorKind, crc64};
 use orcheck_io::disk::{Create, open_local, read_small};
 use orcheck_io::failpoints::Failpoints;
 use orcheck_io::memory::{Buffer, Span};
-use orcheck_pool::{
-    Chunk, Gates, HugePages, KeptPool, MemoryNode, Pool, PoolShape, read_sealed, seal_bytes,
-};
+use orcheck_pool::{Chunk, Gates, HugePages, MemoryNode, Pool, PoolShape};
 use orcheck_testing::{Child, Ended, Scratch};
 use proptest::prelude::*;
 use std::io::Write;
@@ -743,47 +741,4 @@ fn memory_can_be_asked_from_a_node_and_a_node_that_is_not_there_is_refused() {
     let before = orcheck_io::machine::cpuset();
     pool.spread_helper(1);
     assert_eq!(orcheck_io::machine::cpuset(), before);
-}
-
-// Breaks if: a place is taken as it is said, a hole is an error, or the checksum is not that of the
-// copy.
-#[test]
-fn kept_memory_is_copied_out_with_its_checksum() {
-    let pool = pool(150);
-    let bytes: Vec<u8> = (0..20_000u32).map(|n| (n * 7) as u8).collect();
-    for (at, piece) in bytes.chunks(8192).enumerate() {
-        let chunk = pool.try_take(at as u32).unwrap();
-        pool.put(&chunk, 0, piece);
-        let _ = chunk.into_index();
-    }
-    pool.keep_only(&|chunk| chunk < 3, false).unwrap();
-    let kept = KeptPool::attach(pool.fd().try_clone_to_owned().unwrap()).unwrap();
-    assert_eq!(kept.shape(), pool.shape());
-    for (at, len) in [(0, 20_000), (1, 8191), (4095, 10_000), (8192, 1), (5, 0)] {
-        let mut into = vec![1; len];
-        let crc = kept.copy_out(at as u64, Span::from_mut(&mut into)).unwrap();
-        assert_eq!(into, bytes[at..at + len]);
-        assert_eq!(crc, crc64(&into));
-    }
-    let mut into = vec![1; 8192];
-    let crc = kept.copy_out(3 * 8192, Span::from_mut(&mut into)).unwrap();
-    assert!(into.iter().all(|byte| *byte == 0));
-    assert_eq!(crc, crc64(&into));
-    for at in [150 * 8192 - 8191, u64::MAX, u64::MAX - 8191] {
-        let error = kept.copy_out(at, Span::from_mut(&mut into)).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Invalid);
-    }
-}
-
-// Breaks if: memory is read that somebody may change, or so much of it as somebody says.
-#[test]
-fn only_sealed_bytes_are_read() {
-    let bytes = b"what lies where".repeat(1000);
-    let file = seal_bytes(&bytes).unwrap();
-    assert_eq!(read_sealed(&file, bytes.len()).unwrap(), bytes);
-    let long = read_sealed(&file, bytes.len() - 1).unwrap_err();
-    assert_eq!(long.kind(), ErrorKind::Corrupt);
-    let open = pool(3).fd().try_clone_to_owned().unwrap();
-    let open = read_sealed(&open, 1 << 30).unwrap_err();
-    assert_eq!(open.kind(), ErrorKind::Corrupt);
 }

@@ -429,7 +429,9 @@ fn of_job(at: &Address, told: AgentStatus, wanted: &dyn Fn(&str) -> bool) -> Opt
         return None;
     }
     let sessions: Vec<Value> = told.map(typed).collect();
-    let kept = own.get("kept_bytes").and_then(|bytes| bytes.parse::<u64>().ok());
+    let kept = own
+        .get("kept_bytes")
+        .and_then(|bytes| bytes.parse::<u64>().ok());
     let mut agent = json!(own);
     agent["kept_bytes"] = json!(kept);
     agent["address"] = json!(at.to_string());

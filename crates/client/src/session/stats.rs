@@ -45,8 +45,8 @@ pub struct Stats {
     /// What routed files of this job take on this host, if they have a budget there, that is, in
     /// memory.
     pub routed_bytes: u64,
-    /// Bytes that the restart of this session took from the memory of this node's agent; what it
-    /// read besides came from files.
+    /// Bytes that the restart of this session took from the memory of this node's agent; everything
+    /// else came from files.
     pub memory_bytes: u64,
     /// The session has no checkpoints (`enabled`): everything else is 0.
     pub disabled: bool,

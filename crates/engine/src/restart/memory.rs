@@ -1,6 +1,6 @@
 //! Takes extents from the memory that an agent kept of an earlier run, instead of from files.
 //!
-//! How: the agent's map says which piece of which snapshot lies where. A snapshot is that of the
+//! How: the agent's map says where the pieces of its snapshots lie. A snapshot is that of the
 //! container being read if it names the digest of its manifest, which is the one in the commit
 //! record. An extent that is a piece of it is copied to its destination, and the checksum of the
 //! copy is compared, all in one pass. If there is no such piece, or the checksum disagrees, the

@@ -37,6 +37,7 @@
 )]
 
 mod copies;
+mod held;
 mod referred;
 mod scan;
 mod source;
@@ -60,7 +61,7 @@ use orcheck_io::memory::{Span, zeroed};
 
 use crate::encoding::{ContainerKey, Proof, Trust, WHO_CAN_WRITE};
 use crate::replicas::OTHER_NODES;
-use crate::restart::memory::{AgentMemory, Held};
+use crate::restart::memory::AgentMemory;
 use crate::restart::shared::{Order, SharedReads, key};
 
 use orcheck_format::without_next;
@@ -297,11 +298,6 @@ impl Reader {
     /// From now on, extents that other ranks of the node may need are read through `shared`.
     pub(crate) fn share(&mut self, shared: Option<&Arc<SharedReads>>) {
         self.shared = shared.cloned();
-    }
-
-    /// From now on, extents are taken from this memory if they are there.
-    pub(crate) fn recall(&mut self, memory: Option<&Arc<AgentMemory>>) {
-        self.memory = memory.cloned();
     }
 
     /// Whether data cannot be read without a key.
@@ -557,20 +553,6 @@ impl Reader {
         let readable = source.key.is_some() || !encoding.encrypted;
         source.held = self.held(&source).filter(|_| readable);
         Ok(source)
-    }
-
-    /// Where the bytes of an extent of this container are in the memory of the agent.
-    fn held(&self, source: &Source<'_>) -> Option<Held> {
-        let (memory, extent) = (self.memory.as_ref()?, source.extent);
-        if extent.container.is_some() {
-            return None;
-        }
-        memory.find(
-            &self.digest,
-            (source.rank, &source.region.identity()),
-            (source.at, extent.len_bytes),
-            (!source.encrypted).then_some(extent.crc_plain),
-        )
     }
 
     pub(crate) fn header(&self) -> &ContainerHeader {

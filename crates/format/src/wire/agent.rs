@@ -187,8 +187,8 @@ pub enum AgentMessage {
     /// The session ends normally. The agent closes the connection when nothing of the session is
     /// left.
     Leave,
-    /// Asks for memory that the agent keeps of an earlier run of this job. Answered by `Kept` or, if
-    /// there is none, by `Done`.
+    /// Asks for memory that the agent keeps of an earlier run of the job. Answered by `Kept`, or by
+    /// `Done` if there is none.
     Recall {
         /// The job.
         job: JobName,

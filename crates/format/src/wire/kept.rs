@@ -1,4 +1,4 @@
-//! Encodes what an agent says about memory that it keeps: which pieces of which snapshots lie where.
+//! Encodes what an agent says about memory that it keeps: what lies where.
 //!
 //! How: a snapshot is named by the digests of the manifests that describe it, one for each level at
 //! which its container is durable. A commit record names the same digest, so that a reader knows

@@ -172,11 +172,11 @@ pub const PROOFS: &[(&str, &str)] = &[
     (
         "A10",
         "orcheck-jobs agent: kept; orcheck-jobs faults: all_ranks_are_killed, ranks_and_agents; \
-         orcheck-pool pool: kept_memory; orcheck-dst fuzz",
+         orcheck-pool kept: kept_memory; orcheck-dst fuzz",
     ),
     (
         "A11",
-        "orcheck-jobs agent: memory_is_given_back; orcheck-pool lib: given_back; \
+        "orcheck-jobs agent: memory_is_given_back; orcheck-pool kept: secret_memory; \
          orcheck-engine lib: memory_is_kept_only",
     ),
     (

@@ -321,12 +321,25 @@ fn serve(
     // its agent behind.
     let _ = talk(&host, &mut conn, (state, kept));
     let _ = send_notes(&host, &mut conn);
+    let leaves = leave(&host, &index, (shelf, all_ended), state);
+    // Breaks if: these are released after the connection; the next run would find the job held.
+    drop(locks);
+    drop(host);
+    if let Some(Ok(Some(run))) = leaves.map(Leavings::keep) {
+        *state.leaves.lock().unwrap_or_else(PoisonError::into_inner) = Some(run);
+    }
+}
+
+/// Leaves the keeper for runs elsewhere, and returns what may be kept of the pool; nothing if the
+/// job ended in order.
+fn leave(
+    host: &Host,
+    index: &Index<'_>,
+    (shelf, all_ended): (Option<Shelf>, bool),
+    state: &State,
+) -> Option<Leavings> {
     let flags = [&state.in_order, &state.stop];
     let all_over = flags.iter().any(|flag| flag.load(Ordering::Acquire));
-    let leaves = match all_ended && !all_over {
-        true => Leavings::of(&host, &index),
-        false => None,
-    };
     if let Some(shelf) = shelf {
         // Breaks if: it ends with the session; nodes without a rank in the next run would hold
         // replicas in vain.
@@ -336,11 +349,9 @@ fn serve(
             *state.shelf.lock().unwrap_or_else(PoisonError::into_inner) = Some(shelf);
         }
     }
-    // Breaks if: these are released after the connection; the next run would find the job held.
-    drop(locks);
-    drop(host);
-    if let Some(Ok(Some(run))) = leaves.map(Leavings::keep) {
-        *state.leaves.lock().unwrap_or_else(PoisonError::into_inner) = Some(run);
+    match all_ended && !all_over {
+        true => Leavings::of(host, index),
+        false => None,
     }
 }
 
