@@ -11,6 +11,7 @@
 //! | `connect.rs` | connects ranks to their node, and nodes to the lead |
 //! | `doors.rs` | the addresses of a node's threads |
 //! | `agent.rs` | finds or starts the agent of this node, and asks for memory of an earlier run |
+//! | `recalled.rs` | maps that memory while the session opens |
 //! | `threads.rs` | the threads of a rank |
 //! | `peers.rs` | addresses and replicas of the job's nodes |
 //! | `holdings.rs` | which files each node holds |
@@ -31,12 +32,13 @@ mod link;
 mod members;
 mod mender;
 mod peers;
+mod recalled;
 mod reopen;
 mod stages;
 mod start;
 mod threads;
 
-pub(crate) use agent::{dies_with_ranks, recall};
+pub(crate) use agent::dies_with_ranks;
 pub use agreements::JOB_VARIABLE;
 pub(crate) use agreements::agree_on_options;
 pub use environment::Environment;
@@ -45,5 +47,6 @@ pub(crate) use link::Link;
 pub(crate) use members::{find_absent, forget, may_know_more};
 pub(crate) use mender::Mender;
 pub(crate) use peers::describe_sources;
+pub(crate) use recalled::Recalled;
 pub(crate) use reopen::Reopen;
 pub(crate) use stages::{Opened, open};

@@ -12,6 +12,7 @@
 //! Not here: what the agent does (`engine::host`).
 
 use crate::open::connect::NodeSide;
+use crate::open::environment::Environment;
 use crate::options::{AgentKind, Options};
 use orcheck_engine::commit::Links;
 use orcheck_engine::host::agent::{KEY, address, ask, look};
@@ -27,10 +28,13 @@ use orcheck_net::{Address, Conn, Listener};
 use orcheck_placement::Placement;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Longest wait for an agent to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest wait for each answer about memory of an earlier run, without which files are read.
+const RECALL_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest wait until a started agent listens.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time between two looks for an agent that somebody else starts.
@@ -66,29 +70,30 @@ fn address_of(job: &JobName, node: &str, options: &Options) -> Address {
     address(job, node, root.map_or(Path::new(""), PathBuf::as_path))
 }
 
-/// The memory that the agent of this node kept of an earlier run of the job. Any rank may ask, and
-/// nobody depends on the answer: what is not in memory is in files.
+/// Asks, when called, for the memory that the agent of this node kept of an earlier run of the job.
+/// Any rank may ask, and nobody depends on the answer: what is not in memory is in files.
 pub(crate) fn recall(
     job: &JobName,
     node: &str,
     options: &Options,
-    (failpoints, clock): (&Failpoints, &dyn Clock),
-) -> Option<AgentMemory> {
-    if options.agent == AgentKind::Off {
-        return None;
-    }
-    let at = address_of(job, node, options);
-    let seen = look(&at, failpoints, clock).ok()?;
-    let connect = |at: &Address| Conn::connect(at, &KEY, failpoints, ANSWER_TIMEOUT).ok();
-    let mut conn = seen.own.iter().find_map(connect)?;
-    let wanted = AgentMessage::Recall { job: job.clone() };
-    conn.send(&Message::Agent(wanted), ANSWER_TIMEOUT).ok()?;
-    match conn.receive(ANSWER_TIMEOUT).ok()? {
-        Message::Agent(AgentMessage::Kept) => {
-            let mut next = || conn.receive_fd(ANSWER_TIMEOUT).ok();
-            AgentMemory::attach([next()?, next()?]).ok()
+    environment: &Environment,
+) -> impl FnOnce() -> Option<AgentMemory> + Send + use<> {
+    let (at, job) = (address_of(job, node, options), job.clone());
+    let failpoints = environment.failpoints.clone();
+    let clock = Arc::clone(&environment.clock);
+    move || {
+        let seen = look(&at, &failpoints, clock.as_ref()).ok()?;
+        let connect = |at: &Address| Conn::connect(at, &KEY, &failpoints, RECALL_TIMEOUT).ok();
+        let mut conn = seen.own.iter().find_map(connect)?;
+        let wanted = AgentMessage::Recall { job };
+        conn.send(&Message::Agent(wanted), RECALL_TIMEOUT).ok()?;
+        match conn.receive(RECALL_TIMEOUT).ok()? {
+            Message::Agent(AgentMessage::Kept) => {
+                let mut next = || conn.receive_fd(RECALL_TIMEOUT).ok();
+                AgentMemory::attach([next()?, next()?]).ok()
+            }
+            _ => None,
         }
-        _ => None,
     }
 }
 
@@ -266,11 +271,18 @@ impl Agent {
         ask(&mut self.conn, message, Some(fd), ANSWER_TIMEOUT, note)
     }
 
-    /// Says that this run needs no memory of an earlier one any more.
-    pub(crate) fn forget(&mut self) {
+    /// Has memory of an earlier run given back, before this one has handed anything over.
+    pub(crate) fn make_room(&mut self) {
         let forget = AgentMessage::Forget;
-        // Whoever waits for the engine notices the end of the conversation.
+        // Whoever needs the room sees whether it is there.
         let _ = ask(&mut self.conn, forget, None, ANSWER_TIMEOUT, |_| ());
+    }
+
+    /// Says that this run needs no memory of an earlier one any more; does not wait for it.
+    pub(crate) fn forget(&mut self) {
+        // Whoever waits for the engine notices the end of the conversation.
+        let forget = Message::Agent(AgentMessage::Forget);
+        let _ = self.conn.send(&forget, ANSWER_TIMEOUT);
     }
 
     /// Reports what the run resumed from.

@@ -20,13 +20,14 @@
 //! (`session`).
 
 use crate::collective::{Collective, agree, agree_min, bcast_bytes};
-use crate::open::agent::{Agent, dies_with_ranks};
+use crate::open::agent::{Agent, dies_with_ranks, recall};
 use crate::open::agreements::{agree_on_counter, agree_on_recipe, leave_out_global};
 use crate::open::connect::{LeadRoute, NodeSide, connect, node_address};
 use crate::open::environment::Environment;
 use crate::open::facts::exchange_facts;
 use crate::open::link::Link;
 use crate::open::peers::Peers;
+use crate::open::recalled::Recalled;
 use crate::open::reopen::Reopen;
 use crate::open::start::{Start, prepare_start, server_roots};
 use crate::open::threads::Threads;
@@ -58,6 +59,8 @@ pub(crate) struct Opened {
     pub options: Options,
     pub link: Link,
     pub trigger: Trigger,
+    /// What the agent of this node kept of an earlier run.
+    pub memory: Recalled,
     pub notes: Vec<String>,
 }
 
@@ -70,10 +73,15 @@ pub(crate) fn open(
 ) -> Result<Opened> {
     let mut ranks = Ranks::meet(agreed, collective, environment)?;
     let mut found = Found::look(&mut ranks, collective, again.as_deref_mut())?;
+    let memory = match &again {
+        None => ranks.recall(),
+        // It continues from what it has itself.
+        Some(_) => Recalled::default(),
+    };
     let mut led = Led::by_root(&ranks, &mut found, collective, again)?;
     let mut owned = Owned::claim(&ranks, &mut found, &led, collective)?;
     let joined = Joined::join(&ranks, &mut found, &mut led, &mut owned, collective)?;
-    start(ranks, found, led, owned, joined, collective)
+    start(ranks, found, led, owned, (joined, memory), collective)
 }
 
 /// Stage 1: where the ranks are, and with which keys.
@@ -125,6 +133,17 @@ impl<'a> Ranks<'a> {
     ) -> Result<Option<T>> {
         let local = self.leads_node.then(work).transpose();
         agree(collective, local)
+    }
+
+    /// Asks for memory of an earlier run, unless this one begins from nothing. Call this once the
+    /// agents have finished with older runs.
+    fn recall(&self) -> Recalled {
+        let options = &self.options;
+        if options.agent == AgentKind::Off || options.fresh {
+            return Recalled::default();
+        }
+        let ask = recall(&self.job, self.node_name(), options, self.environment);
+        Recalled::start(self.rank, ask)
     }
 
     /// Opens the directories; with `create`, also creates those of the job.
@@ -365,7 +384,7 @@ fn start(
     mut found: Found,
     mut led: Led,
     mut owned: Owned,
-    joined: Joined,
+    (joined, memory): (Joined, Recalled),
     collective: &mut dyn Collective,
 ) -> Result<Opened> {
     let places = &found.places;
@@ -418,6 +437,7 @@ fn start(
         options: ranks.options,
         link,
         trigger,
+        memory,
         notes: found.notes,
     })
 }
@@ -531,7 +551,7 @@ fn node_side(
         // Breaks if: the agent is not asked; memory of an earlier run would be in the way of a pool
         // that had room before.
         (Err(_), Some(agent)) => {
-            agent.forget();
+            agent.make_room();
             chunks()?
         }
         (chunks, _) => chunks?,

@@ -525,6 +525,8 @@ impl Session {
             self.warnings.extend(told);
         }
         self.resume.touched.clear();
+        // Breaks if: it stays; this call would wait until memory of an agent is unmapped.
+        drop(view);
         self.decide(Some((candidate.step, candidate.epoch)));
         self.progress.last_step = Some(candidate.step);
         self.trigger.count_from(Some(candidate.step));

@@ -3,12 +3,12 @@
 //!
 //! Not here: looking for it (`restart/resume.rs`).
 
+use crate::open::Recalled;
 use crate::regions::Lists;
-use orcheck_engine::restart::{AgentMemory, Candidate, RankView};
+use orcheck_engine::restart::{Candidate, RankView};
 use orcheck_format::{Detail, Epoch, Error, Step};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
 
 /// Next step if a directory was not given whose name was truncated in a message.
 pub(crate) const GIVE_ALL: &str = "give all directories that the job was written to";
@@ -101,8 +101,8 @@ pub(crate) struct Resume {
     pub(crate) fenced: Vec<Candidate>,
     /// What this run resumed from, not yet recorded.
     pub(crate) from: Option<(Step, Epoch)>,
-    /// What the agent of this node kept of an earlier run, once it was asked.
-    pub(crate) memory: Option<Option<Arc<AgentMemory>>>,
+    /// What the agent of this node kept of an earlier run.
+    pub(crate) memory: Recalled,
 }
 
 impl Resume {

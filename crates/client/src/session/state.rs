@@ -134,6 +134,7 @@ impl Session {
             options,
             link,
             trigger,
+            memory,
             notes,
         } = opened;
         if rank == Rank(0) {
@@ -172,7 +173,10 @@ impl Session {
             },
             link,
             trigger,
-            resume: Resume::default(),
+            resume: Resume {
+                memory,
+                ..Resume::default()
+            },
             warnings,
             untriggered_warned: false,
             options,

@@ -54,6 +54,17 @@ impl AgentMemory {
         })
     }
 
+    /// Maps what a rank stored, unless `ends`, so that it is copied at full speed later.
+    pub fn map_ahead(&self, rank: Rank, ends: &dyn Fn() -> bool) {
+        let own = self.map.snapshots.iter().filter(|one| one.rank == rank);
+        for piece in own.flat_map(|snapshot| &snapshot.pieces) {
+            if ends() {
+                return;
+            }
+            self.pool.map_ahead(piece.pool_at_bytes, piece.len_bytes);
+        }
+    }
+
     /// How many bytes were taken from it.
     #[must_use]
     pub fn taken_bytes(&self) -> u64 {

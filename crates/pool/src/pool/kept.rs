@@ -18,12 +18,14 @@
 
 use super::{Mapping, Pool, attached};
 use crate::head::{Layout, PoolShape};
+use crate::track::page_bytes;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result};
 use orcheck_io::descriptor;
 use orcheck_io::errno::{retry, rustix_error};
 use orcheck_io::memory::{Span, zeroed};
 use rustix::fs::{self, FallocateFlags, MemfdFlags, SealFlags};
+use rustix::mm::{self, Advice};
 use std::os::fd::OwnedFd;
 
 impl Pool {
@@ -98,6 +100,24 @@ impl KeptPool {
     #[must_use]
     pub fn shape(&self) -> PoolShape {
         self.shape
+    }
+
+    /// Maps a part in this process, so that it is copied at full speed later; nothing if it reaches
+    /// beyond the chunks, or the kernel does not have the call (before 5.14).
+    pub fn map_ahead(&self, at_bytes: u64, len: u64) {
+        let end = at_bytes.checked_add(len);
+        let Some(end) = end.filter(|end| *end <= self.shape.len_bytes()) else {
+            return;
+        };
+        let page = page_bytes() as u64;
+        let from = (self.layout.area + at_bytes) / page * page;
+        let len = (self.layout.area + end).saturating_sub(from) as usize;
+        // SAFETY: a part of our own mapping, from the beginning of a page; populating for reading
+        // changes no contents.
+        let _ = unsafe {
+            let start = self.map.start.add(from as usize);
+            mm::madvise(start.cast(), len, Advice::LinuxPopulateRead)
+        };
     }
 
     /// Copies as many bytes as `into` has from `at_bytes`, which counts from the start of chunk 0,

@@ -590,11 +590,7 @@ fn talk(host: &Host, conn: &mut Conn, (state, kept): (&State, &Kept)) -> Result<
                 send_notes(host, conn)?;
                 reply(conn, Ok(()))?;
             }
-            Message::Agent(AgentMessage::Forget) => {
-                // The rank does not wait until the memory is back.
-                reply(conn, Ok(()))?;
-                kept.forget();
-            }
+            Message::Agent(AgentMessage::Forget) => kept.forget(),
             Message::Agent(AgentMessage::Leave) => state.in_order.store(true, Ordering::Release),
             other => reply(
                 conn,
