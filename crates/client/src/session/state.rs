@@ -273,8 +273,11 @@ impl Session {
     }
 
     /// Has the memory of the pool prepared in the background into which the protected regions are
-    /// going to be copied.
+    /// going to be copied; not while there is memory of an earlier run to restart from.
     pub(crate) fn prepare_pool(&mut self) {
+        if self.resume.memory.is_there() {
+            return;
+        }
         let chunk_bytes = u64::from(self.link.pool.shape().chunk_bytes);
         let outside = |span: Span| self.link.pool.offset_of(span).is_none();
         let chunks = self

@@ -28,6 +28,10 @@ use rustix::fs::{self, FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{self, Advice};
 use std::os::fd::OwnedFd;
 
+/// How much is mapped by one call: others wait meanwhile who change the process's mappings, and on
+/// some kernels who want the processor.
+const MAPPED_AT_ONCE_BYTES: usize = 256 << 10;
+
 impl Pool {
     /// Gives back the memory of all chunks but those that `keeps`; with `wipe`, overwrites it with
     /// zeros before. Returns how many bytes stay.
@@ -111,13 +115,19 @@ impl KeptPool {
         };
         let page = page_bytes() as u64;
         let from = (self.layout.area + at_bytes) / page * page;
-        let len = (self.layout.area + end).saturating_sub(from) as usize;
-        // SAFETY: a part of our own mapping, from the beginning of a page; populating for reading
-        // changes no contents.
-        let _ = unsafe {
-            let start = self.map.start.add(from as usize);
-            mm::madvise(start.cast(), len, Advice::LinuxPopulateRead)
-        };
+        let end = self.layout.area + end;
+        for at in (from..end).step_by(MAPPED_AT_ONCE_BYTES) {
+            let len = (end - at).min(MAPPED_AT_ONCE_BYTES as u64) as usize;
+            // SAFETY: a part of our own mapping, from the beginning of a page; populating for
+            // reading changes no contents.
+            let mapped = unsafe {
+                let start = self.map.start.add(at as usize);
+                mm::madvise(start.cast(), len, Advice::LinuxPopulateRead)
+            };
+            if mapped.is_err() {
+                return;
+            }
+        }
     }
 
     /// Copies as many bytes as `into` has from `at_bytes`, which counts from the start of chunk 0,
