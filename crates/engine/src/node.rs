@@ -25,7 +25,9 @@ mod patience;
 pub use budget::pool_chunks;
 pub use goes::Goes;
 pub use halt::HaltRequest;
-pub use index::{Descriptor, ENGINE_ALIVE, Index, IndexShape, MAX_LANES, Outcome, POOL_IN_USE};
+pub use index::{
+    Descriptor, ENGINE_ALIVE, Index, IndexShape, MAX_LANES, Outcome, POOL_IN_USE, POOL_OF_RANK,
+};
 pub(crate) use index::{SHARED_BLOCKS, SHARED_EXTENTS, SharedExtent};
 pub use kept::Kept;
 pub(crate) use layout::Node;

@@ -224,6 +224,7 @@ switches! {
     RegularFile = "regular-file", "that only regular files are opened", "orcheck-io disk only_regular";
     AgentDrains = "agent-drains", "that an agent finishes what its ranks had sealed", "orcheck-jobs agent sealed_survives";
     KeptAscends = "kept-ascends", "that pieces of kept memory can be looked up", "orcheck-format format kept_memory";
+    KeptAlone = "kept-alone", "that memory is taken from no rank that lives on", "orcheck-jobs agent kept::";
     KeptVerified = "kept-verified", "that what is taken from the memory of an agent is what was stored", "orcheck-jobs agent kept::";
     KeptOfCommit = "kept-of-commit", "that memory of another checkpoint than the one that is read is left alone", "orcheck-jobs agent kept::";
     KeptForgotten = "kept-forgotten", "that an agent gives memory back when the next run has restarted", "orcheck-jobs agent kept::";
@@ -492,7 +493,7 @@ promises! {
     "A10":
         KeptAscends KeptVerified KeptOfCommit;
     "A11":
-        KeptForgotten KeptWiped;
+        KeptAlone KeptForgotten KeptWiped;
     "C7":
         CopyCountsFirst;
     "T1":

@@ -12,7 +12,7 @@ use orcheck_engine::directory::epoch::ClaimLock;
 use orcheck_engine::host::Host;
 use orcheck_engine::node::{IndexShape, Layout, Patience};
 use orcheck_format::Epoch;
-use orcheck_pool::{Gates, Pool};
+use orcheck_pool::{Gate, Gates, Pool};
 use std::sync::Arc;
 
 /// The link between a session and its job.
@@ -27,6 +27,8 @@ pub(crate) struct Link {
     pub threads: Option<Threads>,
     pub claim: Option<ClaimLock>,
     pub gates: Arc<Gates>,
+    /// With agents: tells them that this rank may write into the pool.
+    pub pool_of_rank: Option<Gate>,
     /// Whether CP-threads encode.
     pub encoded: bool,
     /// The other nodes, at level `peers`.

@@ -38,14 +38,14 @@ use orcheck_engine::directory::Places;
 use orcheck_engine::directory::epoch::{Claimant, claim};
 use orcheck_engine::encoding::{Recipe, Trust};
 use orcheck_engine::host::{Host, HostPlan, server_names};
-use orcheck_engine::node::{Index, IndexShape, Layout, Patience, pool_chunks};
+use orcheck_engine::node::{Index, IndexShape, Layout, POOL_OF_RANK, Patience, pool_chunks};
 use orcheck_engine::replicas::KeptReplicas;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Epoch, Error, JobName, NodeId, Rank, Result, count};
 use orcheck_io::disk::Dir;
 use orcheck_io::machine::{cpuset, effective_uid, group_id, memory, online_processors};
 use orcheck_net::{Conn, Listener};
-use orcheck_pool::{Gates, HugePages, Pool, PoolShape, check_choice, own_nodes};
+use orcheck_pool::{Gate, Gates, HugePages, Pool, PoolShape, check_choice, own_nodes};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -331,6 +331,7 @@ impl Owned {
 struct Joined {
     pool: Arc<Pool>,
     gates: Arc<Gates>,
+    pool_of_rank: Option<Gate>,
     /// This rank's connection to its node's control thread.
     own: Conn,
     /// On a node's lowest rank: the connections of that thread.
@@ -364,7 +365,8 @@ impl Joined {
         let (pool, own, links) = agree(collective, recalled.and(connected))?;
         // It is the same memory, and the program's own part lies in the mapping that it knows.
         let pool = found.kept_pool.take().unwrap_or(pool);
-        let gates = agree(collective, Gates::open(&pool).map(Arc::new))?;
+        let gates = agree(collective, open_gates(&pool, options))?;
+        let (gates, pool_of_rank) = gates;
         let local = layout.local_index(rank);
         let placed = prepare_memory(&pool, owned.shape, local, options);
         found.notes.extend(placed);
@@ -372,6 +374,7 @@ impl Joined {
         Ok(Self {
             pool,
             gates,
+            pool_of_rank,
             own,
             links,
         })
@@ -427,6 +430,7 @@ fn start(
         threads: Some(threads),
         claim,
         gates: joined.gates,
+        pool_of_rank: joined.pool_of_rank,
         encoded: !ranks.recipe.is_plain(),
         peers: led.peers,
         host,
@@ -585,6 +589,16 @@ fn missing_reserve(pool: &Pool, options: &Options) -> Option<String> {
             pool.shape().len_bytes()
         )
     })
+}
+
+/// Opens the gates of the pool; with agents, also shares the one that says that this rank may write
+/// into the pool.
+fn open_gates(pool: &Pool, options: &Options) -> Result<(Arc<Gates>, Option<Gate>)> {
+    let gates = Arc::new(Gates::open(pool)?);
+    let shared = (options.agent != AgentKind::Off)
+        .then(|| gates.share(POOL_OF_RANK, REOPEN_TIMEOUT))
+        .transpose()?;
+    Ok((gates, shared))
 }
 
 /// Requests this rank's part of the pool near its processors, with large pages if configured.

@@ -160,6 +160,8 @@ const REASON: u32 = 12;
 pub const ENGINE_ALIVE: u64 = 8;
 /// Lock byte that an agent holds while one of its session threads may touch the pool.
 pub const POOL_IN_USE: u64 = 9;
+/// Lock byte that each rank shares as long as it may write into a pool whose engine is in an agent.
+pub const POOL_OF_RANK: u64 = 10;
 
 impl<'p> Index<'p> {
     /// The index inside `pool`.

@@ -2,7 +2,7 @@
 
 use crate::session::disk;
 use crate::session::elastic::parts::{Field, cut};
-use crate::session::hooks::Reads;
+use crate::session::hooks::{Meeting, Reads};
 use crate::session::mistakes::refused;
 use crate::support::{Job, State, wait_for_both_levels};
 use crate::trial::{Random, seed};
@@ -18,7 +18,7 @@ use orcheck_testing::{FaultPlan, Scratch};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -33,6 +33,7 @@ pub const TESTS: &[Test] = session_tests![
     memory_is_given_back_when_the_next_run_needs_it_no_more,
     a_pool_that_has_room_only_without_the_memory_gets_it,
     without_the_agent_everything_comes_from_files,
+    ranks_that_continue_with_another_agent_keep_their_memory,
 ];
 
 const LONG: Duration = Duration::from_secs(20);
@@ -356,4 +357,55 @@ fn without_the_agent_everything_comes_from_files() {
     let agents = job.agents();
     assert_eq!(restart(&job, 1), [0, 0]);
     end(agents);
+}
+
+// Breaks if: ranks that have closed their connections to the agent count as dead.
+fn ranks_that_continue_with_another_agent_keep_their_memory() {
+    let scratch = Scratch::new("live-on");
+    let plan = Arc::new(FaultPlan::new());
+    let failpoints = Failpoints::with(Arc::clone(&plan) as Arc<dyn FailpointHook>);
+    let job = Job::new(scratch.path(), 4, 1, true)
+        .nodes(2)
+        .failpoints(failpoints);
+    let agents = Mutex::new(job.agents());
+    let met = Meeting::of(4);
+    job.run_ranks(|session, rank| {
+        let mut session = session.unwrap();
+        // Something that an agent would keep.
+        save_small(&mut session, rank, 1);
+        wait_for_both_levels(&mut session, 1);
+        met.wait();
+        if rank == 0 {
+            plan.fail_from_now("file.write", ".orc", Verdict::Fail(28));
+        }
+        met.wait();
+        save_small(&mut session, rank, 2);
+        refused(session.wait(2, Level::Global, LONG));
+        met.wait();
+        if rank == 0 {
+            plan.heal();
+            // That of the other node lives, and its session ends all the same.
+            let (stop, agent) = agents.lock().unwrap().remove(0);
+            stop.stop();
+            agent.join().unwrap().unwrap();
+            agents.lock().unwrap().extend(job.agents());
+        }
+        met.wait();
+        session.close(LONG).unwrap();
+    });
+    for (_, agent) in agents.into_inner().unwrap() {
+        agent.join().unwrap().unwrap();
+    }
+    job.run(|session, rank| {
+        let mut session = session.unwrap();
+        assert_eq!(session.find().unwrap(), 2);
+        State::restores(&mut session, rank, 2, 100);
+        session.close(LONG).unwrap();
+    });
+}
+
+fn save_small(session: &mut Session, rank: u32, step: u64) {
+    let mut state = State::new(rank, step, 100);
+    state.protect(session).unwrap();
+    session.checkpoint(step).unwrap();
 }

@@ -8,7 +8,7 @@
 //!
 //! Invariants:
 //! 1. It is kept only if no rank of its run is left, no thread uses the pool, and the run did not
-//!    end in order.
+//!    end in order. The kernel says whether a rank is left: each shares a lock of the pool.
 //! 2. It is given back when the next run needs it no more (its lowest rank says so: it has
 //!    restarted, or begins without), when another job begins, when memory is short, and when the
 //!    agent ends.
@@ -19,7 +19,7 @@
 //! (`flush/remembered.rs`), reading it (`restart/memory.rs`).
 
 use crate::host::threads::Host;
-use crate::node::Index;
+use crate::node::{Index, POOL_OF_RANK};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::KeptMap;
 use orcheck_format::{Error, JobName, Level, Result};
@@ -27,6 +27,10 @@ use orcheck_io::machine::memory;
 use orcheck_pool::{Pool, seal_bytes};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// Longest wait for the kernel to release what a killed rank held.
+const ENDING: Duration = Duration::from_secs(1);
 
 /// Memory of an ended run.
 pub(super) struct KeptRun {
@@ -56,6 +60,11 @@ impl Leavings {
         let mut ranks = 0..host.shape.ranks;
         if !ranks.all(|local| index.is_rank_gone(local)) {
             return None;
+        }
+        // Breaks if: connections count alone; ranks that continue with another agent have closed
+        // theirs, and what they have in the pool would be gone.
+        if !off(Switch::KeptAlone) {
+            drop(host.gates.lock(POOL_OF_RANK, ENDING).ok()?);
         }
         let levels = [Level::Node, Level::Global];
         let newest = levels
