@@ -125,7 +125,7 @@ class Job:
         ]
 
     def write(self, leave: int = 0) -> None:
-        """One checkpoint, or two, and all ranks are killed when the last is staged (1) or safe (2)."""
+        """One checkpoint, or two; all ranks are killed when the last is staged (1) or safe (2)."""
         try:
             running.run(
                 self.program,
@@ -266,13 +266,14 @@ def show_in_memory(found: Samples) -> None:
     for name, ones in found.items():
         for way in ("pool", "warm"):
             each = [one[way] for one in ones]
+            copies = [statistics.median(one["copy_s"]) for one in each]
             rows.append(
                 [
                     name,
                     way,
                     f"{statistics.median(one['open_s'] for one in each) * 1e3:.1f}",
                     f"{statistics.median(one['read_s'] for one in each) * 1e3:.1f}",
-                    f"{statistics.median(statistics.median(one['copy_s']) for one in each) * 1e3:.1f}",
+                    f"{statistics.median(copies) * 1e3:.1f}",
                     f"{statistics.median(over_copy(one) for one in each):.2f}",
                 ]
             )

@@ -132,3 +132,97 @@ fn pieces(record: &RankRecord, spans: &[(u64, u64)]) -> Vec<KeptPiece> {
     found.dedup_by_key(|piece| (piece.region, piece.region_at_bytes));
     found
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capture::own_extent;
+    use orcheck_format::Dtype;
+    use orcheck_format::disk::{Extent, RegionKind, RegionRecord, encode_rank_record};
+
+    const CHUNK_BYTES: u64 = 1 << 20;
+
+    fn framed(extents: Vec<Extent>) -> Vec<u8> {
+        encode_rank_record(&RankRecord {
+            rank: Rank(3),
+            stream_len_bytes: 0,
+            regions: vec![RegionRecord {
+                name: "u".into(),
+                kind: RegionKind::Bytes,
+                dtype: Dtype::Bytes,
+                flags: 0,
+                len_bytes: extents.iter().map(|extent| extent.len_bytes).sum(),
+                local: vec![],
+                global: vec![],
+                offset: vec![],
+                boxes: Vec::new(),
+                same_as: None,
+                extents,
+            }],
+        })
+    }
+
+    /// Region offset, length and place of each piece of each snapshot, newest snapshot first.
+    fn found(remembered: &Remembered, from: Option<Step>) -> Vec<Vec<(u64, u64, u64)>> {
+        let (map, chunks) = remembered.map(from, CHUNK_BYTES);
+        let place = |piece: &KeptPiece| {
+            assert!(chunks.contains(&((piece.pool_at_bytes / CHUNK_BYTES) as u32)));
+            let at = (piece.region_at_bytes, piece.len_bytes);
+            (at.0, at.1, piece.pool_at_bytes)
+        };
+        let places = |snapshot: &KeptSnapshot| snapshot.pieces.iter().map(place).collect();
+        map.snapshots.iter().map(places).collect()
+    }
+
+    // Breaks if: a place in the stream is taken for one in the region, or in another part of the
+    // pool; or what lies in older containers is looked for here.
+    #[test]
+    fn pieces_are_where_their_part_of_the_stream_lies() {
+        let older = Extent {
+            container: Some("older".into()),
+            ..own_extent(0, 100, 1)
+        };
+        let extents = vec![
+            own_extent(4096, 1000, 2),
+            older,
+            own_extent(0, 4096, 3),
+            own_extent(8192, 4096, 4),
+            own_extent(12_000, 1000, 5),
+        ];
+        let remembered = Remembered::default();
+        let spans = [(5 * CHUNK_BYTES, 8192), (2 * CHUNK_BYTES, 4096)];
+        let entered = framed(extents);
+        remembered.enter((Rank(3), Step(7)), &entered, &spans, [1; 32]);
+        let expected = [
+            (0, 1000, 5 * CHUNK_BYTES + 4096),
+            (1100, 4096, 5 * CHUNK_BYTES),
+            (5196, 4096, 2 * CHUNK_BYTES),
+        ];
+        assert_eq!(found(&remembered, None), [expected.to_vec()]);
+    }
+
+    // Breaks if: everything stays; or what a newer snapshot has taken the place of is offered.
+    #[test]
+    fn the_last_two_snapshots_are_remembered_where_they_are_apart() {
+        let remembered = Remembered::default();
+        let enter = |step, chunks: &[u64], digest| {
+            let extents = (0..chunks.len() as u64).map(|n| own_extent(n * 4096, 4096, n));
+            let spans: Vec<_> = chunks
+                .iter()
+                .map(|chunk| (chunk * CHUNK_BYTES, 4096))
+                .collect();
+            let entered = framed(extents.collect());
+            remembered.enter((Rank(3), Step(step)), &entered, &spans, digest);
+        };
+        enter(1, &[0, 1], [1; 32]);
+        enter(2, &[2, 3], [2; 32]);
+        enter(3, &[4, 3], [3; 32]);
+        enter(3, &[4, 3], [4; 32]);
+        let newest = vec![(0, 4096, 4 * CHUNK_BYTES), (4096, 4096, 3 * CHUNK_BYTES)];
+        let before = vec![(0, 4096, 2 * CHUNK_BYTES)];
+        assert_eq!(found(&remembered, None), [newest.clone(), before]);
+        assert_eq!(found(&remembered, Some(Step(3))), [newest]);
+        let (map, _) = remembered.map(Some(Step(3)), CHUNK_BYTES);
+        assert_eq!(map.snapshots[0].digests, [[3; 32], [4; 32]]);
+    }
+}

@@ -26,6 +26,7 @@ use orcheck_io::errno::{retry, rustix_error};
 use orcheck_io::memory::{Span, zeroed};
 use rustix::fs::{self, FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{self, Advice};
+use rustix::process::{Resource, getrlimit};
 use std::os::fd::OwnedFd;
 
 /// How much is mapped by one call: others wait meanwhile who change the process's mappings, and on
@@ -93,8 +94,14 @@ impl KeptPool {
     /// Maps the memory for reading.
     ///
     /// # Errors
-    /// As [`Pool::attach`].
+    /// As [`Pool::attach`]; Unavailable where this process's address space is limited: it belongs to
+    /// the program.
     pub fn attach(fd: OwnedFd) -> Result<Self> {
+        let limit = getrlimit(Resource::As).current;
+        if let Some(limit) = limit {
+            let text = format!("the address space is limited to {limit} bytes");
+            return Err(Error::unavailable(text).next("raise the limit (ulimit -v)"));
+        }
         let (shape, layout) = attached(&fd)?;
         let map = Mapping::new(fd, layout, false)?;
         Ok(Self { map, shape, layout })

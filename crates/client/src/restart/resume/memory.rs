@@ -3,7 +3,7 @@
 //! Invariants:
 //! 1. Once the run has restarted, or begins without, the memory is given back.
 //!
-//! Not here: asking for it and mapping it (`session/recalled.rs`), what is taken and verified
+//! Not here: asking for it and mapping it (`open/recalled.rs`), what is taken and verified
 //! (`engine::restart`).
 
 use crate::session::Session;
