@@ -28,7 +28,7 @@ pub(crate) struct Link {
     pub claim: Option<ClaimLock>,
     pub gates: Arc<Gates>,
     /// With agents: tells them that this rank may write into the pool.
-    pub pool_of_rank: Option<Gate>,
+    pub _pool_of_rank: Option<Gate>,
     /// Whether CP-threads encode.
     pub encoded: bool,
     /// The other nodes, at level `peers`.

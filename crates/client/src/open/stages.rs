@@ -430,7 +430,7 @@ fn start(
         threads: Some(threads),
         claim,
         gates: joined.gates,
-        pool_of_rank: joined.pool_of_rank,
+        _pool_of_rank: joined.pool_of_rank,
         encoded: !ranks.recipe.is_plain(),
         peers: led.peers,
         host,

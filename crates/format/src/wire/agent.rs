@@ -195,8 +195,8 @@ pub enum AgentMessage {
     },
     /// The descriptors of the memory and of its encoded [`KeptMap`](super::KeptMap) follow.
     Kept,
-    /// The run needs no memory of an earlier one any more. Answered by `Done` before a job is handed
-    /// over, and not afterwards.
+    /// The run needs no memory of an earlier one any more. Answered by `Done` before a job is
+    /// handed over, and not afterwards.
     Forget,
     /// The request was carried out.
     Done,

@@ -94,8 +94,8 @@ impl KeptPool {
     /// Maps the memory for reading.
     ///
     /// # Errors
-    /// As [`Pool::attach`]; Unavailable where this process's address space is limited: it belongs to
-    /// the program.
+    /// As [`Pool::attach`]; Unavailable where this process's address space is limited: it belongs
+    /// to the program.
     pub fn attach(fd: OwnedFd) -> Result<Self> {
         let limit = getrlimit(Resource::As).current;
         if let Some(limit) = limit {
