@@ -2,7 +2,7 @@
 //!
 //! How: when a session ends because no rank is left, the agent attaches to the pool once more,
 //! gives back the chunks that hold nothing of the last snapshots, and says in a sealed memory file
-//! which piece lies where ([`KeptMap`](orcheck_format::wire::KeptMap)). A rank of the next run asks
+//! which piece lies where ([`KeptMap`]). A rank of the next run asks
 //! for both descriptors and copies out what it needs. The memory is a cache that checksums verify:
 //! nothing in the pool is pinned or locked, and no run ever stages into it again.
 //!
