@@ -258,7 +258,7 @@ def in_memory(args: argparse.Namespace, program: str, rounds: int) -> Samples:
 
 def over_copy(one: Sample) -> float:
     """Restart over memcpy of the same bytes in the same process."""
-    return one["read_s"] / statistics.median(one["copy_s"])
+    return float(one["read_s"] / statistics.median(one["copy_s"]))
 
 
 def show_in_memory(found: Samples) -> None:
