@@ -2,9 +2,9 @@
 //!
 //! How: when a session ends because no rank is left, the agent attaches to the pool once more,
 //! gives back the chunks that hold nothing of the last snapshots, and says in a sealed memory file
-//! which piece lies where ([`KeptMap`]). A rank of the next run asks
-//! for both descriptors and copies out what it needs. The memory is a cache that checksums verify:
-//! nothing in the pool is pinned or locked, and no run ever stages into it again.
+//! what lies where ([`KeptMap`]). A rank of the next run asks for both descriptors and copies out
+//! what it needs. The memory is a cache that checksums verify: nothing in the pool is pinned or
+//! locked, and no run ever stages into it again.
 //!
 //! Invariants:
 //! 1. It is kept only if no rank of its run is left, no thread uses the pool, and the run did not
@@ -30,7 +30,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// Longest wait for the kernel to release what a killed rank held.
-const ENDING: Duration = Duration::from_secs(1);
+const ENDING: Duration = Duration::from_millis(100);
 
 /// Memory of an ended run.
 pub(super) struct KeptRun {
