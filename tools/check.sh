@@ -90,20 +90,15 @@ if [[ ${1:-} == fast ]]; then
 fi
 # Whether the fuzzers could be built: their own list of dependencies follows the one of the workspace.
 step fuzzers "$cargo" metadata --manifest-path fuzz/Cargo.toml --locked --format-version 1 --quiet
-step build-tests "$cargo" test --workspace --locked --no-run
+step build-tests tools/run-tests.sh
 # Whole jobs wait for disks and deadlines more than they compute: they run beside everything else.
-mapfile -t others < <("$cargo" metadata --no-deps --locked --format-version 1 | python3 -c '
-import json, sys
-targets = [target for package in json.load(sys.stdin)["packages"] for target in package["targets"]]
-names = {target["name"] for target in targets if "test" in target["kind"]}
-print(*(f"--test\n{name}" for name in sorted(names - {"faults", "agent", "served", "session"})), sep="\n")')
-begin faults "$cargo" test --workspace --locked --no-fail-fast --test faults
-begin programs "$cargo" test --workspace --locked --no-fail-fast --test agent --test served --test session
+begin faults tools/run-tests.sh faults
+begin programs tools/run-tests.sh agent served session
 # Compilers would push these tests past their deadlines, so they start afterwards, when a CPU is free.
 after=faults begin build tools/install-prefix.sh "$prefix"
 after=build begin lint "$cargo" clippy --workspace --all-targets --locked -- -D warnings
 after=lint begin doc env RUSTDOCFLAGS='-D warnings' "$cargo" doc --workspace --no-deps --document-private-items --locked
-step test "$cargo" test --workspace --locked --no-fail-fast --lib --bins "${others[@]}"
+step test tools/run-tests.sh --but faults agent served session
 end programs
 step old-kernel tools/old-kernel.sh orcheck-pool/pool orcheck-io/disk orcheck-pool/uring orcheck-jobs/session -- \
     --skip triggers:: --skip overrun:: --skip mistakes::
