@@ -18,20 +18,17 @@
 
 use super::{Mapping, Pool, attached};
 use crate::head::{Layout, PoolShape};
-use crate::track::page_bytes;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result};
 use orcheck_io::descriptor;
 use orcheck_io::errno::{retry, rustix_error};
 use orcheck_io::memory::{Span, zeroed};
 use rustix::fs::{self, FallocateFlags, MemfdFlags, SealFlags};
-use rustix::mm::{self, Advice};
 use rustix::process::{Resource, getrlimit};
 use std::os::fd::OwnedFd;
 
-/// How much is mapped by one call: others wait meanwhile who change the process's mappings, and on
-/// some kernels who want the processor.
-const MAPPED_AT_ONCE_BYTES: usize = 256 << 10;
+/// How much the kernel maps around a page that is read, unless its administrator chose otherwise.
+const MAPPED_AT_ONCE_BYTES: usize = 64 << 10;
 
 impl Pool {
     /// Gives back the memory of all chunks but those that `keeps`; with `wipe`, overwrites it with
@@ -114,26 +111,24 @@ impl KeptPool {
     }
 
     /// Maps a part in this process, so that it is copied at full speed later; nothing if it reaches
-    /// beyond the chunks, or the kernel does not have the call (before 5.14).
+    /// beyond the chunks.
+    ///
+    /// One read lets the kernel map the pages around it as well. A call that maps more at once
+    /// holds a lock that every change of the process's mappings waits for.
     pub fn map_ahead(&self, at_bytes: u64, len: u64) {
         let end = at_bytes.checked_add(len);
         let Some(end) = end.filter(|end| *end <= self.shape.len_bytes()) else {
             return;
         };
-        let page = page_bytes() as u64;
-        let from = (self.layout.area + at_bytes) / page * page;
-        let end = self.layout.area + end;
-        for at in (from..end).step_by(MAPPED_AT_ONCE_BYTES) {
-            let len = (end - at).min(MAPPED_AT_ONCE_BYTES as u64) as usize;
-            // SAFETY: a part of our own mapping, from the beginning of a page; populating for
-            // reading changes no contents.
-            let mapped = unsafe {
-                let start = self.map.start.add(at as usize);
-                mm::madvise(start.cast(), len, Advice::LinuxPopulateRead)
+        for at in (at_bytes..end).step_by(MAPPED_AT_ONCE_BYTES) {
+            // SAFETY: inside the mapping (checked above), which lives as long as `self`; its file
+            // cannot shrink. What is read is not used.
+            let _ = unsafe {
+                self.map
+                    .start
+                    .add((self.layout.area + at) as usize)
+                    .read_volatile()
             };
-            if mapped.is_err() {
-                return;
-            }
         }
     }
 
