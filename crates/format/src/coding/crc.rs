@@ -1,8 +1,9 @@
 //! Computes CRC-64/NVME, the checksum of chunks, blocks and records.
 //!
 //! How: `crc-fast` picks the fastest instructions of the processor at run time. Two CRCs are
-//! combined by a multiplication of polynomials: appending n bytes multiplies a CRC by x to the power
-//! of 8 n, modulo the polynomial of the code, and that power is a product of a few known ones.
+//! combined by a multiplication of polynomials: appending n bytes multiplies a CRC by x to the
+//! power of 8 n, modulo the polynomial of the code, and that power is a product of a few known
+//! ones.
 //!
 //! Invariants:
 //! 1. The value is the CRC-64/NVME of the catalogue (check value of "123456789":

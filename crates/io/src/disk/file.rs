@@ -62,8 +62,8 @@ pub trait File: Send + Sync {
     }
     /// Reads exactly `buf.len()` bytes from `at`; if the file ends earlier, the error is `Corrupt`.
     fn read_at(&self, buf: &mut [u8], at: u64) -> Result<()>;
-    /// Reads, of these bytes, as many as the page cache holds from the first one on, and returns how
-    /// many; `None` where nobody can tell, as for the files of other nodes.
+    /// Reads as many of these bytes as the page cache holds, from the first one on, and returns
+    /// their number; `None` where nobody can tell, as for the files of other nodes.
     fn read_cached(&self, buf: &mut [u8], at: u64) -> Result<Option<usize>> {
         let _ = (buf, at);
         Ok(None)

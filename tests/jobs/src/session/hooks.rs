@@ -333,7 +333,7 @@ impl FailpointHook for Snapshots {
     }
 }
 
-/// Notes which bytes are read of which files.
+/// Notes which bytes of files are read.
 #[derive(Default)]
 pub struct Reads(Mutex<Vec<(String, Range<u64>)>>);
 
