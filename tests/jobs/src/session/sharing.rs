@@ -3,7 +3,7 @@
 //! Not here: what is redistributed to which ranks (`elastic.rs`).
 
 use crate::session::elastic::key;
-use crate::session::elastic::parts::{Part, restores, store_at, stores};
+use crate::session::elastic::parts::{Part, restores, store_at};
 use crate::session::hooks::Reads;
 use crate::support::Job;
 use crate::{Test, session_tests};
@@ -18,7 +18,7 @@ pub const TESTS: &[Test] = session_tests![
     extents_of_any_length_are_shared,
 ];
 
-/// The rows, and the columns, of an array of `rows` times `columns` elements for each of four ranks.
+/// How four ranks cut an array of `rows` times `columns` elements into rows, and into columns.
 fn rows_and_columns(rows: u64, columns: u64) -> [Vec<Part>; 2] {
     let part = |offset: [u64; 2], local: [u64; 2]| Part {
         offset: offset.to_vec(),
@@ -34,7 +34,7 @@ fn rows_and_columns(rows: u64, columns: u64) -> [Vec<Part>; 2] {
     ]
 }
 
-/// Parts that are as short as metadata are not counted, and what is encrypted is longer by its tags.
+/// Parts as short as metadata are not counted, and what is encrypted is longer by its tags.
 fn is_nearly(found: u64, expected: u64) {
     let few = expected / 16;
     assert!(
@@ -74,9 +74,9 @@ fn extents_of_any_length_are_shared() {
     let global = &[64, 8192][..];
     let [rows, columns] = rows_and_columns(64, 8192);
     let scratch = Scratch::new("lengths");
-    let mut job = Job::new(scratch.path(), 4, 1, false);
+    let mut job = Job::new(scratch.path(), 4, 0, true);
     job.options = job.options.replace("chunk = '64 KiB'", "chunk = '448 KiB'");
-    stores(&job, global, &rows, &[1], 0);
+    store_at(&job, Level::Node, (global, &rows), &[1], 0);
     let reads = Arc::new(Reads::default());
     let job = job.failpoints(reads.failpoints());
     restores(&job, global, &columns, 1, 0);
