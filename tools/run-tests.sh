@@ -10,19 +10,27 @@ set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
 built=$("${CARGO:-cargo}" test --workspace --locked --no-run --message-format=json-render-diagnostics) || exit
-mapfile -t tests < <(python3 -c '
+chosen=$(python3 -c '
 import json, os, sys
-others, *wanted = sys.argv[1:]
+wanted = set(sys.argv[1:]) - {"--but"}
+but = "--but" in sys.argv
+unknown = set(wanted)
 for line in sys.stdin:
     built = json.loads(line)
     if built.get("executable") and built["profile"]["test"]:
         target = built["target"]
         named = "test" in target["kind"] and target["name"] in wanted
-        if named != (others == "--but"):
+        if named:
+            unknown.discard(target["name"])
+        if named != but:
             print(os.path.dirname(built["manifest_path"]), built["executable"], sep="\t")
-' "$([[ ${1:-} == --but ]] && echo --but || echo --only)" "$@" <<<"$built")
+if unknown:
+    sys.exit("no tests of this name: " + " ".join(unknown) + ". Next: name files or folders below tests/")
+' "$@" <<<"$built") || exit
+mapfile -t tests <<<"$chosen"
 failed=0
 for test in "${tests[@]}"; do
+    [[ $test ]] || continue # nothing was asked for
     printf '     Running %s\n' "${test#*$'\t'}"
     (cd "${test%$'\t'*}" && "${test#*$'\t'}") || failed=1
 done

@@ -148,7 +148,7 @@ fn resolve(stored: &Stored, wanted: &Extent) -> Option<Extent> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use orcheck_format::disk::{RegionKind, RegionRecord};
     use orcheck_format::{Dtype, ErrorKind};
@@ -166,7 +166,7 @@ mod tests {
         }
     }
 
-    fn record(extents: Vec<Extent>) -> RankRecord {
+    pub(in crate::flush) fn record(extents: Vec<Extent>) -> RankRecord {
         RankRecord {
             rank: Rank(3),
             stream_len_bytes: 0,

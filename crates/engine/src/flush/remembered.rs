@@ -137,29 +137,13 @@ fn pieces(record: &RankRecord, spans: &[(u64, u64)]) -> Vec<KeptPiece> {
 mod tests {
     use super::*;
     use crate::capture::own_extent;
-    use orcheck_format::Dtype;
-    use orcheck_format::disk::{Extent, RegionKind, RegionRecord, encode_rank_record};
+    use crate::flush::ledger::tests::record;
+    use orcheck_format::disk::{Extent, encode_rank_record};
 
     const CHUNK_BYTES: u64 = 1 << 20;
 
     fn framed(extents: Vec<Extent>) -> Vec<u8> {
-        encode_rank_record(&RankRecord {
-            rank: Rank(3),
-            stream_len_bytes: 0,
-            regions: vec![RegionRecord {
-                name: "u".into(),
-                kind: RegionKind::Bytes,
-                dtype: Dtype::Bytes,
-                flags: 0,
-                len_bytes: extents.iter().map(|extent| extent.len_bytes).sum(),
-                local: vec![],
-                global: vec![],
-                offset: vec![],
-                boxes: Vec::new(),
-                same_as: None,
-                extents,
-            }],
-        })
+        encode_rank_record(&record(extents))
     }
 
     /// Region offset, length and place of each piece of each snapshot, newest snapshot first.

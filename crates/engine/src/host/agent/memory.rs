@@ -90,14 +90,16 @@ impl Leavings {
         let bytes = self.map.encode();
         let pool = Pool::attach(self.pool)?;
         let lets = bytes.len() > KeptMap::MAX_BYTES;
-        let kept = pool.keep_only(&|chunk| !lets && self.chunks.contains(&chunk), self.secret)?;
-        let run = KeptRun {
+        // Made first: whatever fails from here on, it overwrites what is secret when it is dropped.
+        let mut run = KeptRun {
             job: self.job,
             pool,
             map: seal_bytes(&bytes)?,
-            bytes: kept,
+            bytes: 0,
             secret: self.secret,
         };
+        let keeps = |chunk| !lets && self.chunks.contains(&chunk);
+        run.bytes = run.pool.keep_only(&keeps, run.secret)?;
         Ok((!lets && !run.is_too_large(false)).then_some(run))
     }
 }
