@@ -321,10 +321,8 @@ fn memory_is_given_back_when_the_next_run_needs_it_no_more() {
             session.abandon();
         });
         assert!(recall(root).is_none());
-        assert!(
-            disk::taken_bytes(&memory) < 2 << 20,
-            "the head of the pool is left"
-        );
+        // It counts as given back a moment before the kernel has it; the head of the pool is left.
+        crate::session::outlive::until(|| disk::taken_bytes(&memory) < 2 << 20);
         end(agents);
     }
 }
