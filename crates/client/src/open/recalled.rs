@@ -99,11 +99,6 @@ impl Recalled {
         }
     }
 
-    /// Whether the agent is known to have kept memory that this rank has not let go of.
-    pub(crate) fn is_there(&self) -> bool {
-        self.known.state().memory.is_some()
-    }
-
     /// The memory that the agent kept; waits for the agent's answer.
     pub(crate) fn memory(&self) -> Option<Arc<AgentMemory>> {
         self.thread.as_ref()?;

@@ -451,13 +451,7 @@ impl Session {
                     self.resume.again.append(&mut texts);
                     return Ok(Some(Restarted::Again(step)));
                 }
-                Ok(readings) => {
-                    // It would take memory bandwidth, and processors, from those who read.
-                    self.pause_preparing_pool();
-                    let read = self.read_together(readings);
-                    self.prepare_pool();
-                    read
-                }
+                Ok(readings) => self.read_together(readings),
                 // Breaks if: it is an error of the program all the same; every start would fail in
                 // the same way.
                 Err(error)
@@ -704,6 +698,7 @@ impl Session {
         self.resume.from = from;
         self.resume.state = Past::Decided;
         self.forget_memory();
+        self.prepare_pool();
     }
 
     /// Records what this run resumed from, in every directory.

@@ -128,6 +128,13 @@ pub(crate) enum Past {
     Settled,
 }
 
+impl Past {
+    /// Whether it is known what this run continues from.
+    pub(crate) fn is_decided(self) -> bool {
+        matches!(self, Self::Decided | Self::Settled)
+    }
+}
+
 /// The error of a call that comes too late.
 pub(crate) fn found_too_late() -> Error {
     Error::invalid("find after restart or after the first checkpoint of this session")

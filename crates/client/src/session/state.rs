@@ -273,9 +273,11 @@ impl Session {
     }
 
     /// Has the memory of the pool prepared in the background into which the protected regions are
-    /// going to be copied; not while there is memory of an earlier run to restart from.
+    /// going to be copied. Where an earlier run may have left something, only once it is decided
+    /// what this one continues from: it would take processors and memory from the restart.
     pub(crate) fn prepare_pool(&mut self) {
-        if self.resume.memory.is_there() {
+        let first_run = self.link.epoch.counter == 1;
+        if !first_run && !self.options.fresh && !self.resume.state.is_decided() {
             return;
         }
         let chunk_bytes = u64::from(self.link.pool.shape().chunk_bytes);
@@ -286,15 +288,6 @@ impl Session {
             .memory_bytes(outside)
             .div_ceil(chunk_bytes)
             + 1;
-        self.want_chunks(chunks);
-    }
-
-    /// Stops that until [`Self::prepare_pool`] is called again.
-    pub(crate) fn pause_preparing_pool(&mut self) {
-        self.want_chunks(0);
-    }
-
-    fn want_chunks(&mut self, chunks: u64) {
         self.index().want_chunks(self.local, self.writer, chunks);
         self.memory.mapper.want(chunks);
     }

@@ -23,7 +23,6 @@ impl Session {
     pub(super) fn forget_memory(&mut self) {
         if let Some(taken_bytes) = self.resume.memory.release() {
             self.progress.stats.memory_bytes = taken_bytes;
-            self.prepare_pool();
         }
         let agent = self.link.threads.as_mut();
         if let Some(agent) = agent.and_then(|threads| threads.agent.as_mut()) {

@@ -8,7 +8,7 @@
 //!
 //! Not here: what is tried, and in which order (`resume.rs`).
 
-use super::{Past, Which};
+use super::Which;
 use crate::collective::agree;
 use crate::report;
 use crate::session::Session;
@@ -103,7 +103,7 @@ impl Session {
     /// every program reports it.
     pub(super) fn report_restart<T>(&mut self, came_to: Result<T>) -> Result<T> {
         self.pass_on_warnings();
-        let from_nothing = matches!(self.resume.state, Past::Decided | Past::Settled);
+        let from_nothing = self.resume.state.is_decided();
         if let Err(error) = &came_to
             && self.rank == Rank(0)
             && !(from_nothing && error.kind() == ErrorKind::NotFound)
