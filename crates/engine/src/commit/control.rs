@@ -304,7 +304,13 @@ impl Control {
         // Read the count first: the last report is then either found below or already taken.
         let over = self.links.ranks.is_empty() && shared.reporters.load(Ordering::Acquire) == 0;
         let reported = self.take_reports();
-        if self.context.outlives && over && !reported && !self.left {
+        if !self.context.outlives || !over || self.left {
+            return;
+        }
+        if reported {
+            // Once more, after what follows from these.
+            self.poller.waker().wake();
+        } else {
             self.left = true;
             self.work.push_back(Work::Node(NodeEvent::RanksGone));
         }

@@ -39,6 +39,8 @@ use std::time::Duration;
 const IN_USE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest sleep between two looks at threads and ranks.
 const SLICE: Duration = Duration::from_millis(50);
+/// The same once ranks have gone: the next run may be waiting for the end.
+const ENDING_SLICE: Duration = Duration::from_millis(5);
 
 /// What a rank has handed over so far.
 pub(super) struct Adopting {
@@ -493,7 +495,7 @@ fn watch(
         state.summarize(summary(host, &index));
         index.set_notes(host.shared.noted.load(Ordering::Acquire));
         if !talks {
-            host.clock.sleep(SLICE);
+            host.clock.sleep(ENDING_SLICE);
             continue;
         }
         talks = poller.wait(&[conn.as_fd()], SLICE).is_ok()
