@@ -21,6 +21,8 @@ use std::time::Duration;
 
 /// Longest wait for the agent's answer when the restart begins.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long the memory stays mapped after the restart: other ranks may still be in that call.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// The thread, and what it learned.
 #[derive(Default)]
@@ -40,6 +42,7 @@ struct State {
     answered: bool,
     memory: Option<Arc<AgentMemory>>,
     released: bool,
+    ends: bool,
 }
 
 impl Known {
@@ -56,6 +59,9 @@ impl Known {
     fn wait_for_release(&self) {
         let held = |state: &mut State| !state.released;
         let waited = self.changed.wait_while(self.state(), held);
+        let state = waited.unwrap_or_else(PoisonError::into_inner);
+        let waits = |state: &mut State| !state.ends;
+        let waited = self.changed.wait_timeout_while(state, PAUSE, waits);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 }
@@ -116,6 +122,7 @@ impl Recalled {
 
 impl Drop for Recalled {
     fn drop(&mut self) {
+        self.known.state().ends = true;
         self.release();
         if let Some(thread) = self.thread.take() {
             // A panic there has been reported; files are read.

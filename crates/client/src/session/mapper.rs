@@ -2,8 +2,9 @@
 //!
 //! The first touch of memory costs a process several times as much as copying the same number of
 //! bytes, and all ranks of a node would pay for it in their first checkpoint. A thread of the rank
-//! therefore maps the memory as soon as the rank has declared what it protects. It never preempts
-//! the program, and shares a processor with it only if there is none to spare.
+//! therefore maps the memory once the rank has declared what it protects. It never preempts the
+//! program, shares a processor with it only if there is none to spare, and begins a moment late:
+//! other ranks may still be in the call that let this one begin.
 //!
 //! Invariants:
 //! 1. It ends by itself when everything is mapped, and before the first checkpoint continues; the
@@ -15,9 +16,12 @@
 
 use orcheck_io::machine::thread::{never_preempt, spawn};
 use orcheck_pool::Pool;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How long it lets the other ranks return from a call.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// The thread, and what is mapped.
 pub(crate) struct Mapper {
@@ -25,9 +29,43 @@ pub(crate) struct Mapper {
     first: u32,
     /// Number of chunks mapped by threads that have ended.
     mapped: u32,
-    wanted: Arc<AtomicU32>,
-    ended: Arc<AtomicBool>,
+    wishes: Arc<Wishes>,
     thread: Option<JoinHandle<u32>>,
+}
+
+/// What the thread is to do.
+#[derive(Default)]
+struct Wishes {
+    now: Mutex<Wish>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Wish {
+    chunks: u32,
+    ends: bool,
+    /// The thread has let the other ranks return.
+    begun: bool,
+}
+
+impl Wishes {
+    fn now(&self) -> MutexGuard<'_, Wish> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits a moment; returns how many chunks are wanted then, `None` if the thread is to end.
+    fn begin(&self) -> Option<u32> {
+        let waits = |wish: &mut Wish| !wish.ends;
+        let waited = (self.changed).wait_timeout_while(self.now(), PAUSE, waits);
+        let (mut wish, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        wish.begun = true;
+        (!wish.ends).then_some(wish.chunks)
+    }
+
+    fn end(&self) {
+        self.now().ends = true;
+        self.changed.notify_all();
+    }
 }
 
 impl Mapper {
@@ -37,30 +75,40 @@ impl Mapper {
             pool,
             first,
             mapped: 0,
-            wanted: Arc::default(),
-            ended: Arc::default(),
+            wishes: Arc::default(),
             thread: None,
         }
     }
 
-    /// Maps this many chunks in the background.
-    pub(crate) fn want(&mut self, chunks: u64) {
+    /// Maps this many chunks in the background, and has `tell` tell the CP-thread how many.
+    pub(crate) fn want(&mut self, chunks: u64, tell: impl Fn(u32) + Send + 'static) {
         let wanted = self.within(chunks);
-        self.wanted.store(wanted, Ordering::Relaxed);
+        let (begun, ends) = {
+            let mut wish = self.wishes.now();
+            wish.chunks = wanted;
+            (wish.begun, wish.ends)
+        };
+        if begun || ends {
+            tell(wanted);
+        }
         if self.thread.as_ref().is_some_and(JoinHandle::is_finished) {
             self.join();
         }
-        if self.thread.is_some() || wanted <= self.mapped || self.ended.load(Ordering::Relaxed) {
+        if self.thread.is_some() || wanted <= self.mapped || ends {
             return;
         }
         let (pool, first, mut mapped) = (Arc::clone(&self.pool), self.first, self.mapped);
-        let (wanted, ended) = (Arc::clone(&self.wanted), Arc::clone(&self.ended));
+        let wishes = Arc::clone(&self.wishes);
         let thread = spawn("orcheck-map", move || {
             never_preempt();
-            while mapped < wanted.load(Ordering::Relaxed)
-                && !ended.load(Ordering::Relaxed)
-                && pool.populate(first + mapped, 1).is_ok()
-            {
+            if !begun && let Some(wanted) = wishes.begin() {
+                tell(wanted);
+            }
+            let wants_more = |mapped| {
+                let wish = wishes.now();
+                mapped < wish.chunks && !wish.ends
+            };
+            while wants_more(mapped) && pool.populate(first + mapped, 1).is_ok() {
                 mapped += 1;
             }
             mapped
@@ -70,7 +118,7 @@ impl Mapper {
 
     /// Ends the thread for good, and maps the rest of `chunks` in the foreground.
     pub(crate) fn finish(&mut self, chunks: u64) {
-        self.ended.store(true, Ordering::Relaxed);
+        self.wishes.end();
         self.join();
         let left = self.within(chunks).saturating_sub(self.mapped);
         let _ = self.pool.populate(self.first + self.mapped, left);
@@ -93,7 +141,7 @@ impl Mapper {
 
 impl Drop for Mapper {
     fn drop(&mut self) {
-        self.ended.store(true, Ordering::Relaxed);
+        self.wishes.end();
         self.join();
     }
 }
@@ -129,9 +177,9 @@ mod tests {
         let pages = u64::from(CHUNK_BYTES / 4096);
         let pool = pool();
         let mut mapper = Mapper::new(Arc::clone(&pool), 3);
-        mapper.want(1);
+        mapper.want(1, |_| ());
         mapper.join();
-        mapper.want(2);
+        mapper.want(2, |_| ());
         mapper.join();
         let bytes = vec![1; CHUNK_BYTES as usize];
         let faults = faults_of(|| {
@@ -151,10 +199,10 @@ mod tests {
     #[test]
     fn the_rest_is_mapped_before_the_first_checkpoint_goes_on() {
         let mut mapper = Mapper::new(pool(), 3);
-        mapper.want(100);
+        mapper.want(100, |_| ());
         mapper.finish(100);
         assert_eq!(mapper.mapped, 5);
-        mapper.want(100);
+        mapper.want(100, |_| ());
         assert!(mapper.thread.is_none(), "it ended for good");
     }
 }

@@ -288,8 +288,12 @@ impl Session {
             .memory_bytes(outside)
             .div_ceil(chunk_bytes)
             + 1;
-        self.index().want_chunks(self.local, self.writer, chunks);
-        self.memory.mapper.want(chunks);
+        let (pool, shape) = (Arc::clone(&self.link.pool), self.link.shape);
+        let (local, writer) = (self.local, self.writer);
+        let tell = move |chunks: u32| {
+            Index::new(&pool, shape).want_chunks(local, writer, chunks.into());
+        };
+        self.memory.mapper.want(chunks, tell);
     }
 
     /// Forgets a region. Local.
