@@ -282,12 +282,10 @@ impl Session {
         }
         let chunk_bytes = u64::from(self.link.pool.shape().chunk_bytes);
         let outside = |span: Span| self.link.pool.offset_of(span).is_none();
-        let chunks = self
-            .memory
-            .regions
-            .memory_bytes(outside)
-            .div_ceil(chunk_bytes)
-            + 1;
+        let state_bytes = self.memory.regions.memory_bytes(outside);
+        // One more for the records and the ends of regions. With room for several snapshots, each
+        // is taken while others are being flushed.
+        let chunks = (state_bytes.div_ceil(chunk_bytes) + 1) * u64::from(self.options.held_steps);
         let (pool, shape) = (Arc::clone(&self.link.pool), self.link.shape);
         let (local, writer) = (self.local, self.writer);
         let tell = move |chunks: u32| {
