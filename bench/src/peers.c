@@ -1,129 +1,61 @@
-/* The same program with one of several checkpoint libraries: how long each keeps it, until when it is safe, what it slows.
+/* The same program with one of several checkpoint libraries: how long it is kept, until when a checkpoint is safe, what processors and
+ * memory that takes, and how long a restart takes of what lies in memory.
  *
- *   mpirun -n N peers --with orcheck|posix|scr|veloc|fti --size BYTES --dir DIR --conf FILE --rounds N --report FILE
+ *   mpirun -n N peers --do write|restart --with NAME --size BYTES --dir DIR --conf FILE --level LEVEL --nodes 0|1 --warm N --rounds N --report FILE
  *
- * A window is as many sweeps over the state as take --window milliseconds or a little more. Windows without and with a checkpoint at the
- * beginning take turns; afterwards each checkpoint is waited for, where the library has a way to. Compiled with -DWITH_SCR,
- * -DWITH_VELOC or -DWITH_FTI the program has that library instead of Orcheck: they do not share a process. bench/orcbench/peers.py
- * writes --conf and sets what they read from the environment. Memory is what the machine has less of, everywhere. */
+ * write: --warm checkpoints that are not reported (first touch; from then on an old one is removed for each new one), then --rounds that
+ * are; then all ranks are killed, as a failure of the program would do. restart: a new run; open_s is until the library is open and a
+ * checkpoint is found, read_s until the bytes are in place, and each of them is compared. memcpy_s, in both: copies of the same bytes,
+ * all ranks at once, to memory that was touched before.
+ *
+ * Processor time: cpu_s is of all processes of the job, with mpirun, daemons and agents (those with the environment's
+ * ORCBENCH_MARK), until nothing of the checkpoint is running any more; machine_s is of the whole machine until then and through sync_s,
+ * a syncfs of --dir: what a library reported as safe and left in the page cache. What watching takes is subtracted. Memory is what the machine has less of, everywhere.
+ * --nodes 1: each rank is a node of its own. Compiled with -DWITH_SCR, -DWITH_VELOC or -DWITH_FTI the program has that library
+ * instead of Orcheck. */
 #define _GNU_SOURCE
-#include <fcntl.h>
 #include <math.h>
-#include "ranks.h"
+#include <signal.h>
+#include <sys/utsname.h>
+#include "peers/adapter.h"
 #if defined(WITH_SCR)
-#include <scr.h>
+#include "peers/scr.h"
 #elif defined(WITH_VELOC)
-#include <veloc.h>
+#include "peers/veloc.h"
 #elif defined(WITH_FTI)
-#include <fti.h>
-#endif
-
-static char *state;
-static size_t size;
-static MPI_Comm world = MPI_COMM_WORLD; /* FTI gives another one */
-
-/* ---- adapters: begin, take a checkpoint (returns when the program may continue), wait until it is safe, end ---- */
-typedef struct {
-    const char *name;
-    void (*begin)(const char *dir, const char *conf);
-    void (*take)(int version);
-    void (*wait)(int version); /* NULL: safe when take returns; see orcbench/peers.py for those that do not tell */
-    void (*end)(void);
-} Adapter;
-
-static void write_file(const char *path, bool sync) {
-    int file = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    if (file < 0) die("cannot create %s", path);
-    for (size_t at = 0; at < size;) {
-        ssize_t took = write(file, state + at, size - at);
-        if (took <= 0) die("cannot write %s", path);
-        at += (size_t)took;
-    }
-    if ((sync && fsync(file)) || close(file)) die("cannot finish %s", path);
-}
-
-#if defined(WITH_SCR)
-static void scr_begin(const char *dir, const char *conf) {
-    (void)dir, (void)conf;
-    if (SCR_Init() != SCR_SUCCESS) die("SCR_Init");
-}
-static void scr_take(int version) {
-    char name[64], file[4096], routed[SCR_MAX_FILENAME];
-    snprintf(name, sizeof name, "step.%d", version);
-    snprintf(file, sizeof file, "step.%d/rank.%d", version, rank);
-    if (SCR_Start_output(name, SCR_FLAG_CHECKPOINT) != SCR_SUCCESS || SCR_Route_file(file, routed) != SCR_SUCCESS)
-        die("SCR_Start_output");
-    write_file(routed, true);
-    if (SCR_Complete_output(1) != SCR_SUCCESS) die("SCR_Complete_output");
-}
-static void scr_end(void) { SCR_Finalize(); }
-static const Adapter ADAPTERS[] = {{"scr", scr_begin, scr_take, NULL, scr_end}};
-#elif defined(WITH_VELOC)
-static void veloc_begin(const char *dir, const char *conf) {
-    (void)dir;
-    if (VELOC_Init(world, conf) != VELOC_SUCCESS || VELOC_Mem_protect(0, state, size, 1) != VELOC_SUCCESS) die("VELOC_Init");
-}
-static void veloc_take(int version) {
-    if (VELOC_Checkpoint("peers", version) != VELOC_SUCCESS) die("VELOC_Checkpoint");
-}
-static void veloc_wait(int version) {
-    (void)version;
-    if (VELOC_Checkpoint_wait() != VELOC_SUCCESS) die("VELOC_Checkpoint_wait");
-}
-static void veloc_end(void) { VELOC_Finalize(1); }
-static const Adapter ADAPTERS[] = {{"veloc", veloc_begin, veloc_take, veloc_wait, veloc_end}};
-#elif defined(WITH_FTI)
-static void fti_begin(const char *dir, const char *conf) {
-    (void)dir;
-    if (FTI_Init(conf, MPI_COMM_WORLD) != FTI_SCES) die("FTI_Init");
-    world = FTI_COMM_WORLD;
-    if (FTI_Protect(0, state, (long)size, FTI_CHAR) != FTI_SCES) die("FTI_Protect");
-}
-static void fti_take(int version) {
-    if (FTI_Checkpoint(version, 4) != FTI_DONE) die("FTI_Checkpoint");
-}
-static void fti_end(void) { FTI_Finalize(); }
-static const Adapter ADAPTERS[] = {{"fti", fti_begin, fti_take, NULL, fti_end}};
+#include "peers/fti.h"
 #else
-static orc_session *session;
-static char scratch[4096];
-static void orcheck_begin(const char *dir, const char *conf) {
-    (void)conf;
-    char options[8192];
-    snprintf(options, sizeof options, "global = [\"%s\"]\nkeep = 1", dir);
-    TRY(orc_mpi_open(&session, MPI_COMM_WORLD, "peers", options));
-    TRY(orc_protect(session, "state", state, ORC_F64, size / 8, 0));
-}
-static void orcheck_take(int version) { TRY(orc_checkpoint(session, (uint64_t)version)); }
-static void orcheck_wait(int version) { TRY(orc_wait(session, (uint64_t)version, ORC_GLOBAL, 600)); }
-static void orcheck_end(void) { TRY(orc_close(session, 600)); }
-static void posix_begin(const char *dir, const char *conf) {
-    (void)conf;
-    snprintf(scratch, sizeof scratch, "%s", dir);
-}
-static void posix_take(int version) {
-    char path[5000];
-    snprintf(path, sizeof path, "%s/%d.%d", scratch, version % 2, rank);
-    write_file(path, true);
-}
-static void posix_end(void) {}
-static const Adapter ADAPTERS[] = {{"orcheck", orcheck_begin, orcheck_take, orcheck_wait, orcheck_end},
-                                   {"posix", posix_begin, posix_take, NULL, posix_end}};
+#include "peers/orcheck.h"
 #endif
 
-/* ---- the program ---- */
-static double most(double mine) {
-    double all = mine;
-    MPI_Allreduce(&mine, &all, 1, MPI_DOUBLE, MPI_MAX, world);
-    return all;
+/* Libraries find this one before libc's: with --nodes 1 each rank's host has another name. */
+int gethostname(char *name, size_t len) {
+    struct utsname system;
+    if (uname(&system)) return -1;
+    snprintf(name, len, "%s", system.nodename);
+    if (virtual_nodes) snprintf(name, len, "node%d", rank);
+    return 0;
 }
 
-static void sweep(int times) {
-    double *x = (double *)state;
-    for (int t = 0; t < times; t++)
-        for (size_t i = 0; i < size / 8; i++) x[i] = 0.5 * x[i] + 1.0;
+/* ---- what is stored: no page is like another, and each says which version it is ---- */
+static uint64_t word_at(size_t i) {
+    uint64_t x = (uint64_t)i * 0x9E3779B97F4A7C15u + (uint64_t)(rank + 1) * 0xD1B54A32D192ED03u;
+    x ^= x >> 29, x *= 0xBF58476D1CE4E5B9u;
+    return x ^ x >> 32;
+}
+static void fill(void) {
+    for (size_t i = 0; i < size / 8; i++) ((uint64_t *)state)[i] = word_at(i);
+}
+static void set_version(int version) {
+    for (size_t at = 0; at < size; at += 4096) ((uint64_t *)(state + at))[0] = (uint64_t)version;
+}
+static void compare(int version) {
+    const uint64_t *words = (const uint64_t *)state;
+    for (size_t i = 0; i < size / 8; i++)
+        if (words[i] != (i % 512 ? word_at(i) : (uint64_t)version)) die("wrong bytes at word %zu of version %d", i, version);
 }
 
+/* ---- what the machine did ---- */
 static double available_bytes(void) {
     char line[256];
     double found = 0;
@@ -134,61 +66,166 @@ static double available_bytes(void) {
     return found * 1024;
 }
 
+static bool has_mark(int pid, const char *mark) {
+    static char text[1 << 18];
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/environ", pid);
+    FILE *file = fopen(path, "r");
+    if (!file) return false;
+    const size_t len = fread(text, 1, sizeof text, file);
+    fclose(file);
+    return memmem(text, len, mark, strlen(mark)) != NULL;
+}
+
+/* Of all processes of the job. */
+static double job_cpu_s(void) {
+    char mark[256];
+    double total = 0;
+    struct timespec took;
+    clockid_t clock;
+    snprintf(mark, sizeof mark, "ORCBENCH_MARK=%s", getenv("ORCBENCH_MARK") ? getenv("ORCBENCH_MARK") : "none");
+    DIR *all = opendir("/proc");
+    if (!all) die("no /proc");
+    for (struct dirent *entry; (entry = readdir(all)) != NULL;) {
+        const int pid = atoi(entry->d_name);
+        if (pid > 0 && has_mark(pid, mark) && clock_getcpuclockid(pid, &clock) == 0 && clock_gettime(clock, &took) == 0)
+            total += (double)took.tv_sec + 1e-9 * (double)took.tv_nsec;
+    }
+    closedir(all);
+    return total;
+}
+
+static double machine_cpu_s(void) {
+    const Processors now = processors();
+    return (now.all - now.idle) / (double)sysconf(_SC_CLK_TCK);
+}
+
+/* Sleeps until no thread of any rank runs, and no process of the job took processor time for a while. */
+static void quiet(void) {
+    const struct timespec pause = {.tv_nsec = 5 * 1000 * 1000};
+    for (int still = 0; still < 4; still = others_busy() ? 0 : still + 1) nanosleep(&pause, NULL);
+    all_here();
+    for (double before_s = rank ? 0 : job_cpu_s(), waited_s = 0; rank == 0 && waited_s < 30; waited_s += 0.05) {
+        nanosleep(&(struct timespec){.tv_nsec = 50 * 1000 * 1000}, NULL);
+        const double s = job_cpu_s();
+        if (s - before_s < 0.01) break; /* less than a fifth of a core: the ranks that wait here look every 4 ms */
+        before_s = s;
+    }
+    all_here();
+}
+
+static double sync_dir_s(const char *dir) {
+    const double begin_s = now_s();
+    int file = open(dir, O_RDONLY | O_DIRECTORY);
+    if (file < 0 || syncfs(file) || close(file)) die("cannot sync %s", dir);
+    return now_s() - begin_s;
+}
+
+/* ---- the two runs ---- */
+static void copies(FILE *report) {
+    enum { COPIES = 5 };
+    char *to = memory(size, true, 1);
+    if (report) fputs("\"memcpy_s\": [", report);
+    for (int i = 0; i <= COPIES; i++) {
+        all_here();
+        const double begin_s = now_s();
+        memcpy(to, state, size);
+        const double s = from_first_to_last_s(begin_s, now_s());
+        if (report && i) fprintf(report, "%s%.9f", i > 1 ? ", " : "", s);
+    }
+    if (report) fputs("]", report);
+    munmap(to, size);
+}
+
+typedef struct { double blocked_s, safe_s, sync_s, job_s, machine_s, least_bytes; } Taken;
+
+/* One checkpoint; without an adapter, what the watching takes. Only rank 0 has all of it. */
+static Taken take_one(const Adapter *adapter, int version, const char *dir) {
+    Taken one = {0};
+    quiet();
+    const double job_before_s = rank ? 0 : job_cpu_s(), machine_before_s = machine_cpu_s();
+    MPI_Barrier(MPI_COMM_WORLD);
+    const double begin_s = now_s();
+    if (adapter) adapter->take(version);
+    const double continued_s = now_s();
+    one.least_bytes = available_bytes();
+    if (adapter && adapter->wait) adapter->wait(version);
+    const double end_s = now_s();
+    one.least_bytes = fmin(one.least_bytes, available_bytes());
+    if (adapter && adapter->give) adapter->give();
+    quiet();
+    one.job_s = rank ? 0 : job_cpu_s() - job_before_s, one.sync_s = rank ? 0 : sync_dir_s(dir);
+    one.machine_s = machine_cpu_s() - machine_before_s;
+    one.blocked_s = from_first_to_last_s(begin_s, continued_s), one.safe_s = from_first_to_last_s(begin_s, end_s);
+    one.least_bytes = reduced(one.least_bytes, MPI_MIN);
+    return one;
+}
+
+static void write_rounds(const Adapter *adapter, const char *dir, int warm, int rounds, double before_bytes, FILE *report) {
+    Taken none = {0};
+    if (report) fputs(", \"rounds\": [", report);
+    for (int round = 0; round < warm + rounds; round++) {
+        set_version(round + 1);
+        if (round == warm) none = take_one(NULL, 0, dir);
+        const Taken one = take_one(adapter, round + 1, dir);
+        if (report && round >= warm)
+            fprintf(report, "%s{\"blocked_s\": %.9f, \"safe_s\": %.9f, \"sync_s\": %.9f, \"cpu_s\": %.6f, \"machine_s\": %.3f, "
+                    "\"memory_bytes\": %.0f, \"watching_s\": %.6f}", round > warm ? ", " : "", one.blocked_s, one.safe_s, one.sync_s,
+                    one.job_s - none.job_s, one.machine_s - none.machine_s, before_bytes - one.least_bytes, none.job_s);
+    }
+    if (report && (fputs("]}\n", report) < 0 || fclose(report))) die("cannot write the report");
+    all_here();
+    raise(SIGKILL);
+}
+
+static void restart(const Adapter *adapter, const Setup *setup, int version, FILE *report) {
+    MPI_Barrier(MPI_COMM_WORLD);
+    const double begin_s = now_s();
+    adapter->open(setup);
+    const int found = adapter->find();
+    const double open_s = now_s();
+    if (found < 0) die("no checkpoint was found");
+    if (found > 0 && found != version) die("version %d was found, not %d", found, version);
+    MPI_Barrier(MPI_COMM_WORLD);
+    const double found_s = now_s();
+    adapter->restore(found);
+    const double end_s = now_s();
+    compare(version);
+    const double opened = from_first_to_last_s(begin_s, open_s), read = from_first_to_last_s(found_s, end_s);
+    const double all = from_first_to_last_s(begin_s, end_s), kept = reduced(kept_bytes, MPI_SUM);
+    if (report && (fprintf(report, ", \"open_s\": %.9f, \"read_s\": %.9f, \"s\": %.9f, \"kept_bytes\": %.0f}\n", opened, read, all, kept) < 0 || fclose(report)))
+        die("cannot write the report");
+    adapter->close();
+}
+
 int main(int argc, char **argv) {
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    const char *with = option(argc, argv, "--with", NULL);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    const char *with = option(argc, argv, "--with", NULL), *what = option(argc, argv, "--do", NULL);
     const Adapter *adapter = NULL;
     for (size_t i = 0; i < sizeof ADAPTERS / sizeof *ADAPTERS; i++)
         if (strcmp(ADAPTERS[i].name, with) == 0) adapter = &ADAPTERS[i];
     if (!adapter) die("--with %s: this program was compiled without it", with);
+    virtual_nodes = number(argc, argv, "--nodes", "0") != 0;
     size = (size_t)number(argc, argv, "--size", NULL) / 4096 * 4096;
+    if (size == 0) die("--size is less than a page");
     state = memory(size, false, 1);
+    const Setup setup = {option(argc, argv, "--dir", NULL), option(argc, argv, "--conf", ""), option(argc, argv, "--level", "")};
+    const int warm = (int)number(argc, argv, "--warm", "3"), rounds = (int)number(argc, argv, "--rounds", "1");
     FILE *report = rank == 0 ? fopen(option(argc, argv, "--report", NULL), "w") : NULL;
     if (rank == 0 && !report) die("cannot create the report");
-    const double before_bytes = available_bytes();
-    double least_bytes = before_bytes;
-    adapter->begin(option(argc, argv, "--dir", NULL), option(argc, argv, "--conf", ""));
-
-    sweep(2);
-    double begin_s = 0, one_s = INFINITY; /* the fastest of several: windows are rather too long than too short */
-    for (int i = 0; i < 5; i++) {
-        begin_s = now_s();
-        sweep(1);
-        one_s = fmin(one_s, now_s() - begin_s);
-    }
-    one_s = most(one_s);
-    const double window_s = (double)number(argc, argv, "--window", "2000") / 1e3;
-    const int times = (int)fmax(1, ceil(window_s / one_s));
-    int version = 0;
-    if (report) fputs("[", report);
-    const int rounds = (int)number(argc, argv, "--rounds", "9");
-    for (int round = 0; round <= rounds; round++) {
-        double s[2], blocked_s = 0, durable_s = 0;
-        for (int taking = 0; taking < 2; taking++) {
-            MPI_Barrier(world);
-            begin_s = now_s();
-            if (taking) adapter->take(++version);
-            blocked_s = now_s() - begin_s;
-            least_bytes = fmin(least_bytes, available_bytes());
-            sweep(times);
-            s[taking] = most(now_s() - begin_s);
-            if (taking && adapter->wait) adapter->wait(version);
-        }
-        /* Until when it is safe: with nothing beside it. */
-        MPI_Barrier(world);
-        begin_s = now_s();
-        adapter->take(++version);
-        if (adapter->wait) adapter->wait(version);
-        durable_s = most(now_s() - begin_s), blocked_s = most(blocked_s);
-        least_bytes = fmin(least_bytes, available_bytes());
-        if (report && round > 0) /* the first one touches everything for the first time */
-            fprintf(report, "%s{\"window_s\": %.9f, \"with_s\": %.9f, \"blocked_s\": %.9f, \"durable_s\": %.9f, \"tells\": %s, "
-                    "\"memory_bytes\": %.0f}", round > 1 ? ", " : "", s[0], s[1], blocked_s, durable_s,
-                    strcmp(with, "scr") ? "true" : "false", before_bytes - least_bytes);
-    }
-    if (report && (fputs("]\n", report) < 0 || fclose(report))) die("cannot write the report");
-    adapter->end();
+    if (report) fputs("{", report);
+    copies(report);
+    if (strcmp(what, "write") == 0) {
+        fill();
+        MPI_Barrier(MPI_COMM_WORLD);
+        const double before_bytes = available_bytes();
+        adapter->open(&setup);
+        write_rounds(adapter, setup.dir, warm, rounds, before_bytes, report);
+    } else if (strcmp(what, "restart") == 0) {
+        restart(adapter, &setup, warm + rounds, report);
+    } else die("--do %s: write or restart", what);
     MPI_Finalize();
     return 0;
 }
