@@ -9,8 +9,8 @@ blocked: how long the call keeps the program, beside memcpy of the same bytes in
 safe: from the call until the library says so, with nothing beside it; left: what a sync of the disk
 takes after that, which is what the library reported as safe and left in the page cache; processor
 time: of all processes of the job, with daemons and agents, and of the whole machine, until nothing
-runs any more; memory: what the machine had less of; warm restart: until the bytes are back in a new
-run, its opening (init, search, repair) apart.
+runs any more; memory: what is in use beyond the program's own; warm restart: until the bytes are
+back in a new run, its opening (init, search, repair) apart.
 """
 
 import argparse
@@ -45,7 +45,10 @@ COMPARABLE = {
         ("orcheck-node-memory", "orcheck-agent"),
         ("scr-single-memory", "veloc-async-memory", "fti-l1-memory"),
     ),
-    "disk": (("orcheck-node", "orcheck-node-cached", "orcheck-agent"), ("scr-single", "veloc-async", "fti-l1")),
+    "disk": (
+        ("orcheck-node", "orcheck-node-cached", "orcheck-agent"),
+        ("scr-single", "veloc-async", "fti-l1"),
+    ),
     "peers": (
         ("orcheck-peers-memory", "orcheck-xor-memory"),
         ("scr-partner-memory", "scr-xor-memory", "fti-l2-memory", "fti-l3-memory"),
@@ -171,9 +174,7 @@ def directories(args: argparse.Namespace) -> Iterator[tuple[str, str]]:
         yield disk, memory
 
 
-def measure(
-    args: argparse.Namespace, base: dict[str, str], program: str, way: Way
-) -> Sample:
+def measure(args: argparse.Namespace, base: dict[str, str], program: str, way: Way) -> Sample:
     """One job, and the run that restarts after it."""
     if way.library == "veloc" and (why := foreign_daemon()):
         raise Failure([program], 0, why)
@@ -212,7 +213,7 @@ TAKEN = ("blocked_s", "safe_s", "sync_s", "cpu_s", "machine_s")
 
 
 def median(ones: list[Sample], key: str) -> float:
-    return statistics.median(one[key] for one in ones)
+    return float(statistics.median(one[key] for one in ones))
 
 
 def table(args: argparse.Namespace, samples: Samples, missing: dict[str, str]) -> None:
@@ -248,7 +249,7 @@ def table(args: argparse.Namespace, samples: Samples, missing: dict[str, str]) -
     for name, ones in samples.items():
         kept, whole = (median(ones, "kept_bytes") if ones else 0), args.ranks * args.mib
         if kept:
-            print(f"{WAYS[name].title}: {kept / running.MIB:.0f} of {whole} MiB from an agent's memory")
+            print(f"{WAYS[name].title}: {kept / running.MIB:.0f} of {whole} MiB came from memory")
     for name, why in missing.items():
         title = WAYS[name].title if name in WAYS else NAMES[name]
         print(f"{title} is missing: {why}")

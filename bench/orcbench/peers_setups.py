@@ -44,7 +44,9 @@ class Way:
     more: tuple[tuple[str, str], ...] = ()
 
 
-def orcheck(title: str, tier: str, survives: str, level: str, *more: str, lent: bool = False) -> Way:
+def orcheck(
+    title: str, tier: str, survives: str, level: str, *more: str, lent: bool = False
+) -> Way:
     return Way(
         f"Orcheck {title}",
         "orcheck",
@@ -75,7 +77,7 @@ WAYS = {
     "orcheck-node-memory": orcheck("node", "memory", "process", "node"),
     "orcheck-node": orcheck("node", "disk", "process", "node"),
     "orcheck-node-cached": orcheck("node, cached", "disk", "process", "node", "direct = false"),
-    "orcheck-agent": orcheck("agent", "disk", "process", "node", AGENT),
+    "orcheck-agent": orcheck("agent", "disk", "process", "process", AGENT),
     "orcheck-lent": orcheck("lent", "disk", "process", "node", lent=True),
     "orcheck-peers-memory": orcheck("peers", "memory", "node", "peers", "peers = 1"),
     "orcheck-peers": orcheck("peers", "disk", "node", "peers", "peers = 1"),
@@ -141,7 +143,7 @@ def settings(
     disk, memory: directories of its own on the disk and in memory.
     """
     tier = memory if way.tier == "memory" else disk
-    text, env = "", {}
+    text, env = "", dict[str, str]()
     if way.library == "orcheck":
         text, env = of_orcheck(way, tier, ranks, mib, prefix)
         env["ORCHECK_CONFIG"] = os.path.join(disk, "conf")

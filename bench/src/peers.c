@@ -10,7 +10,7 @@
  *
  * Processor time: cpu_s is of all processes of the job, with mpirun, daemons and agents (those with the environment's
  * ORCBENCH_MARK), until nothing of the checkpoint is running any more; machine_s is of the whole machine until then and through sync_s,
- * a syncfs of --dir: what a library reported as safe and left in the page cache. What watching takes is subtracted. Memory is what the machine has less of, everywhere.
+ * a syncfs of --dir: what a library reported as safe and left in the page cache. What watching takes is subtracted. Memory is what the machine has more of in use, everywhere.
  * --nodes 1: each rank is a node of its own. Compiled with -DWITH_SCR, -DWITH_VELOC or -DWITH_FTI the program has that library
  * instead of Orcheck. */
 #define _GNU_SOURCE
@@ -56,12 +56,14 @@ static void compare(int version) {
 }
 
 /* ---- what the machine did ---- */
-static double available_bytes(void) {
+/* Anonymous and shared memory (tmpfs too), which nothing but its owner can give back. Free memory says less: the kernel keeps hundreds
+ * of MiB for each processor that count as neither. */
+static double used_bytes(void) {
     char line[256];
-    double found = 0;
+    double found = 0, one;
     FILE *file = fopen("/proc/meminfo", "r");
     while (file && fgets(line, sizeof line, file))
-        if (sscanf(line, "MemAvailable: %lf kB", &found) == 1) break;
+        if (sscanf(line, "AnonPages: %lf kB", &one) == 1 || sscanf(line, "Shmem: %lf kB", &one) == 1) found += one;
     if (file) fclose(file);
     return found * 1024;
 }
@@ -137,7 +139,7 @@ static void copies(FILE *report) {
     munmap(to, size);
 }
 
-typedef struct { double blocked_s, safe_s, sync_s, job_s, machine_s, least_bytes; } Taken;
+typedef struct { double blocked_s, safe_s, sync_s, job_s, machine_s, most_bytes; } Taken;
 
 /* One checkpoint; without an adapter, what the watching takes. Only rank 0 has all of it. */
 static Taken take_one(const Adapter *adapter, int version, const char *dir) {
@@ -148,16 +150,16 @@ static Taken take_one(const Adapter *adapter, int version, const char *dir) {
     const double begin_s = now_s();
     if (adapter) adapter->take(version);
     const double continued_s = now_s();
-    one.least_bytes = available_bytes();
+    one.most_bytes = used_bytes();
     if (adapter && adapter->wait) adapter->wait(version);
     const double end_s = now_s();
-    one.least_bytes = fmin(one.least_bytes, available_bytes());
+    one.most_bytes = fmax(one.most_bytes, used_bytes());
     if (adapter && adapter->give) adapter->give();
     quiet();
     one.job_s = rank ? 0 : job_cpu_s() - job_before_s, one.sync_s = rank ? 0 : sync_dir_s(dir);
     one.machine_s = machine_cpu_s() - machine_before_s;
     one.blocked_s = from_first_to_last_s(begin_s, continued_s), one.safe_s = from_first_to_last_s(begin_s, end_s);
-    one.least_bytes = reduced(one.least_bytes, MPI_MIN);
+    one.most_bytes = reduced(one.most_bytes, MPI_MAX);
     return one;
 }
 
@@ -171,7 +173,7 @@ static void write_rounds(const Adapter *adapter, const char *dir, int warm, int 
         if (report && round >= warm)
             fprintf(report, "%s{\"blocked_s\": %.9f, \"safe_s\": %.9f, \"sync_s\": %.9f, \"cpu_s\": %.6f, \"machine_s\": %.3f, "
                     "\"memory_bytes\": %.0f, \"watching_s\": %.6f}", round > warm ? ", " : "", one.blocked_s, one.safe_s, one.sync_s,
-                    one.job_s - none.job_s, one.machine_s - none.machine_s, before_bytes - one.least_bytes, none.job_s);
+                    one.job_s - none.job_s, one.machine_s - none.machine_s, one.most_bytes - before_bytes, none.job_s);
     }
     if (report && (fputs("]}\n", report) < 0 || fclose(report))) die("cannot write the report");
     all_here();
@@ -220,7 +222,7 @@ int main(int argc, char **argv) {
     if (strcmp(what, "write") == 0) {
         fill();
         MPI_Barrier(MPI_COMM_WORLD);
-        const double before_bytes = available_bytes();
+        const double before_bytes = used_bytes();
         adapter->open(&setup);
         write_rounds(adapter, setup.dir, warm, rounds, before_bytes, report);
     } else if (strcmp(what, "restart") == 0) {

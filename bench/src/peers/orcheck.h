@@ -3,7 +3,9 @@ static orc_session *session;
 static orc_level orcheck_level;
 
 static void orcheck_open(const Setup *setup) {
-    orcheck_level = !strcmp(setup->level, "node") ? ORC_NODE : !strcmp(setup->level, "peers") ? ORC_PEERS : ORC_GLOBAL;
+    static const char *const LEVELS[] = {[ORC_PROCESS] = "process", [ORC_NODE] = "node", [ORC_PEERS] = "peers", [ORC_GLOBAL] = "global"};
+    for (int level = ORC_PROCESS; level <= ORC_GLOBAL; level++)
+        if (strcmp(setup->level, LEVELS[level]) == 0) orcheck_level = (orc_level)level;
     TRY(orc_mpi_open(&session, MPI_COMM_WORLD, "peers", ""));
     TRY(orc_protect(session, "state", state, ORC_U64, size / 8, 0));
 }
