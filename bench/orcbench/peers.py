@@ -29,11 +29,13 @@ from orcbench import facts, peers_setups, reporting, running, stats, svg
 from orcbench.peers_setups import LIBRARIES, NAMES, WAYS, Way
 from orcbench.stats import Figure, Sample, Samples
 
-# A job that takes longer has failed. So many failures of a way are reported; after one more it is
-# missing.
+# A job that takes longer has failed. A way that has failed this often is reported; after one more
+# it is missing.
 JOB_S = 60
 FAILURES = 1
-WARM = 3
+WARM = 2
+# From the end of the killed job until the next one is started.
+PAUSE_S = 0.5
 GOALS = {
     "warm_restart_over_best_peer": ("<=", 1.0),
     "peers_safe_over_scr_partner": ("<=", 1.0),
@@ -189,6 +191,7 @@ def measure(args: argparse.Namespace, base: dict[str, str], program: str, way: W
         argv += ["--warm", WARM, "--rounds", args.takes]
         try:
             wrote = run(program, args.ranks, ["--do", "write", *argv], env, True)
+            time.sleep(PAUSE_S)
             back = run(program, args.ranks, ["--do", "restart", *argv], env, False)
         except Failure as failure:
             for name in sorted(os.listdir(disk)):

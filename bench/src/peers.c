@@ -1,7 +1,8 @@
 /* The same program with one of several checkpoint libraries: how long it is kept, until when a checkpoint is safe, what processors and
  * memory that takes, and how long a restart takes of what lies in memory.
  *
- *   mpirun -n N peers --do write|restart --with NAME --size BYTES --dir DIR --conf FILE --level LEVEL --nodes 0|1 --warm N --rounds N --report FILE
+ *   mpirun -n N peers --do write|restart --with NAME --size BYTES --dir DIR --conf FILE --level LEVEL --nodes 0|1
+ *                     --warm N --rounds N --report FILE
  *
  * write: --warm checkpoints that are not reported (first touch; from then on an old one is removed for each new one), then --rounds that
  * are; then all ranks are killed, as a failure of the program would do. restart: a new run; open_s is until the library is open and a
@@ -10,7 +11,8 @@
  *
  * Processor time: cpu_s is of all processes of the job, with mpirun, daemons and agents (those with the environment's
  * ORCBENCH_MARK), until nothing of the checkpoint is running any more; machine_s is of the whole machine until then and through sync_s,
- * a syncfs of --dir: what a library reported as safe and left in the page cache. What watching takes is subtracted. Memory is what the machine has more of in use, everywhere.
+ * a syncfs of --dir: what a library reported as safe and left in the page cache. What watching takes is subtracted.
+ * Memory is what the machine has more of in use, everywhere.
  * --nodes 1: each rank is a node of its own. Compiled with -DWITH_SCR, -DWITH_VELOC or -DWITH_FTI the program has that library
  * instead of Orcheck. */
 #define _GNU_SOURCE
@@ -125,7 +127,7 @@ static double sync_dir_s(const char *dir) {
 
 /* ---- the two runs ---- */
 static void copies(FILE *report) {
-    enum { COPIES = 5 };
+    enum { COPIES = 3 };
     char *to = memory(size, true, 1);
     if (report) fputs("\"memcpy_s\": [", report);
     for (int i = 0; i <= COPIES; i++) {
@@ -141,10 +143,9 @@ static void copies(FILE *report) {
 
 typedef struct { double blocked_s, safe_s, sync_s, job_s, machine_s, most_bytes; } Taken;
 
-/* One checkpoint; without an adapter, what the watching takes. Only rank 0 has all of it. */
+/* One checkpoint, when all is quiet, until it is again; without an adapter, what the watching takes. Only rank 0 has all of it. */
 static Taken take_one(const Adapter *adapter, int version, const char *dir) {
     Taken one = {0};
-    quiet();
     const double job_before_s = rank ? 0 : job_cpu_s(), machine_before_s = machine_cpu_s();
     MPI_Barrier(MPI_COMM_WORLD);
     const double begin_s = now_s();
@@ -166,6 +167,7 @@ static Taken take_one(const Adapter *adapter, int version, const char *dir) {
 static void write_rounds(const Adapter *adapter, const char *dir, int warm, int rounds, double before_bytes, FILE *report) {
     Taken none = {0};
     if (report) fputs(", \"rounds\": [", report);
+    quiet();
     for (int round = 0; round < warm + rounds; round++) {
         set_version(round + 1);
         if (round == warm) none = take_one(NULL, 0, dir);
@@ -195,7 +197,8 @@ static void restart(const Adapter *adapter, const Setup *setup, int version, FIL
     compare(version);
     const double opened = from_first_to_last_s(begin_s, open_s), read = from_first_to_last_s(found_s, end_s);
     const double all = from_first_to_last_s(begin_s, end_s), kept = reduced(kept_bytes, MPI_SUM);
-    if (report && (fprintf(report, ", \"open_s\": %.9f, \"read_s\": %.9f, \"s\": %.9f, \"kept_bytes\": %.0f}\n", opened, read, all, kept) < 0 || fclose(report)))
+    if (report && (fprintf(report, ", \"open_s\": %.9f, \"read_s\": %.9f, \"s\": %.9f, \"kept_bytes\": %.0f}\n", opened, read, all,
+                           kept) < 0 || fclose(report)))
         die("cannot write the report");
     adapter->close();
 }
@@ -214,7 +217,7 @@ int main(int argc, char **argv) {
     if (size == 0) die("--size is less than a page");
     state = memory(size, false, 1);
     const Setup setup = {option(argc, argv, "--dir", NULL), option(argc, argv, "--conf", ""), option(argc, argv, "--level", "")};
-    const int warm = (int)number(argc, argv, "--warm", "3"), rounds = (int)number(argc, argv, "--rounds", "1");
+    const int warm = (int)number(argc, argv, "--warm", "2"), rounds = (int)number(argc, argv, "--rounds", "1");
     FILE *report = rank == 0 ? fopen(option(argc, argv, "--report", NULL), "w") : NULL;
     if (rank == 0 && !report) die("cannot create the report");
     if (report) fputs("{", report);
