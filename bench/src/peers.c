@@ -155,7 +155,7 @@ static Taken take_one(const Adapter *adapter, int version, const char *dir) {
     if (adapter && adapter->wait) adapter->wait(version);
     const double end_s = now_s();
     one.most_bytes = fmax(one.most_bytes, used_bytes());
-    if (adapter && adapter->give) adapter->give();
+    if (adapter && adapter->finish) adapter->finish(version);
     quiet();
     one.job_s = rank ? 0 : job_cpu_s() - job_before_s, one.sync_s = rank ? 0 : sync_dir_s(dir);
     one.machine_s = machine_cpu_s() - machine_before_s;

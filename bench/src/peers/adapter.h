@@ -20,10 +20,10 @@ typedef struct {
 typedef struct {
     const char *name;
     void (*open)(const Setup *setup);
-    void (*take)(int version);  /* returns when the program may continue */
-    void (*wait)(int version);  /* until it is safe; NULL: it is when take returns, or nobody tells (orcbench/peers_setups.py) */
-    void (*give)(void);         /* until lent memory is the program's again; NULL: nothing is lent */
-    int (*find)(void);          /* the newest version that there is, after open; -1: none. */
+    void (*take)(int version);   /* returns when the program may continue */
+    void (*wait)(int version);   /* until it is safe; NULL: it is when take returns, or nobody tells (orcbench/peers_setups.py) */
+    void (*finish)(int version); /* after the clock: until nothing of it is under way any more; NULL: it is when it is safe */
+    int (*find)(void);           /* the newest version that there is, after open; -1: none */
     void (*restore)(int version);
     void (*close)(void);
 } Adapter;

@@ -15,7 +15,13 @@ static void orcheck_lend(int version) {
     orcheck_take(version);
 }
 static void orcheck_wait(int version) { TRY(orc_wait(session, (uint64_t)version, orcheck_level, 600)); }
-static void orcheck_give(void) { TRY(orc_lent_done(session, "state", 600)); }
+static void orcheck_finish(int version) { /* what is safe in an agent is still on its way to the disk */
+    if (orcheck_level == ORC_PROCESS) TRY(orc_wait(session, (uint64_t)version, ORC_NODE, 600));
+}
+static void orcheck_give(int version) {
+    (void)version;
+    TRY(orc_lent_done(session, "state", 600));
+}
 static int orcheck_find(void) {
     uint64_t step = 0;
     TRY(orc_find(session, &step));
@@ -68,7 +74,7 @@ static void posix_restore(int version) {
 static void posix_close(void) {}
 
 static const Adapter ADAPTERS[] = {
-    {"orcheck", orcheck_open, orcheck_take, orcheck_wait, NULL, orcheck_find, orcheck_restore, orcheck_close},
+    {"orcheck", orcheck_open, orcheck_take, orcheck_wait, orcheck_finish, orcheck_find, orcheck_restore, orcheck_close},
     {"lent", orcheck_open, orcheck_lend, orcheck_wait, orcheck_give, orcheck_find, orcheck_restore, orcheck_close},
     {"posix", posix_open, posix_take, NULL, NULL, posix_find, posix_restore, posix_close},
 };
