@@ -338,9 +338,12 @@ def programs_of(args: argparse.Namespace) -> tuple[dict[str, str], dict[str, str
     return programs, missing
 
 
+def log_of(args: argparse.Namespace, name: str) -> str:
+    return os.path.join(args.results, f"peers-{name}.log")
+
+
 def failed(args: argparse.Namespace, name: str, failure: Failure) -> str:
-    os.makedirs(args.results, exist_ok=True)
-    path = os.path.join(args.results, f"peers-{name}.log")
+    path = log_of(args, name)
     with open(path, "w") as file:
         file.write(failure.said)
     return f"{failure} (all of it: {path})"
@@ -355,6 +358,10 @@ def main() -> None:
     base, machine = running.environment(), facts.Machine(args.dir)
     names = [name for name in args.only or WAYS if WAYS[name].library in programs]
     rounds = args.rounds or (21 if args.full else 7)
+    os.makedirs(args.results, exist_ok=True)
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(log_of(args, name))  # of an earlier run
     samples: Samples = {name: [] for name in names}
     failures: dict[str, list[str]] = {}
     for number in range(rounds):

@@ -2,7 +2,7 @@
 
 Every library gets the tier that it is made for: its cache in memory (tmpfs) and on this machine's
 disk are ways of their own. All of them keep two checkpoints (FTI can keep one only), and nothing is
-set that does not follow from that: no checksums where a library has none by default.
+set that does not follow from that: checksums are where a library has them by default.
 
 Not here: what is measured (peers.py), and how a program uses a library (src/peers/).
 """
@@ -14,7 +14,7 @@ import re
 from orcbench.running import MIB, toml
 
 # How a prefix is compiled with: what is looked for, what is defined and linked. veloc-client needs
-# veloc-modules and does not say so; FTI's MD5 and CRC are of these libraries.
+# veloc-modules linked too; FTI's MD5 and CRC are of these libraries.
 LIBRARIES = {
     "scr": ("scr.h", ["-lscr"]),
     "veloc": ("veloc.h", ["-lveloc-client", "-lveloc-modules"]),

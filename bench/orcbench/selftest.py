@@ -8,10 +8,12 @@ Compiles every program of bench/src/, and the model disk of the testbed where li
 import os
 import statistics
 import subprocess
+import tempfile
 
+from orcbench import peers, peers_setups, running
 from orcbench.__main__ import BENCHMARKS, module_of
 from orcbench.running import ROOT, build
-from orcbench.stats import figure, interval, spread
+from orcbench.stats import Samples, figure, interval, spread
 from testbed.cluster import disks
 
 
@@ -26,9 +28,26 @@ def statistics_hold() -> None:
     assert mean["value"] == 2.0 and mean["n"] == 2, mean
 
 
+def peers_hold() -> None:
+    """A goal with something missing is not met, and mpirun's last line is not the reason."""
+    samples: Samples = {"orcheck-peers": [{"safe_s": 1.0}], "scr-partner": [{"safe_s": 2.0}]}
+    found = peers.ratio(samples, ["orcheck-peers"], ["scr-partner"], "safe_s")
+    assert found["value"] == 0.5, found
+    absent = peers.ratio(samples, ["orcheck-peers"], ["scr-partner-memory"], "safe_s")
+    assert absent["value"] is None and peers.worst([found, absent])["value"] is None
+    said = "starting\nrank 2: cannot open x: no such file\n-----\nmpirun noticed that all failed\n"
+    assert str(peers.Failure(["mpirun"], 1, said)) == "rank 2: cannot open x: no such file"
+    with running.scratch(running.ROOT + "/build") as at:
+        for way in peers_setups.WAYS.values():
+            disk, memory = (tempfile.mkdtemp(dir=at) for _ in range(2))
+            where, conf, _ = peers_setups.settings(way, disk, memory, 4, 1, "/prefix")
+            assert os.path.isdir(where) and os.path.isfile(conf), way
+
+
 def main() -> None:
     statistics_hold()
-    passed = ["statistics"]
+    peers_hold()
+    passed = ["statistics", "settings of peers"]
     for name in BENCHMARKS:
         module_of(name)
         passed.append(name)
