@@ -12,10 +12,10 @@
 //! 6. An older step that does not fit the protected regions is not an error of the program, which
 //!    protected what the newer one stored: the program is told to ask again.
 //!
-//! Not here: errors if nothing can be restored (`resume/unrestored.rs`); memory that an agent kept
-//! (`resume/memory.rs`); rejecting, and reading one
-//! region alone (`choose.rs`); regions that an older step may not have (`optional.rs`); reading and
-//! verifying (`engine::restart`).
+//! Not here: errors if nothing can be restored (`resume/unrestored.rs`); what only another node
+//! knows (`resume/elsewhere.rs`); memory that an agent kept (`resume/memory.rs`); rejecting, and
+//! reading one region alone (`choose.rs`); regions that an older step may not have (`optional.rs`);
+//! reading and verifying (`engine::restart`).
 
 use crate::collective::{agree, agree_min, bcast_bytes};
 use crate::open::{describe_sources, exchange_holdings, find_absent, may_know_more};
@@ -39,6 +39,7 @@ use std::time::Duration;
 
 use crate::session::{Past, Restarted, Which, found_too_late, nothing_found};
 
+mod elsewhere;
 mod leftovers;
 mod memory;
 mod unrestored;
@@ -151,7 +152,8 @@ impl Session {
         let own = if self.options.fresh {
             Ok(NodeView::default())
         } else {
-            node_view(&self.job, &self.link.places)
+            let dirs = self.link.places.of_level(Level::Node);
+            node_view(&self.job, &dirs, &self.link.places.trust)
         };
         let own = agree(self.collective.as_mut(), own)?;
         self.leave_out_rejected(&mut list, &own, offer.rejected.len())?;
@@ -254,66 +256,6 @@ impl Session {
         self.link.places.others.extend(rebuilt);
         peers.holdings = holdings;
         Ok(absent.silent)
-    }
-
-    /// Whether some node holds a checkpoint newer than `listed`, because another node of that run
-    /// was replaced. A checkpoint that was merely not committed everywhere does not count.
-    fn newest_known_elsewhere(
-        &mut self,
-        own: &NodeView,
-        listed: Option<Step>,
-    ) -> Result<Option<String>> {
-        // Steps and epochs begin at 0; adding one keeps 0 free for "none".
-        let rank_of =
-            |number: Option<u64>| number.map_or(0, |number| (number as i64).saturating_add(1));
-        let rank_of_step = |step: Option<Step>| rank_of(step.map(u64::from));
-        let mut newest = [-rank_of_step(own.newest.map(|newest| newest.step))];
-        agree_min(self.collective.as_mut(), Ok(()), &mut newest)?;
-        if -newest[0] <= rank_of_step(listed) {
-            return Ok(None);
-        }
-        let step = Step((-newest[0] - 1) as u64);
-        let mine = own.newest.filter(|newest| newest.step == step);
-        let mut epoch = [-rank_of(mine.map(|mine| mine.epoch.counter))];
-        agree_min(self.collective.as_mut(), Ok(()), &mut epoch)?;
-        let counter = (-epoch[0] - 1) as u64;
-        let of_rank = |is_it: bool| {
-            if is_it {
-                i64::from(self.rank)
-            } else {
-                i64::MAX
-            }
-        };
-        let holds = mine.is_some_and(|mine| mine.epoch.counter == counter);
-        let mut ranks = [of_rank(holds), of_rank(!own.claims.contains(&counter))];
-        agree_min(self.collective.as_mut(), Ok(()), &mut ranks)?;
-        let [holder, lacking] = ranks;
-        if lacking == i64::MAX {
-            return Ok(None);
-        }
-        let name = |rank: i64| {
-            let node = self.link.layout.node_of(Rank(rank as u32));
-            self.link.layout.nodes[node.index()].name.as_str()
-        };
-        // Only a node that holds the record knows who else wrote it.
-        let known = own.nodes.iter().map(String::as_str);
-        let gone: Vec<&str> = known
-            .filter(|gone| self.link.layout.nodes.iter().all(|node| node.name != *gone))
-            .collect();
-        let together = match &gone[..] {
-            [] => format!(
-                "node {}, whose directory holds nothing of that run",
-                name(lacking)
-            ),
-            [one] => format!("node {one}, which is not here"),
-            all => format!("nodes {}, which are not here", all.join(", ")),
-        };
-        let text = format!(
-            "node {} holds a checkpoint of step {step} at level node, which it wrote together with {together}",
-            name(holder)
-        );
-        let told = bcast_bytes(self.collective.as_mut(), text.into_bytes(), holder as u32)?;
-        Ok(Some(String::from_utf8_lossy(&told).into_owned()))
     }
 
     /// Opens the next candidate on all ranks, skipping those that a rank cannot open. `damaged` is

@@ -10,11 +10,13 @@
 //! (`view.rs`), agreement among ranks (crate `client`), epochs (`epoch.rs`).
 
 use crate::directory::{Catalog, Commit, Places, Unread};
-use crate::encoding::other_key;
+use crate::encoding::{Trust, other_key};
 use crate::replicas::OTHER_NODES;
 use orcheck_format::disk::FileName;
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Epoch, Error, ErrorKind, JobName, Level, Result, Step, count, without_next};
+use orcheck_format::{Epoch, Error, ErrorKind, JobName, Result, Step, count, without_next};
+use orcheck_io::disk::Dir;
+use std::sync::Arc;
 
 /// A checkpoint that may be restartable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,14 +96,15 @@ fn candidate_of(commit: &Commit) -> Candidate {
     }
 }
 
-/// What one node's own directory holds.
+/// What the directories of level `node` hold that one node reads: its own, and with replicas those
+/// of others.
 #[derive(Debug, Default)]
 pub struct NodeView {
-    /// Newest checkpoint of level `node` that counts, according to this directory.
+    /// Newest checkpoint of level `node` that counts, according to them.
     pub newest: Option<Candidate>,
     /// The nodes that wrote it.
     pub nodes: Vec<String>,
-    /// Epoch counters in which this directory took part.
+    /// Epoch counters in which they took part.
     pub claims: Vec<u64>,
     /// Checkpoints that a later run superseded.
     pub fenced: Vec<Candidate>,
@@ -109,16 +112,15 @@ pub struct NodeView {
     pub rejected: Vec<Candidate>,
 }
 
-/// Reads the directory of level `node`; empty if there is none.
+/// Reads directories of level `node`; empty if there are none.
 ///
 /// # Errors
 /// The error of [`Catalog::scan`].
-pub fn node_view(job: &JobName, places: &Places) -> Result<NodeView> {
-    let dirs = places.to_read(Level::Node);
+pub fn node_view(job: &JobName, dirs: &[Arc<dyn Dir>], trust: &Trust) -> Result<NodeView> {
     if dirs.is_empty() {
         return Ok(NodeView::default());
     }
-    let catalog = Catalog::scan_trusting(job, &dirs, &places.trust)?;
+    let catalog = Catalog::scan_trusting(job, dirs, trust)?;
     Ok(NodeView {
         newest: catalog.commits().first().map(candidate_of),
         nodes: catalog

@@ -67,7 +67,7 @@ pub fn restart(workload: &Workload, image: &Image, view: View) -> Result<Found, 
     let offer = candidates(&job, &places[0]).map_err(|error| stuck(&error))?;
     let nodes: Vec<NodeView> = places
         .iter()
-        .map(|places| node_view(&job, places))
+        .map(|places| node_view(&job, &places.to_read(Level::Node), &places.trust))
         .collect::<orcheck_format::Result<_>>()
         .map_err(|error| stuck(&error))?;
     let mut found = Found {
