@@ -16,6 +16,7 @@ BENCHMARKS = (
     "pfs",
     "replication",
     "restart",
+    "small",
     "staging",
     "stall",
     "waste",
