@@ -114,6 +114,9 @@ module orcheck
     integer(c_int64_t) :: routed_bytes = 0
     !> Bytes that the restart took from memory which the agent of this node kept.
     integer(c_int64_t) :: memory_bytes = 0
+    real(c_double) :: agree_s = 0
+    integer(c_int64_t) :: checkpoints = 0
+    real(c_double) :: blocked_sum_s = 0, agree_sum_s = 0, stage_sum_s = 0, wait_sum_s = 0
   end type
 
   integer, parameter, public :: ORC_EVENT_SAFE = 1, ORC_EVENT_LOST = 2

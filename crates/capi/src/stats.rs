@@ -59,6 +59,12 @@ pub unsafe extern "C" fn orc_stats_read(
             disabled: u64::from(read.disabled),
             routed_bytes: read.routed_bytes,
             memory_bytes: read.memory_bytes,
+            agree_s: read.agree_s,
+            checkpoints: read.sum.checkpoints,
+            blocked_sum_s: read.sum.blocked_s,
+            agree_sum_s: read.sum.agree_s,
+            stage_sum_s: read.sum.stage_s,
+            wait_sum_s: read.sum.wait_s,
         };
         // A program of an older version has room only for the first fields.
         let len_bytes = struct_size.min(size_of::<orc_stats>());

@@ -282,7 +282,7 @@ pub struct orc_stats {
     pub step: u64,
     /// How long that call blocked the program, in total.
     pub blocked_s: f64,
-    /// Of that time: copying.
+    /// Of that time: copying, and handing the copy over.
     pub stage_s: f64,
     /// Of that time: waiting for room in the pool or for the previous checkpoint.
     pub wait_s: f64,
@@ -333,4 +333,18 @@ pub struct orc_stats {
     /// Bytes that the restart of this session took from memory which the agent of this node kept of
     /// an earlier run. Everything else that it read came from files.
     pub memory_bytes: u64,
+    /// Of blocked_s: the agreement of the ranks, which is mostly waiting until all of them call.
+    /// What blocked_s has beside agree_s, stage_s and wait_s is preparing, before the agreement.
+    pub agree_s: f64,
+    /// Number of checkpoints of this session so far, and what they took together. A double holds
+    /// nanoseconds exactly for weeks.
+    pub checkpoints: u64,
+    /// Sum of blocked_s.
+    pub blocked_sum_s: f64,
+    /// Sum of agree_s.
+    pub agree_sum_s: f64,
+    /// Sum of stage_s.
+    pub stage_sum_s: f64,
+    /// Sum of wait_s.
+    pub wait_sum_s: f64,
 }

@@ -29,6 +29,6 @@ pub use outcomes::{Event, EventKind, LostSteps, Watcher};
 pub(crate) use outcomes::{HISTORY, Loss, with_next_step};
 pub(crate) use stager::{RETURN_WAIT, Stager};
 pub use state::Session;
-pub use stats::Stats;
+pub use stats::{Spent, Stats};
 pub use waiter::Waiter;
 pub(crate) use waiter::engine_gone;

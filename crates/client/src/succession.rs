@@ -181,6 +181,8 @@ impl Session {
     /// Replaces the old link by the new one.
     fn adopt(&mut self, opened: Opened) {
         self.link = opened.link;
+        self.progress.outcomes.seen = None;
+        self.memory.parts = None;
         self.warnings.extend(opened.notes);
         // A snapshot cannot refer to what the successor has not written.
         self.memory.baseline = self.options.incremental_chain.map(|_| Arc::default());

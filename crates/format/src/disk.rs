@@ -28,7 +28,7 @@ mod seal;
 
 pub use choice::{Choice, MAX_WHY_BYTES};
 pub use container::{
-    BLOCK_BYTES, ContainerHeader, Encryption, Features, MAX_ALIGNMENT_BYTES,
+    BLOCK_BYTES, ContainerHeader, Encryption, Features, FramedRecord, MAX_ALIGNMENT_BYTES,
     RANK_RECORD_PREFIX_BYTES, RankFooterPrefix, RankHeader, STREAM_LEN_UNKNOWN, STRIPE_UNIT_BYTES,
     TRAILER_BYTES, Trailer, decode_rank_record, encode_rank_record, header_crc,
 };

@@ -107,6 +107,25 @@ impl fmt::Debug for Span {
     }
 }
 
+/// Has the processor fetch the line at this address, and its translation, while the caller goes on.
+/// Any address is allowed: where no memory is, nothing happens.
+#[inline]
+pub fn fetch_ahead(address: usize) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch accesses no memory that the program could notice, and never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::without_provenance(address)) };
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        std::arch::asm!("prfm pldl1keep, [{0}]", in(reg) address, options(nostack, readonly, preserves_flags));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = address;
+}
+
 /// A copy of the span's bytes.
 #[must_use]
 pub fn copy_out(span: Span) -> Vec<u8> {

@@ -105,32 +105,38 @@ impl Session {
         undecided.copied().filter(|(step, _)| *step <= oldest)
     }
 
-    /// Waits for room, unless checkpoints without room are skipped or refused.
-    pub(crate) fn wait_for_room_here(&mut self) -> Result<()> {
+    /// Waits for room, unless checkpoints without room are skipped or refused; returns for how
+    /// long.
+    pub(crate) fn wait_for_room_here(&mut self) -> Result<Duration> {
         let waits = self.options.overrun == Overrun::Wait || self.trigger.should_stop();
         match waits {
             true => self.wait_for_room(None),
-            false => Ok(()),
+            false => Ok(Duration::ZERO),
         }
     }
 
-    /// Waits for room for one step in addition to the one that is being staged.
-    pub(crate) fn wait_for_room(&mut self, staging: Option<Step>) -> Result<()> {
+    /// Waits for room for one step in addition to the one that is being staged; returns for how
+    /// long. Where there is room, no clock is read.
+    pub(crate) fn wait_for_room(&mut self, staging: Option<Step>) -> Result<Duration> {
         let clock = std::sync::Arc::clone(&self.environment.clock);
         let timeout = self.timeout();
-        let until = clock.now() + timeout;
+        let mut begun = None;
+        let waited = |begun: Option<Duration>| {
+            begun.map_or(Duration::ZERO, |begun| clock.now().saturating_sub(begun))
+        };
         loop {
             let news = self.index().news();
             let Some(what) = self.blocker_beside(staging) else {
-                return Ok(());
+                return Ok(waited(begun));
             };
+            let until = *begun.get_or_insert_with(|| clock.now()) + timeout;
             // Breaks if: only the deadline ends this wait; a checkpoint would wait the full time
             // for a killed engine.
             if self.link.patience.check().is_err() {
                 // With agents, the other ranks are told, and another agent is found.
                 return match self.options.agent {
                     AgentKind::Off => Err(engine_gone(&self.link.shared)),
-                    _ if staging.is_none() => Ok(()),
+                    _ if staging.is_none() => Ok(waited(begun)),
                     _ => Err(engine_gone(&self.link.shared)),
                 };
             }

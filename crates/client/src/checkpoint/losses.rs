@@ -45,13 +45,13 @@ impl Session {
         let index = Index::new(&self.link.pool, self.link.shape);
         // Read the news first: the next look finds what is published after it.
         let seen = index.news();
-        if self.progress.outcomes.seen == Some(seen) {
-            return;
-        }
-        self.progress.outcomes.seen = Some(seen);
         // Without agents, nothing is decided any more once the engine has ended; with them, the
         // next checkpoint finds others.
         let over = self.options.agent == AgentKind::Off && index.is_gone();
+        if self.progress.outcomes.seen == Some(seen) && !over {
+            return;
+        }
+        self.progress.outcomes.seen = Some(seen);
         let mut events = Vec::new();
         self.progress.outcomes.open.retain(|&(step, level)| {
             let error = match index.outcome(step, level) {

@@ -17,12 +17,12 @@ use crate::options::{AgentKind, Marshal};
 use crate::regions::{CPU_WRITES_ONLY, Regions, RoutedFiles, SAME};
 use crate::session::{HISTORY, Lent, RETURN_WAIT, Session, Stager, engine_gone};
 use orcheck_engine::capture::{
-    Beginning, Capture, Entry, Fate, Pages, Plan, Source, StageContext, Staging,
+    Beginning, Capture, Entry, Fate, Pages, Parts, Plan, Source, StageContext, Staging,
 };
 use orcheck_engine::flush::{STAGE_SLOT, STRIPE_BYTES};
 use orcheck_engine::node::{Goes, Index, Mode, Outcome};
 use orcheck_format::disk::{
-    BLOCK_BYTES, FileName, MAX_ENCODED_BYTES, MAX_METADATA_BYTES, RegionRecord,
+    BLOCK_BYTES, FileName, MAX_ENCODED_BYTES, MAX_METADATA_BYTES,
 };
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, ErrorKind, Level, Result, Step, hex};
@@ -40,25 +40,35 @@ const QUIET_BYTES: u64 = 32 << 20;
 
 /// The result of the agreement.
 enum Verdict {
-    /// The checkpoint is staged, or skipped if an earlier one blocks it; the last value is the
-    /// blocker that this rank saw.
-    Stage(Prepared, Agreed, Option<Blocker>),
+    /// The checkpoint is staged, or skipped if an earlier one blocks it: the blocker that this rank
+    /// saw. The last values are when the agreement was reached, and how long it took.
+    Stage(Prepared, Agreed, Option<Blocker>, [Duration; 2]),
     /// Some node's agent has ended: the session must first be opened again.
     AgentEnded,
 }
 
 /// A checkpoint that is prepared on one rank.
 struct Prepared {
-    plan: Plan,
-    records: Vec<RegionRecord>,
-    sources: Vec<Source>,
+    parts: Parts,
     lent: Vec<(String, bool)>,
+    /// How long this rank waited for room before.
+    waited: Duration,
+}
+
+/// When one call reached what, and how long it waited.
+struct Times {
+    begun: Duration,
+    /// When the ranks had agreed, and how long that took.
+    agreed: Duration,
+    agreeing: Duration,
+    /// Waiting for room before the agreement, and after it.
+    waited: [Duration; 2],
 }
 
 impl Prepared {
     /// Regions whose written pages alone are read.
     fn tracked(&self) -> impl Iterator<Item = Span> {
-        self.sources.iter().filter_map(|source| match source {
+        self.parts.sources().iter().filter_map(|source| match source {
             Source::Tracked(span) => Some(*span),
             _ => None,
         })
@@ -120,6 +130,7 @@ impl Session {
     fn take(&mut self, step: Step, asked: Option<Level>) -> Result<()> {
         let clock = Arc::clone(&self.environment.clock);
         let begun = clock.now();
+        (self.index()).fetch_ahead(self.local, self.writer, self.progress.turn);
         // Before looking for another agent, for which the session would claim a new epoch.
         self.require_no_failed_restart()?;
         self.replace_dead_agent()?;
@@ -129,12 +140,16 @@ impl Session {
             settling = clock.now().saturating_sub(begun);
         }
         let turn = self.progress.turn;
-        let (prepared, agreed, blocker) = match self.agree_on_checkpoint(step, turn, asked)? {
-            Verdict::Stage(prepared, agreed, blocker) => (prepared, agreed, blocker),
-            Verdict::AgentEnded => {
-                self.replace_agents()?;
-                return self.take(step, asked);
-            }
+        let verdict = self.agree_on_checkpoint(step, turn, asked)?;
+        let Verdict::Stage(prepared, agreed, blocker, [agreed_at, agreeing]) = verdict else {
+            self.replace_agents()?;
+            return self.take(step, asked);
+        };
+        let mut times = Times {
+            begun,
+            agreed: agreed_at,
+            agreeing,
+            waited: [prepared.waited, Duration::ZERO],
         };
         if let Err(error) = self.return_loss(agreed.owes) {
             self.trigger.left_out();
@@ -150,14 +165,13 @@ impl Session {
             return Ok(());
         }
         let turns = self.note_taken(step, goes);
-        if let Err(error) = self.stage(step, (turn, turns), prepared, begun) {
+        if let Err(error) = self.stage(step, (turn, turns), prepared, &mut times) {
             self.warnings
                 .push(gave_up(step, error).message().to_owned());
         }
         // Breaks if: a rank that failed is not counted; every later lent region would wait in vain.
         self.index().note_return();
-        let blocked_s = clock.now().saturating_sub(begun).as_secs_f64();
-        self.progress.stats.blocked_s = blocked_s;
+        let blocked_s = self.note_times(&times);
         let flush_cpu_ns = self.flush_cpu_ns_of_node();
         // Breaks if: settling the past counts, such as removing what killed runs left; no other
         // checkpoint has this cost, and the next ones would be delayed.
@@ -168,6 +182,16 @@ impl Session {
             .lent
             .retain(|_, lent| !matches!(lent, Lent::Announced));
         Ok(())
+    }
+
+    /// Notes where the time of a call went that ends now; returns all of it, in seconds.
+    fn note_times(&mut self, times: &Times) -> f64 {
+        let since = |then: Duration, now: Duration| now.saturating_sub(then);
+        let now = self.environment.clock.now();
+        let stats = &mut self.progress.stats;
+        let (all, rest) = (since(times.begun, now), since(times.agreed, now));
+        stats.spent(all, times.agreeing, times.waited, rest);
+        stats.blocked_s
     }
 
     /// Prepares this rank, and agrees with the others whether and how the checkpoint is taken.
@@ -182,22 +206,21 @@ impl Session {
         self.progress.heading = self.trigger.levels_at(depth);
         // Before the agreement: a rank that waits in vain tells all others, and nothing is staged.
         let room = covered.and_then(|()| self.wait_for_room_here());
-        let prepared = room.and_then(|()| self.prepare(step));
+        let prepared = room.and_then(|waited| self.prepare(step, waited));
         if let Ok(prepared) = &prepared {
             let chunks = self.chunks_of(prepared);
             self.index().declare_chunks(self.local, turn, chunks);
         }
         let same = self.memory.regions.same_crc();
         self.poll_halt();
-        // A killed engine reports nothing: a rank that misses it tells the others here.
-        let alive = self.link.patience.check();
-        self.poll_outcomes();
         let has_agent = self.options.agent != AgentKind::Off;
-        let prepared = match alive {
+        let ended = self.engine_ended();
+        self.poll_outcomes();
+        let prepared = match ended && !has_agent {
             // Breaks if: this is left to staging; only the ranks of this node would return an
             // error.
-            Err(_) if !has_agent => Err(engine_gone(&self.link.shared)),
-            _ => prepared,
+            true => Err(engine_gone(&self.link.shared)),
+            false => prepared,
         };
         // Read once: what is reported later is what was agreed on.
         let blocker = self.blocker();
@@ -207,16 +230,30 @@ impl Session {
             blocked: blocker.is_some(),
             stop: self.trigger.stops_with_this(),
             owes: self.progress.outcomes.owes(),
-            agent_ended: has_agent && self.agent_ended(),
+            agent_ended: has_agent && ended,
             depth,
         };
         let mut values = offer.encode();
+        let clock = Arc::clone(&self.environment.clock);
+        let begun = clock.now();
         let prepared = agree_min(self.collective.as_mut(), prepared, &mut values)?;
+        let agreed_at = clock.now();
+        let agreed = [agreed_at, agreed_at.saturating_sub(begun)];
         let least = Minima(values);
         if least.any_agent_ended() {
             return Ok(Verdict::AgentEnded);
         }
-        Ok(Verdict::Stage(prepared, least.agreed()?, blocker))
+        Ok(Verdict::Stage(prepared, least.agreed()?, blocker, agreed))
+    }
+
+    /// Whether the engine of this node has ended. An agent that was killed reports nothing, and a
+    /// rank that misses it tells the others. Without agents the engine is in a rank: a thread of
+    /// it that ends says so, and a rank that was killed cannot agree to anything.
+    fn engine_ended(&self) -> bool {
+        match self.options.agent {
+            AgentKind::Off => self.index().is_gone(),
+            _ => self.agent_ended(),
+        }
     }
 
     /// Counts a checkpoint that all ranks are about to stage; returns the number of those before
@@ -249,8 +286,12 @@ impl Session {
         turns
     }
 
-    fn prepare(&mut self, step: Step) -> Result<Prepared> {
+    fn prepare(&mut self, step: Step, waited: Duration) -> Result<Prepared> {
         check_call(step, self.progress.last_step, &self.memory.regions)?;
+        if let Some(parts) = self.parts_of_last() {
+            let lent = Vec::new();
+            return Ok(Prepared { parts, lent, waited });
+        }
         let node = &self.link.layout.nodes[self.link.layout.node_of(self.rank).index()];
         let storer = node.ranks.first().copied().unwrap_or(self.rank);
         let route = self.memory.route.as_ref();
@@ -295,12 +336,29 @@ impl Session {
         self.progress.stats.routed_bytes = routed_bytes;
         let chunk_bytes = u64::from(self.link.pool.shape().chunk_bytes);
         let plan = Plan::new(&entries, chunk_bytes, self.cut_bytes());
+        let parts = Parts::new(plan, records, sources);
         Ok(Prepared {
-            plan,
-            records,
-            sources,
+            parts,
             lent,
+            waited,
         })
+    }
+
+    /// What the last snapshot was made of, if this one is of the same.
+    fn parts_of_last(&mut self) -> Option<Parts> {
+        let (changes, parts) = self.memory.parts.take()?;
+        let announced = |lent: &Lent| matches!(lent, Lent::Announced);
+        // Breaks if: a region that was declared again is read where it was before.
+        let same = changes == self.memory.regions.changes() || off(Switch::PartsOfLast);
+        (same && !self.memory.lent.values().any(announced)).then_some(parts)
+    }
+
+    /// Keeps what a snapshot was made of, if the next one may be of the same.
+    fn keep_parts(&mut self, parts: Parts) {
+        let memory = &mut self.memory;
+        let plain = memory.baseline.is_none() && memory.route.is_none();
+        memory.parts =
+            (plain && parts.is_same_again()).then(|| (memory.regions.changes(), parts));
     }
 
     /// Turns memory into a source whose written pages alone are read, if the program allows it and
@@ -335,7 +393,7 @@ impl Session {
             self.memory.baseline.as_ref()?,
             self.options.incremental_chain?,
         );
-        let names = prepared.records.iter().zip(&prepared.sources);
+        let names = prepared.parts.regions().iter().zip(prepared.parts.sources());
         let names = names.map(|(record, source)| {
             let tracked = matches!(source, Source::Tracked(_));
             // Encryption binds a region to its declaration: with another declaration it is another
@@ -396,8 +454,8 @@ impl Session {
     /// Number of chunks that this rank needs so that nobody has to wait: for its snapshots, their
     /// records, and what `alloc` took from the pool.
     fn chunks_of(&self, prepared: &Prepared) -> u64 {
-        let extents: u64 = prepared
-            .plan
+        let plan = prepared.parts.plan();
+        let extents: u64 = plan
             .segments
             .iter()
             .map(|segment| segment.pieces.len() as u64)
@@ -411,8 +469,8 @@ impl Session {
             page_chunks += (bytes as u64).div_ceil(chunk_bytes);
             page_extents += Pages::most_extents(span.len_bytes()).min(most) as u64;
         }
-        let record_bytes =
-            4096 + (extents + page_extents) * EXTENT_BYTES + prepared.records.len() as u64 * 512;
+        let regions = prepared.parts.regions().len() as u64;
+        let record_bytes = 4096 + (extents + page_extents) * EXTENT_BYTES + regions * 512;
         let record = record_bytes.div_ceil(chunk_bytes);
         let own: u64 = self
             .memory
@@ -420,7 +478,7 @@ impl Session {
             .values()
             .map(|&(_, chunks)| u64::from(chunks))
             .sum();
-        (prepared.plan.packed_chunks() + page_chunks + record) * u64::from(self.options.held_steps)
+        (plan.packed_chunks() + page_chunks + record) * u64::from(self.options.held_steps)
             + own
     }
 
@@ -432,18 +490,15 @@ impl Session {
         step: Step,
         (turn, turns): (u64, (u64, u64)),
         prepared: Prepared,
-        begun: Duration,
+        times: &mut Times,
     ) -> Result<()> {
-        let clock = Arc::clone(&self.environment.clock);
         let timeout = self.timeout();
-        let wait_from = clock.now();
-        let (slot, pipelined) = self.enter_pool(step, turn);
-        let stage_from = clock.now();
+        let (slot, pipelined) = self.enter_pool(step, turn, &mut times.waited[1]);
         let (slot, refused) = match slot {
             Ok(slot) => (slot, None),
             Err(error) => (None, Some(error)),
         };
-        let staged_bytes: u64 = prepared.records.iter().map(|record| record.len_bytes).sum();
+        let staged_bytes = prepared.parts.len_bytes();
         if turn == 0 {
             self.finish_mapping(pipelined, &prepared);
         }
@@ -451,8 +506,7 @@ impl Session {
         let mut staging = Staging::new(
             self.stage_context(pipelined, staged_bytes),
             step,
-            prepared.plan,
-            (prepared.records, prepared.sources),
+            prepared.parts,
             (slot, pipelined),
             self.cut_bytes() as u32,
             incremental,
@@ -478,19 +532,17 @@ impl Session {
         match stager {
             Some(stager) => self.hand_over(&stager, step, (turn, pipelined), staging)?,
             None => {
-                if let Some(late) = staging.finish()? {
+                let (late, parts) = staging.finish()?;
+                self.keep_parts(parts);
+                if let Some(late) = late {
                     self.warnings.push(format!(
                         "checkpoint {step} is staged, and its flush is late: {late}"
                     ));
                 }
             }
         }
-        let now = clock.now();
         let stats = &mut self.progress.stats;
         stats.step = step;
-        stats.blocked_s = now.saturating_sub(begun).as_secs_f64();
-        stats.wait_s = stage_from.saturating_sub(wait_from).as_secs_f64();
-        stats.stage_s = now.saturating_sub(stage_from).as_secs_f64();
         stats.staged_bytes = staged_bytes;
         self.note_pool_use();
         Ok(())
@@ -500,7 +552,7 @@ impl Session {
     fn finish_mapping(&mut self, pipelined: bool, prepared: &Prepared) {
         let ahead = match pipelined {
             true => 0,
-            false => prepared.plan.foreground as u64 + 1,
+            false => prepared.parts.plan().foreground as u64 + 1,
         };
         self.memory.mapper.finish(ahead);
     }
@@ -525,9 +577,15 @@ impl Session {
 
     /// Waits for room in the pool and, if the pool cannot hold the snapshots of all ranks at once,
     /// for the node's stage slot, which is the second value.
-    fn enter_pool(&mut self, step: Step, turn: u64) -> (Result<Option<Gate>>, bool) {
+    fn enter_pool(
+        &mut self,
+        step: Step,
+        turn: u64,
+        waited: &mut Duration,
+    ) -> (Result<Option<Gate>>, bool) {
         // If checkpoints are skipped instead, only the last one waits, and it does so here.
         let room = self.wait_for_room(Some(step));
+        let room = room.map(|time| *waited += time);
         self.release_kept_snapshots(self.options.held_steps as usize - 1);
         let chunk_count = u64::from(self.link.pool.shape().chunk_count);
         let fits = self.index().declared_chunks(turn) <= chunk_count;
@@ -537,8 +595,11 @@ impl Session {
             if !pipelined {
                 return Ok(None);
             }
+            let clock = &self.environment.clock;
+            let before = clock.now();
             let lock = |slice| self.link.gates.lock(STAGE_SLOT, slice);
             let locked = self.link.patience.wait(self.timeout(), lock);
+            *waited += clock.now().saturating_sub(before);
             let locked = locked.map_err(|error| error.at("stage slot of the node"));
             locked.map(Some)
         });

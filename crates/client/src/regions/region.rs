@@ -175,6 +175,10 @@ pub struct Region {
 #[derive(Default)]
 pub struct Regions {
     map: BTreeMap<String, Region>,
+    /// How often regions were added, replaced or removed.
+    changes: u64,
+    /// Number of those that [`Self::same_crc`] covers.
+    compared: usize,
 }
 
 impl Regions {
@@ -216,8 +220,17 @@ impl Regions {
                 region.flags & !KNOWN_FLAGS
             )));
         }
-        self.map.insert(name.to_owned(), region);
+        self.changes += 1;
+        self.compared += usize::from(region.is_compared());
+        let before = self.map.insert(name.to_owned(), region);
+        self.compared -= usize::from(before.is_some_and(|region| region.is_compared()));
         Ok(())
+    }
+
+    /// Changes whenever a region is added, replaced or removed.
+    #[must_use]
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// Forgets a region.
@@ -225,10 +238,10 @@ impl Regions {
     /// # Errors
     /// NotFound for a name that is not protected.
     pub fn remove(&mut self, name: &str) -> Result<()> {
-        self.map
-            .remove(name)
-            .map(|_| ())
-            .ok_or_else(|| self.unknown(name))
+        let removed = self.map.remove(name).ok_or_else(|| self.unknown(name))?;
+        self.changes += 1;
+        self.compared -= usize::from(removed.is_compared());
+        Ok(())
     }
 
     /// A region by name.
@@ -288,6 +301,9 @@ impl Regions {
     /// comparison between ranks; 0 if there are none.
     #[must_use]
     pub fn same_crc(&self) -> u64 {
+        if self.compared == 0 {
+            return 0;
+        }
         let mut crc = orcheck_format::Crc64::new();
         let mut any = false;
         for (name, region) in self
@@ -441,6 +457,11 @@ impl Region {
     /// A file that the program writes.
     pub(crate) fn file(flags: u32) -> Self {
         Self::new(RegionKind::File, Dtype::Bytes, flags, Target::File)
+    }
+
+    /// Whether ranks compare something of it before a checkpoint.
+    fn is_compared(&self) -> bool {
+        self.flags & SAME != 0 || self.is_list()
     }
 
     /// Whether it holds items of a list.

@@ -128,8 +128,9 @@ pub(crate) type Loss = (Step, usize);
 impl Outcomes {
     /// Notes that a checkpoint of `step` was taken.
     pub(crate) fn took(&mut self, step: Step, levels: &[Level]) {
+        // What is decided of it was published after the last look at the board, which was before
+        // the ranks agreed to take it.
         self.open.extend(levels.iter().map(|&level| (step, level)));
-        self.seen = None;
     }
 
     /// Steps whose outcome at this level is not seen yet, oldest first.

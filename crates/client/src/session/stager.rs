@@ -74,7 +74,7 @@ impl Stager {
                 let error = match work.what {
                     What::Read(holdup) => {
                         holdup();
-                        staging.finish().unwrap_or_else(Some)
+                        staging.finish().map_or_else(Some, |(late, _)| late)
                     }
                     // Breaks if: the step counts as finished before `staging` has sent its `Fail`;
                     // the next one would begin inside it.

@@ -23,7 +23,7 @@ use crate::session::stager::Stager;
 use crate::session::stats::Stats;
 use crate::session::waiter::Waiter;
 use crate::trigger::{Request, Trigger};
-use orcheck_engine::capture::{Baseline, Captured};
+use orcheck_engine::capture::{Baseline, Captured, Parts};
 use orcheck_engine::node::{Goes, Index, Kept, Outcome};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Dtype, Epoch, Error, JobName, Level, Rank, Result, Step, WriterId};
@@ -56,6 +56,9 @@ pub struct Session {
 /// The state that the program protects, and how it reaches the pool.
 pub(crate) struct Memory {
     pub(crate) regions: Regions,
+    /// What the last snapshot was made of, if the next one may be of the same, and the value of
+    /// [`Regions::changes`] then.
+    pub(crate) parts: Option<(u64, Parts)>,
     /// With `incremental = auto`: which of the state is stored where.
     pub(crate) baseline: Option<Arc<Baseline>>,
     pub(crate) lent: BTreeMap<String, Lent>,
@@ -156,6 +159,7 @@ impl Session {
             writer: link.layout.writer_of(rank),
             memory: Memory {
                 regions: Regions::default(),
+                parts: None,
                 baseline: options.incremental_chain.map(|_| Arc::default()),
                 lent: BTreeMap::new(),
                 allocations: BTreeMap::new(),

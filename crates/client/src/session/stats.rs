@@ -3,6 +3,23 @@
 use crate::session::outcomes::LostSteps;
 use orcheck_engine::capture::Captured;
 use orcheck_format::Step;
+use std::time::Duration;
+
+/// Where the time of all checkpoints of a session went, on this rank. What is left of `blocked_s`
+/// went into preparing them.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Spent {
+    /// Number of checkpoints.
+    pub checkpoints: u64,
+    /// See [`Stats`].
+    pub blocked_s: f64,
+    /// See [`Stats`].
+    pub agree_s: f64,
+    /// See [`Stats`].
+    pub stage_s: f64,
+    /// See [`Stats`].
+    pub wait_s: f64,
+}
 
 /// Figures of the last checkpoint on this rank.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -11,10 +28,14 @@ pub struct Stats {
     pub step: Step,
     /// Time inside `checkpoint`, seconds.
     pub blocked_s: f64,
-    /// Of these: copying.
+    /// Of these: copying and handing over.
     pub stage_s: f64,
     /// Of these: waiting for an earlier flush or the stage slot.
     pub wait_s: f64,
+    /// Of these: agreeing with the other ranks, which is mostly waiting until they call, too.
+    pub agree_s: f64,
+    /// The same of all checkpoints of this session together.
+    pub sum: Spent,
     /// Bytes of this rank's snapshot.
     pub staged_bytes: u64,
     /// Size of the node's pool.
@@ -50,4 +71,20 @@ pub struct Stats {
     pub memory_bytes: u64,
     /// The session has no checkpoints (`enabled`): everything else is 0.
     pub disabled: bool,
+}
+
+impl Stats {
+    /// Notes where the time of one checkpoint went: in all, agreeing, waiting for room, and from
+    /// the agreement until the end.
+    pub(crate) fn spent(&mut self, all: Duration, agree: Duration, wait: [Duration; 2], rest: Duration) {
+        self.blocked_s = all.as_secs_f64();
+        self.agree_s = agree.as_secs_f64();
+        self.wait_s = (wait[0] + wait[1]).as_secs_f64();
+        self.stage_s = rest.saturating_sub(wait[1]).as_secs_f64();
+        self.sum.checkpoints += 1;
+        self.sum.blocked_s += self.blocked_s;
+        self.sum.agree_s += self.agree_s;
+        self.sum.wait_s += self.wait_s;
+        self.sum.stage_s += self.stage_s;
+    }
 }

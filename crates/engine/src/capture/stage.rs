@@ -14,6 +14,9 @@
 //! (`pages.rs`), only the written pages are copied; they are packed into chunks of their own. The
 //! length of the stream is therefore known only at the end, and `Begin` announces its maximum.
 //!
+//! What a snapshot is made of (`stage/parts.rs`) is handed back: the next one of the same regions
+//! neither lays them out nor encodes its record again.
+//!
 //! Invariants:
 //! 1. `Begin` is always followed by `Seal` or `Fail`, so the CP-thread never waits forever.
 //! 2. A CRC in the record is that of the program's memory at the moment it was read.
@@ -25,15 +28,17 @@
 //! lost and the error returned). Not here: what the CP-thread does next (`flush.rs`).
 
 mod context;
+mod parts;
 mod told;
 
 pub use context::StageContext;
+pub use parts::{Parts, ReadFn, Source};
 
 use crate::capture::baseline::Capture;
 use crate::capture::pages::{Copied, Wanted};
 use crate::capture::stream::{Piece, Plan};
 use crate::node::Descriptor;
-use orcheck_format::disk::{BLOCK_BYTES, Extent, RankRecord, RegionRecord, encode_rank_record};
+use orcheck_format::disk::{BLOCK_BYTES, Extent, FramedRecord, RankRecord, RegionRecord};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result, Step, crc64};
 use orcheck_io::machine::thread::spawn_scoped;
@@ -44,21 +49,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 pub(crate) use told::Kind;
 use told::{push_pages, push_pieces};
-
-/// Reads `dst.len()` bytes of a region, starting at offset `at_bytes`.
-pub type ReadFn = Box<dyn FnMut(u64, &mut [u8]) -> Result<()> + Send>;
-
-/// Where the bytes of a region come from.
-pub enum Source {
-    /// The program's memory.
-    Memory(Span),
-    /// The program's memory; only its written pages are read.
-    Tracked(Span),
-    /// A source read piece by piece on the staging thread: a codec, a file or a strided array.
-    Read(ReadFn),
-    /// Nothing: another rank stores this region.
-    Elsewhere,
-}
 
 /// A snapshot on its way into the pool.
 pub struct Staging {
@@ -78,6 +68,12 @@ pub struct Staging {
     most_extents: usize,
     /// The kind of each region, for the CP-thread; empty unless it encodes or checks.
     kinds: Vec<Kind>,
+    /// CRCs of the pieces so far, in stream order, unless the capture is incremental.
+    crcs: Vec<u64>,
+    /// The record of the last snapshot, if it was of the same parts.
+    framed: Option<FramedRecord>,
+    /// Length of all regions.
+    len_bytes: u64,
 }
 
 /// The content of at most one chunk.
@@ -108,36 +104,38 @@ impl Filled {
 }
 
 impl Staging {
-    /// Prepares a snapshot of `regions` (extents still empty), read from `sources` and laid out by
-    /// `plan`. `pipelined`: the pool cannot hold all snapshots; the rank then holds `slot`, the
-    /// node's stage slot, unless it gave up waiting and only reports that. `incremental`: the
-    /// baseline, and the maximum number of extents per tracked region.
+    /// Prepares a snapshot of `parts`. `pipelined`: the pool cannot hold all snapshots; the rank
+    /// then holds `slot`, the node's stage slot, unless it gave up waiting and only reports that.
+    /// `incremental`: the baseline, and the maximum number of extents per tracked region.
     #[must_use]
     pub fn new(
         context: StageContext,
         step: Step,
-        plan: Plan,
-        parts: (Vec<RegionRecord>, Vec<Source>),
+        parts: Parts,
         (slot, pipelined): (Option<Gate>, bool),
         cut_bytes: u32,
         incremental: Option<(Capture, usize)>,
     ) -> Self {
-        let (regions, sources) = parts;
         let mut context = context;
         context.quiet &= !pipelined && slot.is_none();
         let (capture, most_extents) = incremental.unzip();
-        let kinds = if context.encoded || context.checked {
-            regions.iter().map(Kind::of).collect()
-        } else {
-            Vec::new()
+        let kinds = match parts.kinds {
+            Some(kinds) => kinds,
+            None if context.encoded || context.checked => {
+                parts.regions.iter().map(Kind::of).collect()
+            }
+            None => Vec::new(),
         };
+        let framed = parts.framed.filter(|_| capture.is_none());
         Self {
             kinds,
+            framed,
+            len_bytes: parts.len_bytes,
             context,
             step,
-            plan,
-            regions,
-            sources,
+            plan: parts.plan,
+            regions: parts.regions,
+            sources: parts.sources,
             slot,
             done: 0,
             stream_at_bytes: 0,
@@ -146,6 +144,7 @@ impl Staging {
             open: false,
             capture,
             most_extents: most_extents.unwrap_or(0),
+            crcs: parts.crcs,
         }
     }
 
@@ -288,38 +287,48 @@ impl Staging {
 
     /// Stages the rest, writes the rank record and seals the snapshot; begins it first if nobody
     /// has. A rank with a stage slot then waits for its turn at the lane. The returned error says
-    /// why that turn did not come; nothing is lost by it.
+    /// why that turn did not come; nothing is lost by it. The parts are for the next snapshot, if
+    /// it is of the same.
     ///
     /// # Errors
     /// As [`Self::foreground`].
-    pub fn finish(mut self) -> Result<Option<Error>> {
+    pub fn finish(mut self) -> Result<(Option<Error>, Parts)> {
         let staged = self.stage_rest();
-        staged.inspect_err(|error| self.record_reason(error))?;
-        Ok(self.wait_for_turn().err())
+        let framed = staged.inspect_err(|error| self.record_reason(error))?;
+        let late = self.wait_for_turn().err();
+        let mut crcs = std::mem::take(&mut self.crcs);
+        crcs.clear();
+        let parts = Parts {
+            plan: std::mem::take(&mut self.plan),
+            regions: std::mem::take(&mut self.regions),
+            sources: std::mem::take(&mut self.sources),
+            kinds: Some(std::mem::take(&mut self.kinds)),
+            framed: Some(framed),
+            crcs,
+            len_bytes: self.len_bytes,
+        };
+        Ok((late, parts))
     }
 
-    fn stage_rest(&mut self) -> Result<()> {
+    fn stage_rest(&mut self) -> Result<FramedRecord> {
         if !self.open {
             self.begin()?;
         }
-        let left: Vec<Job> = (self.done..self.plan.segments.len())
-            .map(Job::Segment)
-            .collect();
-        self.done = self.plan.segments.len();
-        self.run(&left, 1)?;
-        let record = RankRecord {
-            rank: self.context.rank,
-            stream_len_bytes: self.stream_at_bytes,
-            regions: std::mem::take(&mut self.regions),
-        };
+        if self.has_background() {
+            let left: Vec<Job> = (self.done..self.plan.segments.len())
+                .map(Job::Segment)
+                .collect();
+            self.done = self.plan.segments.len();
+            self.run(&left, 1)?;
+        }
         let refers_to = self.capture.as_ref().map(Capture::refers_to);
         for step in refers_to.unwrap_or_default() {
             self.push(Descriptor::Refers { step })?;
         }
-        let framed = encode_rank_record(&record);
+        let framed = self.record();
         let pool = Arc::clone(&self.context.pool);
         let chunk_bytes = pool.shape().chunk_bytes as usize;
-        for part in framed.chunks(chunk_bytes) {
+        for part in framed.bytes().chunks(chunk_bytes) {
             let chunk = self.context.take(self.near())?;
             pool.put(&chunk, 0, part);
             let index = chunk.into_index();
@@ -338,7 +347,43 @@ impl Staging {
         self.push(Descriptor::Seal)?;
         self.open = false;
         self.context.sealed.iter().for_each(|tell| tell(self.step));
-        Ok(())
+        Ok(framed)
+    }
+
+    /// The framed rank record: the last one with other checksums, or a new one.
+    fn record(&mut self) -> FramedRecord {
+        let known = self.framed.take();
+        let renewed = known.and_then(|mut framed| framed.renew(&self.crcs).then_some(framed));
+        let renewed = match renewed {
+            Some(framed) if !cfg!(debug_assertions) => return framed,
+            renewed => renewed,
+        };
+        if self.capture.is_none() {
+            self.enter_all();
+        }
+        let record = RankRecord {
+            rank: self.context.rank,
+            stream_len_bytes: self.stream_at_bytes,
+            regions: std::mem::take(&mut self.regions),
+        };
+        let framed = FramedRecord::new(&record);
+        self.regions = record.regions;
+        debug_assert!(renewed.is_none_or(|renewed| renewed.bytes() == framed.bytes()));
+        framed
+    }
+
+    /// Enters the extents of all pieces, none of which is stored already.
+    fn enter_all(&mut self) {
+        self.regions.iter_mut().for_each(|region| region.extents.clear());
+        let segments = self.plan.segments.iter();
+        let pieces = segments.flat_map(|segment| {
+            (segment.pieces.iter()).map(|piece| (segment.stream_at_bytes, piece))
+        });
+        for ((stream_at_bytes, piece), &crc) in pieces.zip(&self.crcs) {
+            let at = stream_at_bytes + piece.segment_at_bytes;
+            let extent = own_extent(at, piece.len_bytes, crc);
+            self.regions[piece.region].extents.push(extent);
+        }
     }
 
     /// Keeps the stage slot until the flush of this snapshot has its turn.
@@ -406,13 +451,14 @@ impl Staging {
     ) -> Option<(usize, Vec<Copied>)> {
         match (job, filled) {
             (Job::Segment(number), Filled::Segment(crcs, stored)) => {
+                let Some(capture) = &mut self.capture else {
+                    self.crcs.extend(crcs);
+                    return None;
+                };
                 let segment = &self.plan.segments[*number];
                 for (piece, crc) in segment.pieces.iter().zip(crcs) {
                     let at = stream_at_bytes + piece.segment_at_bytes;
-                    let extent = match &mut self.capture {
-                        Some(capture) => capture.enter(piece, crc, (!stored).then_some(at)),
-                        None => own_extent(at, piece.len_bytes, crc),
-                    };
+                    let extent = capture.enter(piece, crc, (!stored).then_some(at));
                     self.regions[piece.region].extents.push(extent);
                 }
                 None

@@ -75,7 +75,7 @@ pub struct Segment {
 }
 
 /// The whole stream of one snapshot.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
     /// Segments in stream order.
     pub segments: Vec<Segment>,

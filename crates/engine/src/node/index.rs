@@ -24,10 +24,14 @@
 //!       171 …        per place: key of the extent (two words), whether it is there, its CRC, and
 //!                    the place's chunk plus one
 //!       331 …        per writer: news (incremented when one of its rings gets an entry)
-//!       …            per rank:   done, taken, popped, declared[2], …, slow, and the reasons for
-//!                    the last 16 snapshots that it gave up
-//!       …            the board: the last 64 steps, state and error per level, error text
+//!       …            per rank:   done, taken, popped, declared[2], …, slow
+//!       …            the board: the last 64 steps, then for each its state and error per level,
+//!                    and the text of the error
+//!       …            per rank:   the reasons for the last 16 snapshots that it gave up
 //! ```
+//!
+//! What a checkpoint reads lies together, and texts apart: after a pause of the program, the first
+//! access to a page costs a microsecond or more.
 //!
 //! Invariants:
 //! 1. A word has one writer, those of a shared extent whoever holds its gate: a rank writes its own
@@ -80,11 +84,10 @@ const PACES: u32 = PRUNING + 1;
 const GOING: u32 = PACES + 4;
 const SHARED: u32 = GOING + 2 * BOARD_STEPS;
 const WRITERS: u32 = SHARED + shared::WORDS;
-const RANK_WORDS: u32 = REASON + reasons::WORDS;
 const BOARD_STEPS: u32 = 64;
 const TEXT_WORDS: u32 = 64;
-/// Step, state per level, text length per level, text per level.
-const BOARD_WORDS: u32 = 1 + LEVELS * (2 + TEXT_WORDS);
+/// State per level, text length per level, text per level.
+const BOARD_WORDS: u32 = LEVELS * (2 + TEXT_WORDS);
 const LEVELS: u32 = 3;
 /// Longest time between two looks while something is being removed, and how many there are at most.
 const PRUNE_SLICE: Duration = Duration::from_millis(200);
@@ -125,7 +128,7 @@ impl IndexShape {
     /// Shared words the pool must have.
     #[must_use]
     pub fn words(self) -> u32 {
-        self.board_base() + BOARD_STEPS * BOARD_WORDS
+        self.reason_base() + self.ranks * reasons::WORDS
     }
 
     fn rank_base(self) -> u32 {
@@ -134,6 +137,10 @@ impl IndexShape {
 
     fn board_base(self) -> u32 {
         self.rank_base() + self.ranks * RANK_WORDS
+    }
+
+    fn reason_base(self) -> u32 {
+        self.board_base() + BOARD_STEPS * (1 + BOARD_WORDS)
     }
 }
 
@@ -154,7 +161,7 @@ const FLUSHED_BYTES: u32 = 8;
 const STORED_BYTES: u32 = 9;
 const ROUTED_BYTES: u32 = 10;
 const SLOW: u32 = 11;
-const REASON: u32 = 12;
+const RANK_WORDS: u32 = 12;
 
 /// Lock byte that the control thread of a node holds while it is alive.
 pub const ENGINE_ALIVE: u64 = 8;
@@ -185,6 +192,21 @@ impl<'p> Index<'p> {
     fn bump(&self, word: u32) {
         self.pool.word(word).fetch_add(1, AcqRel);
         self.pool.wake(word);
+    }
+
+    /// Has the processor fetch what a checkpoint of this rank is about to touch.
+    pub fn fetch_ahead(&self, local: u32, writer: WriterId, turn: u64) {
+        let of_rank = [DONE, TAKEN, POPPED, DECLARED, DECLARED + 1, FLUSH_CPU_NS, SLOW];
+        let of_rank = of_rank.map(|word| self.rank_word(local, word));
+        let going = GOING + 2 * (turn % u64::from(BOARD_STEPS)) as u32;
+        let of_node = [NEWS, GONE, RETURNS, NOTES, HALT, going, WRITERS + writer.0];
+        let board = self.shape.board_base();
+        for word in of_rank.into_iter().chain(of_node).chain([board]) {
+            self.pool.fetch_word_ahead(word);
+        }
+        let chunk_count = self.pool.shape().chunk_count;
+        let near = self.first_chunk(local, chunk_count);
+        self.pool.fetch_ahead(near, local);
     }
 
     // ---- rank to CP-thread -------------------------------------------------------------------
@@ -445,10 +467,10 @@ impl<'p> Index<'p> {
 
     /// Forgets that `step` was lost at `level`, because it is being made safe again.
     pub fn forget_loss(&self, step: Step, level: Level) {
-        if let Some(base) = self.board_place(step)
+        if let Some(place) = self.board_place(step)
             && matches!(self.outcome(step, level), Outcome::Lost(_))
         {
-            self.set(base + 1 + level_slot(level), 0);
+            self.set(self.board_word(place) + level_slot(level), 0);
         }
     }
 
@@ -629,41 +651,47 @@ impl<'p> Index<'p> {
         self.get(GENERATION)
     }
 
-    /// First word of a place on the board.
+    /// The step, plus one, of a place on the board.
+    fn board_step(&self, place: u32) -> u64 {
+        self.get(self.shape.board_base() + place)
+    }
+
+    fn set_board_step(&self, place: u32, step: u64) {
+        self.set(self.shape.board_base() + place, step);
+    }
+
+    /// First word of a place on the board, without its step.
     fn board_word(&self, place: u32) -> u32 {
-        self.shape.board_base() + place * BOARD_WORDS
+        self.shape.board_base() + BOARD_STEPS + place * BOARD_WORDS
     }
 
     /// The place that holds `step`. It is searched for, not computed: steps that are all multiples
     /// of the board's length would otherwise push each other out.
     fn board_place(&self, step: Step) -> Option<u32> {
-        (0..BOARD_STEPS)
-            .map(|place| self.board_word(place))
-            .find(|&base| self.get(base) == step.0 + 1)
+        (0..BOARD_STEPS).find(|&place| self.board_step(place) == step.0 + 1)
     }
 
     /// The place for `step`: its own, or that of the oldest step; `None` if all are newer.
     fn board_place_for(&self, step: Step) -> Option<u32> {
-        if let Some(base) = self.board_place(step) {
-            return Some(base);
+        if let Some(place) = self.board_place(step) {
+            return Some(place);
         }
-        let places = (0..BOARD_STEPS).map(|place| self.board_word(place));
-        let base = places
-            .min_by_key(|&base| self.get(base))
-            .filter(|&base| self.get(base) <= step.0)?;
-        self.set(base, 0);
+        let place = (0..BOARD_STEPS)
+            .min_by_key(|&place| self.board_step(place))
+            .filter(|&place| self.board_step(place) <= step.0)?;
+        self.set_board_step(place, 0);
         for slot in 0..LEVELS {
-            self.set(base + 1 + slot, 0);
+            self.set(self.board_word(place) + slot, 0);
         }
-        self.set(base, step.0 + 1);
-        Some(base)
+        self.set_board_step(place, step.0 + 1);
+        Some(place)
     }
 
     /// The newest known step that goes to this level.
     #[must_use]
     pub fn newest_step(&self, level: Level) -> Option<Step> {
-        let places = (0..BOARD_STEPS).map(|place| self.board_word(place));
-        let steps = places.filter_map(|base| self.get(base).checked_sub(1).map(Step));
+        let steps = (0..BOARD_STEPS)
+            .filter_map(|place| self.board_step(place).checked_sub(1).map(Step));
         steps.filter(|&step| self.going(step).includes(level)).max()
     }
 
@@ -673,22 +701,22 @@ impl<'p> Index<'p> {
             let committed = committed_word(level);
             self.set(committed, self.get(committed).max(step.0 + 1));
         }
-        if let Some(base) = self.board_place_for(step) {
-            self.publish_at(base, level, outcome);
+        if let Some(place) = self.board_place_for(step) {
+            self.publish_at(self.board_word(place), level, outcome);
         }
         self.bump(NEWS);
     }
 
     fn publish_at(&self, base: u32, level: Level, outcome: &Outcome) {
         let slot = level_slot(level);
-        let at = base + 1 + slot;
+        let at = base + slot;
         match outcome {
             Outcome::Pending => {}
             Outcome::Committed => self.set(at, 1),
             // The first loss stays: it is the cause, and later ones are its consequences.
             Outcome::Lost(error) if self.get(at) == 0 => {
                 let len_bytes = self.set_text(text_base(base, slot), error.message());
-                self.set(base + 1 + LEVELS + slot, len_bytes);
+                self.set(base + LEVELS + slot, len_bytes);
                 self.set(at, 2 + (u64::from(code_of_loss(error)) << 8));
             }
             Outcome::Lost(_) => {}
@@ -698,21 +726,21 @@ impl<'p> Index<'p> {
     /// The outcome of `step` at `level`.
     #[must_use]
     pub fn outcome(&self, step: Step, level: Level) -> Outcome {
-        let Some(base) = self.board_place(step) else {
+        let Some(place) = self.board_place(step) else {
             return Outcome::Pending;
         };
-        let slot = level_slot(level);
-        let state = self.get(base + 1 + slot);
+        let (base, slot) = (self.board_word(place), level_slot(level));
+        let state = self.get(base + slot);
         let outcome = match state & 0xff {
             1 => Outcome::Committed,
             2 => {
-                let len_bytes = self.get(base + 1 + LEVELS + slot);
+                let len_bytes = self.get(base + LEVELS + slot);
                 let text = self.text(text_base(base, slot), len_bytes);
                 Outcome::Lost(Error::from_code((state >> 8) as u32, text))
             }
             _ => Outcome::Pending,
         };
-        if self.get(base) == step.0 + 1 {
+        if self.board_step(place) == step.0 + 1 {
             outcome
         } else {
             Outcome::Pending
@@ -748,7 +776,7 @@ fn code_of_loss(cause: &Error) -> u32 {
 
 /// First word of the text of a level at a place of the board.
 fn text_base(base: u32, slot: u32) -> u32 {
-    base + 1 + 2 * LEVELS + slot * TEXT_WORDS
+    base + 2 * LEVELS + slot * TEXT_WORDS
 }
 
 /// A job has one of the levels `node` and `peers`, so they share a slot.

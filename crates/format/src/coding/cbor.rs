@@ -58,6 +58,11 @@ impl Writer {
         self.0.into_writer()
     }
 
+    /// The number of bytes so far, with those that it appends to.
+    pub(crate) fn len_bytes(&self) -> usize {
+        self.0.writer().len()
+    }
+
     // Writing to a Vec has the error type Infallible, so there is no error to pass on below.
 
     pub(crate) fn map(&mut self, pairs: u64) -> &mut Self {

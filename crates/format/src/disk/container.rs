@@ -46,6 +46,9 @@ pub const STREAM_LEN_UNKNOWN: u64 = u64::MAX;
 /// Where [`Encryption`] is in the header block: after the longest job name.
 const ENCRYPTION_AT: usize = 96 + MAX_JOB_NAME_BYTES;
 
+/// The head of an unsigned number of eight bytes.
+const LONG_NUMBER: u8 = 0x1b;
+
 const HEADER_MAGIC: [u8; 8] = *b"ORCKv1\r\n";
 const RANK_MAGIC: [u8; 8] = *b"ORCKrnk\n";
 const RECORD_MAGIC: [u8; 8] = *b"ORCKrec\n";
@@ -367,19 +370,90 @@ impl RankFooterPrefix {
 
 /// A framed rank record: prefix, then CBOR; not padded.
 pub fn encode_rank_record(record: &RankRecord) -> Vec<u8> {
-    let mut w = Writer::new();
-    record.write(&mut w);
-    let cbor = w.finish();
-    let mut prefix = [0; RANK_RECORD_PREFIX_BYTES];
-    Put::new(&mut prefix)
+    framed(record, &mut |_| {})
+}
+
+fn framed(record: &RankRecord, end_of_extent: &mut impl FnMut(usize)) -> Vec<u8> {
+    let extents: usize = record.regions.iter().map(|r| r.extents.len()).sum();
+    let about = RANK_RECORD_PREFIX_BYTES + record.regions.len() * 64 + extents * 48 + 32;
+    let mut bytes = Vec::with_capacity(about);
+    bytes.resize(RANK_RECORD_PREFIX_BYTES, 0);
+    let mut w = Writer::behind(bytes);
+    record.write(&mut w, end_of_extent);
+    let mut bytes = w.finish();
+    seal_record(&mut bytes);
+    bytes
+}
+
+/// Fills in the prefix of a framed rank record.
+fn seal_record(bytes: &mut [u8]) {
+    let Some((prefix, cbor)) = bytes.split_at_mut_checked(RANK_RECORD_PREFIX_BYTES) else {
+        return;
+    };
+    let mut head = [0; 16];
+    Put::new(&mut head)
         .bytes(&RECORD_MAGIC)
         .u32(cbor.len() as u32)
         .u32(0);
     let mut crc = Crc64::new();
-    crc.update(&prefix[..16]);
-    crc.update(&cbor);
-    prefix[16..].copy_from_slice(&crc.value().to_le_bytes());
-    [prefix.as_slice(), &cbor].concat()
+    crc.update(&head);
+    crc.update(cbor);
+    Put::new(prefix).bytes(&head).u64(crc.value());
+}
+
+/// A framed rank record of which only the checksums are different at the next checkpoint.
+#[derive(Debug, Clone, Default)]
+pub struct FramedRecord {
+    bytes: Vec<u8>,
+    /// Where the extents end, in their order; an extent ends with its two checksums.
+    ends: Vec<usize>,
+}
+
+/// A key below 24 and the head of a number of eight bytes.
+const CRC_HEAD_BYTES: usize = 2;
+const CRC_BYTES: usize = 8;
+
+impl FramedRecord {
+    /// The record as it is.
+    pub fn new(record: &RankRecord) -> Self {
+        let mut ends = Vec::new();
+        let bytes = framed(record, &mut |end| ends.push(end));
+        FramedRecord { bytes, ends }
+    }
+
+    /// The bytes, as [`encode_rank_record`] returns them.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Sets both checksums of each extent. Returns false, and leaves the record useless, if their
+    /// number is another one, or if the encoding of one of them has another length.
+    #[must_use]
+    pub fn renew(&mut self, crcs: &[u64]) -> bool {
+        if crcs.len() != self.ends.len() {
+            return false;
+        }
+        for (&end, &crc) in self.ends.iter().zip(crcs) {
+            let both = 2 * (CRC_HEAD_BYTES + CRC_BYTES);
+            let place = end.checked_sub(both).and_then(|at| self.bytes.get_mut(at..end));
+            let Some(place) = place else {
+                return false;
+            };
+            let (stored, plain) = place.split_at_mut(both / 2);
+            for (key, place) in [(7, stored), (8, plain)] {
+                let Some((head, number)) = place.split_at_mut_checked(CRC_HEAD_BYTES) else {
+                    return false;
+                };
+                // Breaks if: a short number takes the place of a long one; readers refuse it.
+                if *head != [key, LONG_NUMBER] || crc <= u64::from(u32::MAX) {
+                    return false;
+                }
+                number.copy_from_slice(&crc.to_be_bytes());
+            }
+        }
+        seal_record(&mut self.bytes);
+        true
+    }
 }
 
 /// Reads a framed rank record from the start of `bytes`. Also returns how many bytes it took. Fails

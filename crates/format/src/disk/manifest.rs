@@ -195,7 +195,7 @@ impl Manifest {
         w.uint(9u8).texts(&self.stores);
         w.uint(10u8).array(self.ranks.len());
         for rank in &self.ranks {
-            rank.write(&mut w);
+            rank.write(&mut w, &mut |_| {});
         }
         w.finish()
     }
@@ -397,13 +397,14 @@ impl Manifest {
 }
 
 impl RankRecord {
-    pub(crate) fn write(&self, w: &mut Writer) {
+    /// Writes it; `end_of_extent` gets where each extent ends.
+    pub(crate) fn write(&self, w: &mut Writer, end_of_extent: &mut impl FnMut(usize)) {
         w.map(3);
         w.uint(1u8).uint(self.rank);
         w.uint(2u8).uint(self.stream_len_bytes);
         w.uint(3u8).array(self.regions.len());
         for region in &self.regions {
-            region.write(w);
+            region.write(w, end_of_extent);
         }
     }
 
@@ -469,11 +470,11 @@ impl RegionRecord {
 
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut w = Writer::new();
-        self.write(&mut w);
+        self.write(&mut w, &mut |_| {});
         w.finish()
     }
 
-    fn write(&self, w: &mut Writer) {
+    fn write(&self, w: &mut Writer, end_of_extent: &mut impl FnMut(usize)) {
         let boxes = self.kind == RegionKind::Boxes;
         w.map(9 + u64::from(self.same_as.is_some()) + u64::from(boxes));
         w.uint(1u8).text(&self.name);
@@ -490,6 +491,7 @@ impl RegionRecord {
         w.uint(10u8).array(self.extents.len());
         for extent in &self.extents {
             extent.write(w);
+            end_of_extent(w.len_bytes());
         }
         if boxes {
             w.uint(11u8).array(self.boxes.len());

@@ -2,7 +2,7 @@
 //! anybody may die.
 
 use crate::explore::explore;
-use orcheck_engine::capture::{Entry, Plan, Source, StageContext, Staging};
+use orcheck_engine::capture::{Entry, Parts, Plan, Source, StageContext, Staging};
 use orcheck_engine::directory::Places;
 use orcheck_engine::encoding::Recipe;
 use orcheck_engine::flush::{FlushContext, Flusher, STAGE_SLOT};
@@ -145,11 +145,10 @@ impl Node {
             extents: vec![],
         };
         let source = Source::Memory(Span::from_mut(bytes));
-        let parts = (vec![region], vec![source]);
+        let parts = Parts::new(plan, vec![region], vec![source]);
         let mut staging = Staging::new(
             context,
             Step(step),
-            plan,
             parts,
             (Some(slot), true),
             CHUNK,

@@ -9,7 +9,7 @@
 //! Survives: a rank that dies (it gives no reason). Not here: who gives up (`stage.rs`), who
 //! reports it (`writer.rs`).
 
-use super::{Index, MAX_TEXT_BYTES, REASON, TEXT_WORDS};
+use super::{Index, MAX_TEXT_BYTES, TEXT_WORDS};
 use orcheck_format::{Error, ErrorKind, Step};
 use std::sync::{Mutex, PoisonError};
 
@@ -48,7 +48,7 @@ impl Index<'_> {
     }
 
     fn places_of_reasons(&self, local: u32) -> impl Iterator<Item = u32> {
-        let first = self.rank_word(local, REASON);
+        let first = self.reason_word(local);
         (0..MOST_HELD).map(move |n| first + n * ONE)
     }
 
@@ -60,7 +60,11 @@ impl Index<'_> {
             of => of + 1,
         };
         let oldest = self.places_of_reasons(local).min_by_key(age);
-        oldest.unwrap_or(self.rank_word(local, REASON))
+        oldest.unwrap_or(self.reason_word(local))
+    }
+
+    fn reason_word(&self, local: u32) -> u32 {
+        self.shape.reason_base() + local * WORDS
     }
 
     /// Writes a text into the words from `base` on, cut to fit; returns its length in bytes.

@@ -1,0 +1,97 @@
+//! Holds what a snapshot is made of, and what the next one of the same regions takes over.
+//!
+//! How: where the state of a program does not move, one snapshot is laid out like the one before:
+//! the same pieces in the same chunks, the same record with other checksums. `Staging` hands its
+//! parts back, and with them the next snapshot neither lays out nor encodes anything again.
+//!
+//! Invariants:
+//! 1. Only parts that read flat memory are the same each time ([`Parts::is_same_again`]). Who keeps
+//!    them drops them when a region is declared or withdrawn, or is lent.
+//! 2. A record that was taken over is the one that would have been encoded (debug builds compare
+//!    them).
+//!
+//! Not here: copying (`stage.rs`), the layout (`stream.rs`).
+
+use crate::capture::stage::told::Kind;
+use crate::capture::stream::Plan;
+use orcheck_format::Result;
+use orcheck_format::disk::{FramedRecord, RegionRecord};
+use orcheck_io::memory::Span;
+
+/// Reads `dst.len()` bytes of a region, starting at offset `at_bytes`.
+pub type ReadFn = Box<dyn FnMut(u64, &mut [u8]) -> Result<()> + Send>;
+
+/// Where the bytes of a region come from.
+pub enum Source {
+    /// The program's memory.
+    Memory(Span),
+    /// The program's memory; only its written pages are read.
+    Tracked(Span),
+    /// A source read piece by piece on the staging thread: a codec, a file or a strided array.
+    Read(ReadFn),
+    /// Nothing: another rank stores this region.
+    Elsewhere,
+}
+
+/// What a snapshot is made of.
+pub struct Parts {
+    pub(super) plan: Plan,
+    pub(super) regions: Vec<RegionRecord>,
+    pub(super) sources: Vec<Source>,
+    /// The kind of each region, once it was needed; see `Staging`.
+    pub(super) kinds: Option<Vec<Kind>>,
+    /// The record of the last snapshot of these parts.
+    pub(super) framed: Option<FramedRecord>,
+    /// Empty; only its memory is of use.
+    pub(super) crcs: Vec<u64>,
+    /// Length of all regions.
+    pub(super) len_bytes: u64,
+}
+
+impl Parts {
+    /// For `regions` (extents still empty) that are read from `sources` and laid out by `plan`.
+    #[must_use]
+    pub fn new(plan: Plan, regions: Vec<RegionRecord>, sources: Vec<Source>) -> Self {
+        Self {
+            len_bytes: regions.iter().map(|region| region.len_bytes).sum(),
+            plan,
+            regions,
+            sources,
+            kinds: None,
+            framed: None,
+            crcs: Vec::new(),
+        }
+    }
+
+    /// The layout.
+    #[must_use]
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The regions.
+    #[must_use]
+    pub fn regions(&self) -> &[RegionRecord] {
+        &self.regions
+    }
+
+    /// Where their bytes come from.
+    #[must_use]
+    pub fn sources(&self) -> &[Source] {
+        &self.sources
+    }
+
+    /// Length of all regions, whoever stores them.
+    #[must_use]
+    pub fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    /// Whether the next snapshot is made of the same, if the program declares and lends nothing
+    /// meanwhile: all of it is flat memory that is copied as a whole while the program waits.
+    #[must_use]
+    pub fn is_same_again(&self) -> bool {
+        let flat = |source: &Source| matches!(source, Source::Memory(_) | Source::Elsewhere);
+        self.sources.iter().all(flat) && self.plan.foreground == self.plan.segments.len()
+    }
+}
