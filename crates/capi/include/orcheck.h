@@ -450,7 +450,7 @@ typedef struct {
    */
   double blocked_s;
   /**
-   * Of that time: copying.
+   * Of that time: copying, and handing the copy over.
    */
   double stage_s;
   /**
@@ -542,6 +542,32 @@ typedef struct {
    * an earlier run. Everything else that it read came from files.
    */
   uint64_t memory_bytes;
+  /**
+   * Of blocked_s: the agreement of the ranks, which is mostly waiting until all of them call.
+   * What blocked_s has beside agree_s, stage_s and wait_s is preparing, before the agreement.
+   */
+  double agree_s;
+  /**
+   * Number of checkpoints of this session so far, and what they took together. A double holds
+   * nanoseconds exactly for weeks.
+   */
+  uint64_t checkpoints;
+  /**
+   * Sum of blocked_s.
+   */
+  double blocked_sum_s;
+  /**
+   * Sum of agree_s.
+   */
+  double agree_sum_s;
+  /**
+   * Sum of stage_s.
+   */
+  double stage_sum_s;
+  /**
+   * Sum of wait_s.
+   */
+  double wait_sum_s;
 } orc_stats;
 
 /**

@@ -35,7 +35,7 @@ pub use crate::open::{Environment, JOB_VARIABLE};
 pub use crate::options::Without;
 pub use crate::regions::{ArrayLayout, CPU_WRITES_ONLY, Codec, OPTIONAL, OVERLAP, SAME, Stored};
 pub use crate::session::{
-    Event, EventKind, LostSteps, Restarted, Session, Stats, Waiter, Watcher, Which,
+    Event, EventKind, LostSteps, Restarted, Session, Spent, Stats, Waiter, Watcher, Which,
 };
 pub use crate::trigger::{Request, Trigger};
 pub use options::Options;

@@ -35,7 +35,7 @@ use orcheck_format::{Error, ErrorKind, Result};
 use orcheck_io::clock::Deadline;
 use orcheck_io::disk::{File, check_length, write_pinned};
 use orcheck_io::errno::{retry, rustix_error};
-use orcheck_io::memory::{Span, copy_out, fetch_ahead};
+use orcheck_io::memory::{Span, copy_out, fetch_ahead, fetch_code_ahead};
 use orcheck_io::sync::{AtomicU32, AtomicU64, Ordering, wait, wake};
 use rustix::fs::{self, FallocateFlags, SealFlags};
 use rustix::io::Errno;
@@ -697,6 +697,8 @@ impl Pool {
     /// touches, all at once: after a pause, each page that is touched by itself costs a
     /// microsecond.
     pub fn fetch_ahead(&self, near: u32, i: u32) {
+        fetch_code_ahead(Self::take as *const (), 1, 3);
+        fetch_code_ahead(crate::copy::copy_crc as *const (), 0, 2);
         let (map, start) = (&self.layout, self.map.start as usize);
         let bit = u64::from(near / 64) * 8;
         for at in [map.freed, map.taken + bit, map.backed + bit] {

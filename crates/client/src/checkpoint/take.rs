@@ -21,13 +21,11 @@ use orcheck_engine::capture::{
 };
 use orcheck_engine::flush::{STAGE_SLOT, STRIPE_BYTES};
 use orcheck_engine::node::{Goes, Index, Mode, Outcome};
-use orcheck_format::disk::{
-    BLOCK_BYTES, FileName, MAX_ENCODED_BYTES, MAX_METADATA_BYTES,
-};
+use orcheck_format::disk::{BLOCK_BYTES, FileName, MAX_ENCODED_BYTES, MAX_METADATA_BYTES};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, ErrorKind, Level, Result, Step, hex};
 use orcheck_io::machine::cpuset;
-use orcheck_io::memory::Span;
+use orcheck_io::memory::{Span, fetch_code_ahead};
 use orcheck_pool::{Gate, page_bytes};
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,13 +36,15 @@ const EXTENT_BYTES: u64 = 112;
 /// return: what the flush would gain by beginning earlier, ranks that still copy would lose.
 const QUIET_BYTES: u64 = 32 << 20;
 
-/// The result of the agreement.
-enum Verdict {
-    /// The checkpoint is staged, or skipped if an earlier one blocks it: the blocker that this rank
-    /// saw. The last values are when the agreement was reached, and how long it took.
-    Stage(Prepared, Agreed, Option<Blocker>, [Duration; 2]),
-    /// Some node's agent has ended: the session must first be opened again.
-    AgentEnded,
+/// What all ranks have agreed to stage, or to skip if an earlier checkpoint blocks it.
+struct Ready {
+    prepared: Prepared,
+    agreed: Agreed,
+    /// The blocker that this rank saw.
+    blocker: Option<Blocker>,
+    /// When the agreement was reached, and how long it took.
+    agreed_at: Duration,
+    agreeing: Duration,
 }
 
 /// A checkpoint that is prepared on one rank.
@@ -68,10 +68,13 @@ struct Times {
 impl Prepared {
     /// Regions whose written pages alone are read.
     fn tracked(&self) -> impl Iterator<Item = Span> {
-        self.parts.sources().iter().filter_map(|source| match source {
-            Source::Tracked(span) => Some(*span),
-            _ => None,
-        })
+        self.parts
+            .sources()
+            .iter()
+            .filter_map(|source| match source {
+                Source::Tracked(span) => Some(*span),
+                _ => None,
+            })
     }
 }
 
@@ -130,7 +133,7 @@ impl Session {
     fn take(&mut self, step: Step, asked: Option<Level>) -> Result<()> {
         let clock = Arc::clone(&self.environment.clock);
         let begun = clock.now();
-        (self.index()).fetch_ahead(self.local, self.writer, self.progress.turn);
+        self.fetch_ahead();
         // Before looking for another agent, for which the session would claim a new epoch.
         self.require_no_failed_restart()?;
         self.replace_dead_agent()?;
@@ -140,17 +143,17 @@ impl Session {
             settling = clock.now().saturating_sub(begun);
         }
         let turn = self.progress.turn;
-        let verdict = self.agree_on_checkpoint(step, turn, asked)?;
-        let Verdict::Stage(prepared, agreed, blocker, [agreed_at, agreeing]) = verdict else {
+        let Some(ready) = self.agree_on_checkpoint(step, turn, asked)? else {
             self.replace_agents()?;
             return self.take(step, asked);
         };
         let mut times = Times {
             begun,
-            agreed: agreed_at,
-            agreeing,
-            waited: [prepared.waited, Duration::ZERO],
+            agreed: ready.agreed_at,
+            agreeing: ready.agreeing,
+            waited: [ready.prepared.waited, Duration::ZERO],
         };
+        let (prepared, agreed) = (ready.prepared, ready.agreed);
         if let Err(error) = self.return_loss(agreed.owes) {
             self.trigger.left_out();
             return Err(error);
@@ -160,7 +163,7 @@ impl Session {
         let last = self.trigger.should_stop();
         let goes = self.trigger.levels_at(agreed.depth);
         self.progress.heading = goes;
-        if agreed.blocked && !last && !self.overrun(step, blocker)? {
+        if agreed.blocked && !last && !self.overrun(step, ready.blocker)? {
             self.trigger.left_out();
             return Ok(());
         }
@@ -184,6 +187,17 @@ impl Session {
         Ok(())
     }
 
+    /// Has the processor fetch code and words that this call is about to use, all at once. A program
+    /// that computed for a while has taken its caches and translations, and each page that is
+    /// touched by itself then costs a microsecond or more.
+    fn fetch_ahead(&self) {
+        fetch_code_ahead(Self::checkpoint_at as *const (), 0, 12);
+        fetch_code_ahead(Self::take_warning as *const (), 0, 2);
+        Staging::fetch_ahead();
+        self.trigger.fetch_ahead();
+        (self.index()).fetch_ahead(self.local, self.writer, self.progress.turn);
+    }
+
     /// Notes where the time of a call went that ends now; returns all of it, in seconds.
     fn note_times(&mut self, times: &Times) -> f64 {
         let since = |then: Duration, now: Duration| now.saturating_sub(then);
@@ -195,12 +209,13 @@ impl Session {
     }
 
     /// Prepares this rank, and agrees with the others whether and how the checkpoint is taken.
+    /// `None`: some node's agent has ended; the session must first be opened again.
     fn agree_on_checkpoint(
         &mut self,
         step: Step,
         turn: u64,
         asked: Option<Level>,
-    ) -> Result<Verdict> {
+    ) -> Result<Option<Ready>> {
         let covered = asked.map_or(Ok(()), |level| self.levels_that_cover(level).map(drop));
         let depth = self.trigger.depth_wished(step, asked);
         self.progress.heading = self.trigger.levels_at(depth);
@@ -238,12 +253,17 @@ impl Session {
         let begun = clock.now();
         let prepared = agree_min(self.collective.as_mut(), prepared, &mut values)?;
         let agreed_at = clock.now();
-        let agreed = [agreed_at, agreed_at.saturating_sub(begun)];
         let least = Minima(values);
         if least.any_agent_ended() {
-            return Ok(Verdict::AgentEnded);
+            return Ok(None);
         }
-        Ok(Verdict::Stage(prepared, least.agreed()?, blocker, agreed))
+        Ok(Some(Ready {
+            prepared,
+            agreed: least.agreed()?,
+            blocker,
+            agreed_at,
+            agreeing: agreed_at.saturating_sub(begun),
+        }))
     }
 
     /// Whether the engine of this node has ended. An agent that was killed reports nothing, and a
@@ -290,7 +310,11 @@ impl Session {
         check_call(step, self.progress.last_step, &self.memory.regions)?;
         if let Some(parts) = self.parts_of_last() {
             let lent = Vec::new();
-            return Ok(Prepared { parts, lent, waited });
+            return Ok(Prepared {
+                parts,
+                lent,
+                waited,
+            });
         }
         let node = &self.link.layout.nodes[self.link.layout.node_of(self.rank).index()];
         let storer = node.ranks.first().copied().unwrap_or(self.rank);
@@ -357,8 +381,7 @@ impl Session {
     fn keep_parts(&mut self, parts: Parts) {
         let memory = &mut self.memory;
         let plain = memory.baseline.is_none() && memory.route.is_none();
-        memory.parts =
-            (plain && parts.is_same_again()).then(|| (memory.regions.changes(), parts));
+        memory.parts = (plain && parts.is_same_again()).then(|| (memory.regions.changes(), parts));
     }
 
     /// Turns memory into a source whose written pages alone are read, if the program allows it and
@@ -393,7 +416,11 @@ impl Session {
             self.memory.baseline.as_ref()?,
             self.options.incremental_chain?,
         );
-        let names = prepared.parts.regions().iter().zip(prepared.parts.sources());
+        let names = prepared
+            .parts
+            .regions()
+            .iter()
+            .zip(prepared.parts.sources());
         let names = names.map(|(record, source)| {
             let tracked = matches!(source, Source::Tracked(_));
             // Encryption binds a region to its declaration: with another declaration it is another
@@ -478,8 +505,7 @@ impl Session {
             .values()
             .map(|&(_, chunks)| u64::from(chunks))
             .sum();
-        (plan.packed_chunks() + page_chunks + record) * u64::from(self.options.held_steps)
-            + own
+        (plan.packed_chunks() + page_chunks + record) * u64::from(self.options.held_steps) + own
     }
 
     /// Copies the prepared checkpoint into the pool, and leaves the rest to threads. Because the

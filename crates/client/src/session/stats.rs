@@ -76,7 +76,13 @@ pub struct Stats {
 impl Stats {
     /// Notes where the time of one checkpoint went: in all, agreeing, waiting for room, and from
     /// the agreement until the end.
-    pub(crate) fn spent(&mut self, all: Duration, agree: Duration, wait: [Duration; 2], rest: Duration) {
+    pub(crate) fn spent(
+        &mut self,
+        all: Duration,
+        agree: Duration,
+        wait: [Duration; 2],
+        rest: Duration,
+    ) {
         self.blocked_s = all.as_secs_f64();
         self.agree_s = agree.as_secs_f64();
         self.wait_s = (wait[0] + wait[1]).as_secs_f64();

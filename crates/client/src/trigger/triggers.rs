@@ -28,6 +28,7 @@ use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Level, Result, Step};
 use orcheck_io::clock::Clock;
 use orcheck_io::machine::install_signal;
+use orcheck_io::memory::{fetch_ahead, fetch_code_ahead};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -383,6 +384,13 @@ impl Trigger {
         let (wish, _) = self.wishes(self.clock.now());
         let due = self.due.max(self.paces.owed()).max(wish);
         least.max(due).max(self.paces.due_by_steps(step))
+    }
+
+    /// Has the processor fetch what a checkpoint is about to use of this.
+    pub(crate) fn fetch_ahead(&self) {
+        fetch_code_ahead(Self::depth_wished as *const (), 0, 1);
+        fetch_code_ahead(Self::taken_at as *const (), 0, 1);
+        fetch_ahead(std::ptr::from_ref(self).addr());
     }
 
     /// The levels of a checkpoint of this depth, on which all ranks agreed.

@@ -42,7 +42,7 @@ use orcheck_format::disk::{BLOCK_BYTES, Extent, FramedRecord, RankRecord, Region
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result, Step, crc64};
 use orcheck_io::machine::thread::spawn_scoped;
-use orcheck_io::memory::{Span, crc_span};
+use orcheck_io::memory::{Span, crc_span, fetch_code_ahead};
 use orcheck_pool::{Chunk, Gate, Pool, page_bytes};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -146,6 +146,11 @@ impl Staging {
             most_extents: most_extents.unwrap_or(0),
             crcs: parts.crcs,
         }
+    }
+
+    /// Has the processor fetch the code of staging.
+    pub fn fetch_ahead() {
+        fetch_code_ahead(Self::new as *const (), 2, 7);
     }
 
     /// The maximum length of the stream, in bytes.
@@ -374,7 +379,9 @@ impl Staging {
 
     /// Enters the extents of all pieces, none of which is stored already.
     fn enter_all(&mut self) {
-        self.regions.iter_mut().for_each(|region| region.extents.clear());
+        self.regions
+            .iter_mut()
+            .for_each(|region| region.extents.clear());
         let segments = self.plan.segments.iter();
         let pieces = segments.flat_map(|segment| {
             (segment.pieces.iter()).map(|piece| (segment.stream_at_bytes, piece))

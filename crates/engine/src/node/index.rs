@@ -56,6 +56,7 @@ use crate::node::halt::HaltRequest;
 use crate::node::layout::Node;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, ErrorKind, Level, Result, Step, TargetId, WriterId};
+use orcheck_io::memory::fetch_code_ahead;
 use orcheck_pool::Pool;
 pub(crate) use shared::{SHARED_BLOCKS, SHARED_EXTENTS, SharedExtent};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release, SeqCst};
@@ -196,7 +197,16 @@ impl<'p> Index<'p> {
 
     /// Has the processor fetch what a checkpoint of this rank is about to touch.
     pub fn fetch_ahead(&self, local: u32, writer: WriterId, turn: u64) {
-        let of_rank = [DONE, TAKEN, POPPED, DECLARED, DECLARED + 1, FLUSH_CPU_NS, SLOW];
+        fetch_code_ahead(Self::push_quietly as *const (), 0, 3);
+        let of_rank = [
+            DONE,
+            TAKEN,
+            POPPED,
+            DECLARED,
+            DECLARED + 1,
+            FLUSH_CPU_NS,
+            SLOW,
+        ];
         let of_rank = of_rank.map(|word| self.rank_word(local, word));
         let going = GOING + 2 * (turn % u64::from(BOARD_STEPS)) as u32;
         let of_node = [NEWS, GONE, RETURNS, NOTES, HALT, going, WRITERS + writer.0];
@@ -690,8 +700,8 @@ impl<'p> Index<'p> {
     /// The newest known step that goes to this level.
     #[must_use]
     pub fn newest_step(&self, level: Level) -> Option<Step> {
-        let steps = (0..BOARD_STEPS)
-            .filter_map(|place| self.board_step(place).checked_sub(1).map(Step));
+        let steps =
+            (0..BOARD_STEPS).filter_map(|place| self.board_step(place).checked_sub(1).map(Step));
         steps.filter(|&step| self.going(step).includes(level)).max()
     }
 

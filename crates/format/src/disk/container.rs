@@ -435,7 +435,9 @@ impl FramedRecord {
         }
         for (&end, &crc) in self.ends.iter().zip(crcs) {
             let both = 2 * (CRC_HEAD_BYTES + CRC_BYTES);
-            let place = end.checked_sub(both).and_then(|at| self.bytes.get_mut(at..end));
+            let place = end
+                .checked_sub(both)
+                .and_then(|at| self.bytes.get_mut(at..end));
             let Some(place) = place else {
                 return false;
             };

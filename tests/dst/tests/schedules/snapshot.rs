@@ -146,14 +146,7 @@ impl Node {
         };
         let source = Source::Memory(Span::from_mut(bytes));
         let parts = Parts::new(plan, vec![region], vec![source]);
-        let mut staging = Staging::new(
-            context,
-            Step(step),
-            parts,
-            (Some(slot), true),
-            CHUNK,
-            None,
-        );
+        let mut staging = Staging::new(context, Step(step), parts, (Some(slot), true), CHUNK, None);
         staging.begin().unwrap();
         staging.foreground(1).unwrap();
         staging.finish().unwrap();
