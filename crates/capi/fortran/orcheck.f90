@@ -117,6 +117,7 @@ module orcheck
     real(c_double) :: agree_s = 0
     integer(c_int64_t) :: checkpoints = 0
     real(c_double) :: blocked_sum_s = 0, agree_sum_s = 0, stage_sum_s = 0, wait_sum_s = 0
+    integer(c_int64_t) :: pool_memory_bytes = 0
   end type
 
   integer, parameter, public :: ORC_EVENT_SAFE = 1, ORC_EVENT_LOST = 2

@@ -65,6 +65,7 @@ pub unsafe extern "C" fn orc_stats_read(
             agree_sum_s: read.sum.agree_s,
             stage_sum_s: read.sum.stage_s,
             wait_sum_s: read.sum.wait_s,
+            pool_memory_bytes: read.pool_memory_bytes,
         };
         // A program of an older version has room only for the first fields.
         let len_bytes = struct_size.min(size_of::<orc_stats>());

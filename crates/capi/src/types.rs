@@ -288,7 +288,7 @@ pub struct orc_stats {
     pub wait_s: f64,
     /// Bytes of this rank's snapshot.
     pub staged_bytes: u64,
-    /// Size of the node's staging pool.
+    /// Size of the node's staging pool: addresses, of which pool_memory_bytes have memory.
     pub pool_bytes: u64,
     /// Of these: in use now.
     pub pool_used_bytes: u64,
@@ -347,4 +347,7 @@ pub struct orc_stats {
     pub stage_sum_s: f64,
     /// Sum of wait_s.
     pub wait_sum_s: f64,
+    /// Memory of the node's staging pool: what its ranks protect, in whole chunks, and as much
+    /// again for each further snapshot that was in the pool at once.
+    pub pool_memory_bytes: u64,
 }

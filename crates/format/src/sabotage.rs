@@ -308,7 +308,7 @@ switches! {
     // Every wait ends.
     ChunkDeadline = "chunk-deadline", "that a wait for a chunk ends", "orcheck-pool pool who_waits_for_no_chunk";
     GateDeadline = "gate-deadline", "that a wait for a gate ends", "orcheck-pool pool a_gate_waits";
-    PartsOfLast = "parts-of-last", "that a region declared again is read where it is now", "orcheck-jobs session declared_again";
+    PartsOfLast = "parts-of-last", "that a region declared again is read where it is now", "orcheck-jobs session declared_again_between";
     EngineAlive = "engine-alive", "that nobody waits for an engine that died", "orcheck-engine gone an_engine";
     RankGone = "rank-gone", "that the flush does not wait for a rank that died", "orcheck-engine gone a_rank";
     Succession = "succession", "that a run continues when one of its agents ended", "orcheck-jobs agent goes_on";

@@ -429,6 +429,12 @@ impl Pool {
         self.taken().free()
     }
 
+    /// The number of chunks that have memory; the others are addresses only.
+    #[must_use]
+    pub fn backed_chunks(&self) -> u32 {
+        self.shape.chunk_count - self.bitmap(self.layout.backed).free()
+    }
+
     /// Returns a chunk and wakes a waiter.
     pub fn give(&self, chunk: Chunk) {
         self.release(chunk.index, 1);

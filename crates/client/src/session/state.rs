@@ -611,7 +611,9 @@ impl Session {
     pub fn stats(&self) -> Stats {
         let index = self.index();
         let (flushed_bytes, file_bytes) = index.flushed_bytes(self.local);
+        let (pool, chunk_bytes) = (&self.link.pool, self.link.pool.shape().chunk_bytes);
         Stats {
+            pool_memory_bytes: u64::from(pool.backed_chunks()) * u64::from(chunk_bytes),
             flushed_bytes,
             file_bytes,
             interval_s: self.trigger.kept().map_or(0.0, |kept| kept.interval_s),

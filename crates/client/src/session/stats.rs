@@ -40,6 +40,8 @@ pub struct Stats {
     pub staged_bytes: u64,
     /// Size of the node's pool.
     pub pool_bytes: u64,
+    /// Of these: bytes that have memory; the others are addresses only.
+    pub pool_memory_bytes: u64,
     /// Of these: in use when the checkpoint returned.
     pub pool_used_bytes: u64,
     /// Newest step committed at level `node` in this session; 0 if none.

@@ -5,8 +5,9 @@ use crate::session::mistakes::{LONG, refused, says};
 use crate::support::{Job, State};
 use crate::{Test, session_tests};
 use orcheck_client::{Environment, Options, Session, Solo};
-use orcheck_format::ErrorKind;
+use orcheck_format::{Dtype, ErrorKind, Level};
 use orcheck_io::clock::{Clock, SystemClock};
+use orcheck_io::memory::Span;
 use orcheck_io::user::env_var;
 use orcheck_testing::{Scratch, page_faults};
 use std::io::Write;
@@ -20,6 +21,7 @@ pub const TESTS: &[Test] = session_tests![
     only_the_first_checkpoint_touches_memory_for_the_first_time,
     memory_that_cannot_be_had_as_asked_is_had_otherwise,
     all_memory_is_free_again_after_every_checkpoint,
+    a_pool_has_the_memory_that_its_snapshots_need,
     a_pool_beyond_the_control_groups_limit_is_refused_by_its_name,
 ];
 
@@ -59,6 +61,38 @@ fn a_pool_that_cannot_work_is_refused_with_the_size_that_can() {
         Vec::<String>::new(),
         "no claim is left"
     );
+}
+
+// Breaks if: chunks that never had memory are taken before those that have, or memory is prepared
+// for more than what is protected.
+fn a_pool_has_the_memory_that_its_snapshots_need() {
+    const CHUNK: u64 = 64 << 10;
+    let scratch = Scratch::new("pool-memory");
+    // A pool that is much larger than what is protected, as by default.
+    let job = Job::new(scratch.path(), 2, 1, false).pool("64 MiB");
+    job.run(|session, rank| {
+        let mut session = session.unwrap();
+        let mut bytes = vec![rank as u8; 1 << 20];
+        let mut step = 0;
+        // What is protected grows, and then shrinks.
+        for (part, most) in [(1 << 18, 1 << 18), (1 << 20, 1 << 20), (1 << 16, 1 << 20)] {
+            let span = Span::from_mut(&mut bytes[..part]);
+            session.protect("a", span, Dtype::U8, 0).unwrap();
+            for _ in 0..5 {
+                step += 1;
+                session.checkpoint(step).unwrap();
+                session.wait(step, Level::Global, LONG).unwrap();
+            }
+            let memory = session.stats().pool_memory_bytes;
+            // Of both ranks, held once: the state, the record, and one chunk that is prepared.
+            let most = 2 * (most as u64 + 2 * CHUNK);
+            assert!(
+                memory > 0 && memory <= most,
+                "{memory} bytes of at most {most}"
+            );
+        }
+        session.close(LONG).unwrap();
+    });
 }
 
 // Breaks if: chunks are handed out in turn instead of the lowest first, or their memory is given

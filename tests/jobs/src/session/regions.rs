@@ -5,9 +5,9 @@ use crate::session::disk;
 use crate::session::mistakes::{LONG, refused, says};
 use crate::support::{Job, State};
 use crate::{Test, session_tests};
-use orcheck_client::{ArrayLayout, Codec, OPTIONAL, SAME, Session};
+use orcheck_client::{ArrayLayout, Codec, OPTIONAL, SAME, Session, Which};
 use orcheck_format::disk::BLOCK_BYTES;
-use orcheck_format::{Dtype, Error, ErrorKind, Level, Result};
+use orcheck_format::{Dtype, Error, ErrorKind, Level, Result, Step};
 use orcheck_io::memory::Span;
 use orcheck_testing::Scratch;
 use std::sync::{Arc, Mutex};
@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex};
 pub const TESTS: &[Test] = session_tests![
     sizes_are_known_before_memory_is_allocated,
     a_region_protected_again_is_read_where_it_is_now_and_an_unprotected_one_not_at_all,
+    a_region_declared_again_between_checkpoints_is_read_where_it_is_now,
     empty_regions_and_a_rank_without_bytes_come_back,
     optional_regions_may_be_absent_and_keep_their_content,
     what_is_the_same_everywhere_is_stored_once_a_node_and_restored_on_every_rank,
@@ -80,6 +81,71 @@ fn sizes_are_known_before_memory_is_allocated() {
         assert_eq!(p, pattern(u64::from(rank) + 2, 8 * count(rank, 2)));
         session.close(LONG).unwrap();
     });
+}
+
+/// Checkpoints of two regions: untouched, written, one of them moved, gone and back, lent. What the
+/// last one was made of is taken over where nothing was declared, and only there.
+// Breaks if: `parts_of_last` does not compare `changes`, or ignores announced regions.
+fn a_region_declared_again_between_checkpoints_is_read_where_it_is_now() {
+    let scratch = Scratch::new("declared-again");
+    let job = Job::new(scratch.path(), 2, 1, false).with("keep = 10\n");
+    let (a, b) = (
+        |step: u64| pattern(step, 70_000),
+        |step: u64| pattern(step + 50, 5000),
+    );
+    job.run(|session, rank| {
+        let mut session = session.unwrap();
+        let (mut here, mut there, mut small) = (a(1), a(4), b(1));
+        flat(&mut session, "a", &mut here, 0);
+        flat(&mut session, "b", &mut small, 0);
+        for step in 1..=8 {
+            small.copy_from_slice(&b(step));
+            match step {
+                2 | 3 => here.copy_from_slice(&a(step)),
+                // The old place keeps the bytes of step 3.
+                4 => flat(&mut session, "a", &mut there, 0),
+                5 => there.copy_from_slice(&a(5)),
+                6 => session.unprotect("a").unwrap(),
+                7 => {
+                    here.copy_from_slice(&a(7));
+                    flat(&mut session, "a", &mut here, 0);
+                }
+                8 => {
+                    here.copy_from_slice(&a(8));
+                    session.lend("a").unwrap();
+                }
+                _ => {}
+            }
+            session.checkpoint(step).unwrap();
+            session.wait(step, Level::Global, LONG).unwrap();
+            if step == 8 {
+                session.lent_done("a", LONG).unwrap();
+            }
+        }
+        let stats = session.stats();
+        assert_eq!((stats.step.0, stats.sum.checkpoints), (8, 8), "rank {rank}");
+        assert!(stats.sum.blocked_s >= stats.blocked_s);
+        assert!(stats.blocked_s >= stats.agree_s + stats.wait_s + stats.stage_s - 1e-6);
+        session.close(LONG).unwrap();
+    });
+    for step in 1..=8 {
+        job.run(|session, rank| {
+            let mut session = session.unwrap();
+            session.find_step(Which::Exactly(Step(step))).unwrap();
+            let (mut found_a, mut found_b) = (vec![0; 70_000], vec![0; 5000]);
+            flat(&mut session, "b", &mut found_b, 0);
+            if step != 6 {
+                flat(&mut session, "a", &mut found_a, 0);
+            }
+            session.restart().unwrap();
+            assert!(found_b == b(step), "rank {rank}, b of step {step}");
+            assert!(
+                step == 6 || found_a == a(step),
+                "rank {rank}, a of step {step}"
+            );
+            session.close(LONG).unwrap();
+        });
+    }
 }
 
 // Breaks if: `Regions::put` keeps the first address.
