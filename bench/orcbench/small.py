@@ -118,7 +118,7 @@ def row(name: str, ones: list[Round], pools: float) -> list[str]:
         us(ones, memcpy_s),
         us(ones, agree_s),
         told("one", "s"),
-        told("one", "agree_s") if "agree_s" in ones[0]["one"] else "",
+        told("one", "agree_s"),
         told("one", "stage_s"),
         told("one", "wait_s"),
         told("many", "s"),

@@ -72,8 +72,8 @@ static void measure_checkpoint(int round, const char *task, Job *job) {
     TRY(orc_wait(job->session, job->step, ORC_GLOBAL, 600));
     orc_stats stats = {.struct_size = sizeof stats};
     TRY(orc_stats_read(job->session, &stats));
-    double stage_s = largest(stats.stage_s), wait_s = largest(stats.wait_s), own_s = largest(stats.blocked_s);
-    snprintf(extra, sizeof extra, ", \"blocked_s\": %.9f, \"stage_s\": %.9f, \"wait_s\": %.9f", own_s, stage_s,
+    double stage_s = largest(stats.stage_s), wait_s = largest(stats.wait_s), agree_s = largest(stats.agree_s);
+    snprintf(extra, sizeof extra, ", \"agree_s\": %.9f, \"stage_s\": %.9f, \"wait_s\": %.9f", agree_s, stage_s,
              wait_s);
     note(round, task, s, extra);
 }
