@@ -462,7 +462,7 @@ typedef struct {
    */
   uint64_t staged_bytes;
   /**
-   * Size of the node's staging pool.
+   * Size of the node's staging pool, in addresses; for its memory see pool_memory_bytes.
    */
   uint64_t pool_bytes;
   /**
@@ -568,6 +568,11 @@ typedef struct {
    * Sum of wait_s.
    */
   double wait_sum_s;
+  /**
+   * Memory of the node's staging pool: what its ranks protect, in whole chunks, and as much
+   * again for each further snapshot that was in the pool at once.
+   */
+  uint64_t pool_memory_bytes;
 } orc_stats;
 
 /**

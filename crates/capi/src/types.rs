@@ -288,7 +288,7 @@ pub struct orc_stats {
     pub wait_s: f64,
     /// Bytes of this rank's snapshot.
     pub staged_bytes: u64,
-    /// Size of the node's staging pool: addresses, of which pool_memory_bytes have memory.
+    /// Size of the node's staging pool, in addresses; for its memory see pool_memory_bytes.
     pub pool_bytes: u64,
     /// Of these: in use now.
     pub pool_used_bytes: u64,

@@ -107,7 +107,7 @@ impl fmt::Debug for Span {
     }
 }
 
-/// Has the processor fetch the line at this address, and its translation, while the caller goes on.
+/// Has the processor fetch the line at this address, and its translation; the caller does not wait.
 /// Any address is allowed: where no memory is, nothing happens.
 #[inline]
 pub fn fetch_ahead(address: usize) {

@@ -4,6 +4,7 @@
 //! | file | what |
 //! | --- | --- |
 //! | `pool.rs` | the pool: its chunks, their owners, waiting for a chunk |
+//! | `pool/ahead.rs` | fetches what a checkpoint is about to touch |
 //! | `pool/kept.rs` | the memory of a pool whose run has ended |
 //! | `head.rs`, `bitmap.rs`, `ring.rs` | its head: shape, taken chunks, descriptors in flight |
 //! | `pages.rs`, `numa.rs` | the pages of its memory, and their placement |

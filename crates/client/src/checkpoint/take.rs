@@ -187,9 +187,9 @@ impl Session {
         Ok(())
     }
 
-    /// Has the processor fetch code and words that this call is about to use, all at once. A program
-    /// that computed for a while has taken its caches and translations, and each page that is
-    /// touched by itself then costs a microsecond or more.
+    /// Has the processor fetch what this call is about to use, all at once. A program that computed
+    /// for a while has taken its caches and translations, and each page that is touched by itself
+    /// then costs a microsecond or more.
     fn fetch_ahead(&self) {
         fetch_code_ahead(Self::checkpoint_at as *const (), 0, 12);
         fetch_code_ahead(Self::take_warning as *const (), 0, 2);

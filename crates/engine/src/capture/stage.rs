@@ -38,11 +38,11 @@ use crate::capture::baseline::Capture;
 use crate::capture::pages::{Copied, Wanted};
 use crate::capture::stream::{Piece, Plan};
 use crate::node::Descriptor;
-use orcheck_format::disk::{BLOCK_BYTES, Extent, FramedRecord, RankRecord, RegionRecord};
+use orcheck_format::disk::{BLOCK_BYTES, Extent, FramedRecord, RegionRecord};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result, Step, crc64};
 use orcheck_io::machine::thread::spawn_scoped;
-use orcheck_io::memory::{Span, crc_span, fetch_code_ahead};
+use orcheck_io::memory::{Span, crc_span};
 use orcheck_pool::{Chunk, Gate, Pool, page_bytes};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -146,11 +146,6 @@ impl Staging {
             most_extents: most_extents.unwrap_or(0),
             crcs: parts.crcs,
         }
-    }
-
-    /// Has the processor fetch the code of staging.
-    pub fn fetch_ahead() {
-        fetch_code_ahead(Self::new as *const (), 2, 7);
     }
 
     /// The maximum length of the stream, in bytes.
@@ -353,44 +348,6 @@ impl Staging {
         self.open = false;
         self.context.sealed.iter().for_each(|tell| tell(self.step));
         Ok(framed)
-    }
-
-    /// The framed rank record: the last one with other checksums, or a new one.
-    fn record(&mut self) -> FramedRecord {
-        let known = self.framed.take();
-        let renewed = known.and_then(|mut framed| framed.renew(&self.crcs).then_some(framed));
-        let renewed = match renewed {
-            Some(framed) if !cfg!(debug_assertions) => return framed,
-            renewed => renewed,
-        };
-        if self.capture.is_none() {
-            self.enter_all();
-        }
-        let record = RankRecord {
-            rank: self.context.rank,
-            stream_len_bytes: self.stream_at_bytes,
-            regions: std::mem::take(&mut self.regions),
-        };
-        let framed = FramedRecord::new(&record);
-        self.regions = record.regions;
-        debug_assert!(renewed.is_none_or(|renewed| renewed.bytes() == framed.bytes()));
-        framed
-    }
-
-    /// Enters the extents of all pieces, none of which is stored already.
-    fn enter_all(&mut self) {
-        self.regions
-            .iter_mut()
-            .for_each(|region| region.extents.clear());
-        let segments = self.plan.segments.iter();
-        let pieces = segments.flat_map(|segment| {
-            (segment.pieces.iter()).map(|piece| (segment.stream_at_bytes, piece))
-        });
-        for ((stream_at_bytes, piece), &crc) in pieces.zip(&self.crcs) {
-            let at = stream_at_bytes + piece.segment_at_bytes;
-            let extent = own_extent(at, piece.len_bytes, crc);
-            self.regions[piece.region].extents.push(extent);
-        }
     }
 
     /// Keeps the stage slot until the flush of this snapshot has its turn.

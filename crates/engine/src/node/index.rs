@@ -44,6 +44,7 @@
 //! Survives: a rank that dies (its entries simply stop). Not here: the memory itself
 //! (`pool::pool`).
 
+mod ahead;
 mod reasons;
 mod returns;
 mod shared;
@@ -56,7 +57,6 @@ use crate::node::halt::HaltRequest;
 use crate::node::layout::Node;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, ErrorKind, Level, Result, Step, TargetId, WriterId};
-use orcheck_io::memory::fetch_code_ahead;
 use orcheck_pool::Pool;
 pub(crate) use shared::{SHARED_BLOCKS, SHARED_EXTENTS, SharedExtent};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release, SeqCst};
@@ -193,30 +193,6 @@ impl<'p> Index<'p> {
     fn bump(&self, word: u32) {
         self.pool.word(word).fetch_add(1, AcqRel);
         self.pool.wake(word);
-    }
-
-    /// Has the processor fetch what a checkpoint of this rank is about to touch.
-    pub fn fetch_ahead(&self, local: u32, writer: WriterId, turn: u64) {
-        fetch_code_ahead(Self::push_quietly as *const (), 0, 3);
-        let of_rank = [
-            DONE,
-            TAKEN,
-            POPPED,
-            DECLARED,
-            DECLARED + 1,
-            FLUSH_CPU_NS,
-            SLOW,
-        ];
-        let of_rank = of_rank.map(|word| self.rank_word(local, word));
-        let going = GOING + 2 * (turn % u64::from(BOARD_STEPS)) as u32;
-        let of_node = [NEWS, GONE, RETURNS, NOTES, HALT, going, WRITERS + writer.0];
-        let board = self.shape.board_base();
-        for word in of_rank.into_iter().chain(of_node).chain([board]) {
-            self.pool.fetch_word_ahead(word);
-        }
-        let chunk_count = self.pool.shape().chunk_count;
-        let near = self.first_chunk(local, chunk_count);
-        self.pool.fetch_ahead(near, local);
     }
 
     // ---- rank to CP-thread -------------------------------------------------------------------

@@ -401,7 +401,7 @@ fn seal_record(bytes: &mut [u8]) {
     Put::new(prefix).bytes(&head).u64(crc.value());
 }
 
-/// A framed rank record of which only the checksums are different at the next checkpoint.
+/// A framed rank record whose checksums alone are different at the next checkpoint.
 #[derive(Debug, Clone, Default)]
 pub struct FramedRecord {
     bytes: Vec<u8>,

@@ -13,10 +13,11 @@
 //! Not here: copying (`stage.rs`), the layout (`stream.rs`).
 
 use crate::capture::stage::told::Kind;
+use crate::capture::stage::{Staging, own_extent};
 use crate::capture::stream::Plan;
 use orcheck_format::Result;
-use orcheck_format::disk::{FramedRecord, RegionRecord};
-use orcheck_io::memory::Span;
+use orcheck_format::disk::{FramedRecord, RankRecord, RegionRecord};
+use orcheck_io::memory::{Span, fetch_code_ahead};
 
 /// Reads `dst.len()` bytes of a region, starting at offset `at_bytes`.
 pub type ReadFn = Box<dyn FnMut(u64, &mut [u8]) -> Result<()> + Send>;
@@ -93,5 +94,50 @@ impl Parts {
     pub fn is_same_again(&self) -> bool {
         let flat = |source: &Source| matches!(source, Source::Memory(_) | Source::Elsewhere);
         self.sources.iter().all(flat) && self.plan.foreground == self.plan.segments.len()
+    }
+}
+
+impl Staging {
+    /// Has the processor fetch the code of staging.
+    pub fn fetch_ahead() {
+        fetch_code_ahead(Self::new as *const (), 2, 7);
+    }
+
+    /// The framed rank record: the last one with other checksums, or a new one.
+    pub(super) fn record(&mut self) -> FramedRecord {
+        let known = self.framed.take();
+        let renewed = known.and_then(|mut framed| framed.renew(&self.crcs).then_some(framed));
+        let renewed = match renewed {
+            Some(framed) if !cfg!(debug_assertions) => return framed,
+            renewed => renewed,
+        };
+        if self.capture.is_none() {
+            self.enter_all();
+        }
+        let record = RankRecord {
+            rank: self.context.rank,
+            stream_len_bytes: self.stream_at_bytes,
+            regions: std::mem::take(&mut self.regions),
+        };
+        let framed = FramedRecord::new(&record);
+        self.regions = record.regions;
+        debug_assert!(renewed.is_none_or(|renewed| renewed.bytes() == framed.bytes()));
+        framed
+    }
+
+    /// Enters the extents of all pieces, none of which is stored already.
+    fn enter_all(&mut self) {
+        self.regions
+            .iter_mut()
+            .for_each(|region| region.extents.clear());
+        let segments = self.plan.segments.iter();
+        let pieces = segments.flat_map(|segment| {
+            (segment.pieces.iter()).map(|piece| (segment.stream_at_bytes, piece))
+        });
+        for ((stream_at_bytes, piece), &crc) in pieces.zip(&self.crcs) {
+            let at = stream_at_bytes + piece.segment_at_bytes;
+            let extent = own_extent(at, piece.len_bytes, crc);
+            self.regions[piece.region].extents.push(extent);
+        }
     }
 }
