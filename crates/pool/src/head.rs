@@ -56,7 +56,7 @@ impl PoolShape {
 
 pub(crate) const HEAD_BYTES: usize = 64;
 const MAGIC: [u8; 8] = *b"ORCKPOOL";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const AREA_ALIGNMENT: u64 = 2 << 20;
 /// One cache line: words that different processes write do not share one.
 pub(crate) const LINE_BYTES: u64 = 64;
