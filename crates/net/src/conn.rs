@@ -26,7 +26,8 @@
 mod bulk;
 mod outbox;
 
-pub use bulk::Received;
+pub use bulk::{Place, Received};
+pub use outbox::Source;
 
 use crate::guard::{Guard, MAC_BYTES};
 use orcheck_format::sabotage::{Switch, off};
@@ -68,6 +69,7 @@ pub struct Conn {
     descriptors: VecDeque<OwnedFd>,
     piece: Vec<u8>,
     outbox: outbox::Outbox,
+    coming: Option<bulk::Coming>,
     dead: Option<Error>,
     longest: u32,
     failpoints: Failpoints,
@@ -93,6 +95,7 @@ impl Conn {
             descriptors: VecDeque::new(),
             piece: vec![0; PIECE_BYTES],
             outbox: outbox::Outbox::default(),
+            coming: None,
             dead: None,
             longest: wire::MAX_PAYLOAD_BYTES,
             failpoints: failpoints.clone(),
@@ -443,11 +446,14 @@ impl Conn {
     /// is readable afterwards, and must be consumed.
     fn next_frame(&mut self) -> Result<Option<FrameHeader>> {
         self.check_alive()?;
+        if self.coming.is_some() {
+            return Err(self.die(Error::internal("a frame is taken in the middle of bytes")));
+        }
         loop {
             if let Some(head) = self.inbox.get(..HEADER_BYTES) {
                 let header = FrameHeader::decode(head).map_err(|error| self.die(error))?;
                 self.check_number(&header)?;
-                if header.len_bytes > self.longest && header.kind != wire::BULK {
+                if header.len_bytes > self.longest && bulk::head_bytes(header.kind).is_none() {
                     return Err(self.die(Error::corrupt(format!(
                         "a message of {} bytes comes: expected at most {}",
                         header.len_bytes, self.longest

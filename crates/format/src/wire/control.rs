@@ -44,6 +44,11 @@ const SAID: u8 = 64;
 pub const BULK: u8 = 254;
 /// Bytes of the offset that precedes raw bytes.
 pub const BULK_HEAD_BYTES: usize = 8;
+/// Kind of a frame whose payload is a slot of 4 bytes and an offset of 8, followed by raw bytes of
+/// a replica.
+pub const PIECE: u8 = 253;
+/// Bytes of the slot and the offset that precede raw bytes of a replica.
+pub const PIECE_HEAD_BYTES: usize = 12;
 
 const FRAME_MAGIC: u32 = u32::from_le_bytes(*b"ORCf");
 const FRAME_VERSION: u8 = 1;

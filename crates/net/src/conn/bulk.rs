@@ -1,19 +1,20 @@
 //! Transfers bytes of files over a connection, straight from and into memory.
 //!
-//! How: such a frame holds its raw bytes after their offset in the file, so that nothing need be
-//! encoded. The receiver first learns their number and then says where they go; the proof is
-//! computed as they arrive. Encrypted bytes, and those on Unix sockets, pass through memory of the
-//! connection, like messages.
+//! How: such a frame holds its raw bytes after their place: the offset in the file, and for replicas
+//! the slot before it ([`wire::PIECE`]). So nothing need be encoded. The receiver first learns
+//! their number and then says where they go; the proof is computed as they arrive, and
+//! [`Conn::take_bulk`] takes what is there without waiting. Encrypted bytes, and those on Unix
+//! sockets, pass through memory of the connection, like messages. How replicas are sent: `outbox.rs`.
 //!
 //! Invariants
-//! 1. The bytes count only if the proof is right: otherwise `receive_bulk` returns an error, and
-//!    the connection is dead.
+//! 1. The bytes count only if the proof is right: otherwise taking them returns an error, and the
+//!    connection is dead.
 //! 2. Between the announcement of bytes and their receipt nothing else is received.
 //!
 //! Faults survived: as for messages. Not here: what the bytes are.
 
 use super::{Conn, HEADER_BYTES};
-use crate::guard::MAC_BYTES;
+use crate::guard::{MAC_BYTES, RunningMac};
 use orcheck_format::wire::{self, FrameHeader, Message};
 use orcheck_format::{Error, Result};
 use orcheck_io::clock::Deadline;
@@ -29,8 +30,7 @@ use std::time::Duration;
 const HEAD_BYTES: usize = HEADER_BYTES + wire::BULK_HEAD_BYTES;
 /// Number of bytes that are sent, received and verified at a time, while they are in the
 /// processor's cache.
-const STEP_BYTES: usize = 256 << 10;
-const NO_HEAD: &str = "bytes were announced that are not there";
+pub(super) const STEP_BYTES: usize = 256 << 10;
 
 /// What arrived.
 #[derive(Debug)]
@@ -38,8 +38,34 @@ pub enum Received {
     /// A message.
     Message(Message),
     /// The number of bytes of a file that will follow, according to a header that is not verified
-    /// yet: take them with [`Conn::receive_bulk`].
+    /// yet: take them with [`Conn::receive_bulk`] or [`Conn::take_bulk`].
     Bytes(usize),
+}
+
+/// Where bytes belong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// The number of the replica; 0 for bytes of a server's file.
+    pub slot: u32,
+    /// Their offset in the file.
+    pub at_bytes: u64,
+}
+
+/// Bytes that have arrived in part.
+pub(super) struct Coming {
+    mac: RunningMac,
+    kind: u8,
+    place: Place,
+    done_bytes: usize,
+}
+
+/// Bytes of the place before the raw bytes of such a frame; `None` for messages.
+pub(super) fn head_bytes(kind: u8) -> Option<usize> {
+    match kind {
+        wire::BULK => Some(wire::BULK_HEAD_BYTES),
+        wire::PIECE => Some(wire::PIECE_HEAD_BYTES),
+        _ => None,
+    }
 }
 
 impl Conn {
@@ -82,7 +108,10 @@ impl Conn {
     /// # Errors
     /// As [`Conn::try_receive`].
     pub fn try_receive_any(&mut self) -> Result<Option<Received>> {
-        while self.inbox.len() < HEAD_BYTES {
+        while self.inbox.len() < HEADER_BYTES + wire::PIECE_HEAD_BYTES {
+            if self.announced()?.is_some() {
+                break;
+            }
             self.check_alive()?;
             match self.receive_some() {
                 // The search for a frame reports the end.
@@ -114,7 +143,7 @@ impl Conn {
         }
     }
 
-    /// Takes all announced bytes; returns their offset.
+    /// Takes all announced bytes of a server's file; returns their offset.
     ///
     /// # Errors
     /// Unavailable if they do not arrive within `timeout` or the peer is gone; Corrupt if they are
@@ -122,37 +151,67 @@ impl Conn {
     /// were announced.
     pub fn receive_bulk(&mut self, into: &mut [u8], timeout: Duration) -> Result<u64> {
         let deadline = Deadline::after(timeout);
-        match self.announced()? {
-            Some(len) if len == into.len() => {}
-            found => {
-                return Err(Error::invalid(format!(
-                    "{}: expected {} bytes to be announced, found {found:?}",
-                    self.peer,
-                    into.len()
-                )));
+        loop {
+            if let Some(place) = self.take_bulk(into)? {
+                return Ok(place.at_bytes);
             }
+            self.wait_in_frame(deadline, timeout)?;
         }
-        let at = match self.receive.running() {
-            Some(mac) if !self.unix => self.receive_into(into, mac, deadline, timeout)?,
-            _ => self.receive_whole(into, deadline, timeout)?,
-        };
-        if let Outcome::Fail(errno) = self.step("net.receive", wire::BULK) {
-            return Err(self.die(rustix_error(Errno::from_raw_os_error(errno), "receive")));
-        }
-        Ok(at)
     }
 
-    /// The number of bytes that the frame at the start of the inbox announces, if any.
-    fn announced(&mut self) -> Result<Option<usize>> {
+    /// Takes those of the announced bytes that have arrived; does not wait. `None`: more must come;
+    /// call it again with the same memory, and use nothing of it before.
+    ///
+    /// # Errors
+    /// As [`Conn::receive_bulk`].
+    pub fn take_bulk(&mut self, into: &mut [u8]) -> Result<Option<Place>> {
+        self.check_alive()?;
+        let taken = match self.coming.take() {
+            Some(coming) => self.take_more(into, coming)?,
+            None => match self.announced()? {
+                Some(len) if len == into.len() => match self.receive.running() {
+                    Some(mac) if !self.unix => {
+                        let coming = self.begin_to_take(into, mac)?;
+                        self.take_more(into, coming)?
+                    }
+                    _ => self.take_whole(into)?,
+                },
+                found => {
+                    return Err(Error::invalid(format!(
+                        "{}: expected {} bytes to be announced, found {found:?}",
+                        self.peer,
+                        into.len()
+                    )));
+                }
+            },
+        };
+        let Some((place, kind)) = taken else {
+            return Ok(None);
+        };
+        if let Outcome::Fail(errno) = self.step("net.receive", kind) {
+            return Err(self.die(rustix_error(Errno::from_raw_os_error(errno), "receive")));
+        }
+        Ok(Some(place))
+    }
+
+    /// The header at the start of the inbox and the place behind it, if such a frame begins there.
+    fn bulk_head(&mut self) -> Result<Option<(FrameHeader, Place, usize)>> {
         let Some(head) = self.inbox.get(..HEADER_BYTES) else {
             return Ok(None);
         };
         let header = FrameHeader::decode(head).map_err(|error| self.die(error))?;
-        if header.kind != wire::BULK || self.inbox.len() < HEAD_BYTES {
+        let end = head_bytes(header.kind).map(|bytes| HEADER_BYTES + bytes);
+        let place = end.and_then(|end| Some((self.inbox.get(HEADER_BYTES..end)?, end)));
+        Ok(place.map(|(bytes, end)| (header, Place::decode(bytes), end)))
+    }
+
+    /// The number of bytes that the frame at the start of the inbox announces, if any.
+    fn announced(&mut self) -> Result<Option<usize>> {
+        let Some((header, _, end)) = self.bulk_head()? else {
             return Ok(None);
-        }
+        };
         self.check_number(&header)?;
-        match (header.len_bytes as usize).checked_sub(wire::BULK_HEAD_BYTES) {
+        match (header.len_bytes as usize).checked_sub(end - HEADER_BYTES) {
             Some(len) if len <= wire::MAX_DATA_BYTES => Ok(Some(len)),
             _ => Err(self.die(Error::corrupt(format!(
                 "frame {} brings {} bytes: expected an offset and at most {} bytes",
@@ -163,36 +222,46 @@ impl Conn {
         }
     }
 
-    fn receive_into(
-        &mut self,
-        into: &mut [u8],
-        mut mac: crate::guard::RunningMac,
-        deadline: Deadline,
-        timeout: Duration,
-    ) -> Result<u64> {
-        let Some((head, came)) = self.inbox.split_first_chunk() else {
-            return Err(self.die(Error::internal(NO_HEAD)));
+    /// Takes the head, and what has arrived behind it.
+    fn begin_to_take(&mut self, into: &mut [u8], mut mac: RunningMac) -> Result<Coming> {
+        let Some((header, place, end)) = self.bulk_head()? else {
+            return Err(self.die(Error::internal("bytes were announced that are not there")));
         };
-        let at = offset(head);
+        let (head, came) = self.inbox.split_at(end);
         mac.add(head);
-        let len = into.len();
-        let here = came.len().min(len);
-        let (first, mut rest) = into.split_at_mut(here);
+        let here = came.len().min(into.len());
+        let first = into.get_mut(..here).unwrap_or_default();
         first.copy_from_slice(came.get(..here).unwrap_or_default());
         mac.add(first);
-        self.inbox.drain(..HEAD_BYTES + here);
-        while !rest.is_empty() {
-            let step = rest.len().min(STEP_BYTES);
-            let (piece, _) = rest.split_at_mut(step);
-            match net::recv(&self.socket, piece, RecvFlags::DONTWAIT) {
-                Ok((0, _)) => return Err(self.ended(len - rest.len())),
+        self.inbox.drain(..end + here);
+        Ok(Coming {
+            mac,
+            kind: header.kind,
+            place,
+            done_bytes: here,
+        })
+    }
+
+    fn take_more(
+        &mut self,
+        into: &mut [u8],
+        mut coming: Coming,
+    ) -> Result<Option<(Place, u8)>> {
+        let len = into.len();
+        while coming.done_bytes < len {
+            let end = len.min(coming.done_bytes + STEP_BYTES);
+            let step = into.get_mut(coming.done_bytes..end).unwrap_or_default();
+            match net::recv(&self.socket, &mut *step, RecvFlags::DONTWAIT) {
+                Ok((0, _)) => return Err(self.ended(coming.done_bytes)),
                 Ok((count, _)) => {
-                    let (came, after) = std::mem::take(&mut rest).split_at_mut(count.min(step));
-                    mac.add(came);
-                    rest = after;
+                    coming.mac.add(step.get(..count).unwrap_or_default());
+                    coming.done_bytes += count;
                 }
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => self.wait_in_frame(deadline, timeout)?,
+                Err(Errno::AGAIN) => {
+                    self.coming = Some(coming);
+                    return Ok(None);
+                }
                 Err(errno) => return Err(self.die(rustix_error(errno, "receive"))),
             }
         }
@@ -200,12 +269,15 @@ impl Conn {
             match self.receive_some() {
                 Ok(0) => return Err(self.ended(len)),
                 Ok(_) | Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => self.wait_in_frame(deadline, timeout)?,
+                Err(Errno::AGAIN) => {
+                    self.coming = Some(coming);
+                    return Ok(None);
+                }
                 Err(errno) => return Err(self.die(rustix_error(errno, "receive"))),
             }
         }
         let proof = self.inbox.get(..MAC_BYTES).unwrap_or_default();
-        if !mac.proves(proof) {
+        if !coming.mac.proves(proof) {
             let number = self.received;
             return Err(self.die(Error::corrupt(format!(
                 "frame {number} of {len} bytes is not what the peer sent (wrong MAC)"
@@ -213,31 +285,21 @@ impl Conn {
         }
         self.inbox.drain(..MAC_BYTES);
         self.received += 1;
-        Ok(at)
+        Ok(Some((coming.place, coming.kind)))
     }
 
-    fn receive_whole(
-        &mut self,
-        into: &mut [u8],
-        deadline: Deadline,
-        timeout: Duration,
-    ) -> Result<u64> {
-        let header = loop {
-            match self.next_frame()? {
-                Some(header) => break header,
-                None => self.wait_in_frame(deadline, timeout)?,
-            }
+    fn take_whole(&mut self, into: &mut [u8]) -> Result<Option<(Place, u8)>> {
+        let Some(header) = self.next_frame()? else {
+            return Ok(None);
         };
-        let frame = self.inbox.split_first_chunk();
-        let Some((head, bytes)) =
-            frame.and_then(|(head, rest)| Some((head, rest.get(..into.len())?)))
-        else {
-            return Err(self.die(Error::internal(NO_HEAD)));
+        // An encrypted place is readable only now.
+        let Some((_, place, end)) = self.bulk_head()? else {
+            return Err(self.die(Error::internal("bytes were announced that are not there")));
         };
-        let at = offset(head);
+        let bytes = self.inbox.get(end..end + into.len()).unwrap_or_default();
         into.copy_from_slice(bytes);
         self.consume(&header);
-        Ok(at)
+        Ok(Some((place, header.kind)))
     }
 
     fn ended(&mut self, done: usize) -> Error {
@@ -263,8 +325,27 @@ impl Conn {
     }
 }
 
-fn offset(head: &[u8; HEAD_BYTES]) -> u64 {
-    let mut at = [0; wire::BULK_HEAD_BYTES];
-    at.copy_from_slice(&head[HEADER_BYTES..]);
-    u64::from_le_bytes(at)
+impl Place {
+    /// Reads the bytes between a header and raw bytes; for a server's file there is no slot.
+    fn decode(bytes: &[u8]) -> Place {
+        let mut all = [0; wire::PIECE_HEAD_BYTES];
+        let from = wire::PIECE_HEAD_BYTES.saturating_sub(bytes.len());
+        if let Some(end) = all.get_mut(from..) {
+            end.copy_from_slice(bytes);
+        }
+        let [s0, s1, s2, s3, at @ ..] = all;
+        Place {
+            slot: u32::from_le_bytes([s0, s1, s2, s3]),
+            at_bytes: u64::from_le_bytes(at),
+        }
+    }
+
+    /// The bytes between the header and the raw bytes of a replica.
+    pub(super) fn encode(self) -> [u8; wire::PIECE_HEAD_BYTES] {
+        let mut bytes = [0; wire::PIECE_HEAD_BYTES];
+        let (slot, at) = bytes.split_at_mut(4);
+        slot.copy_from_slice(&self.slot.to_le_bytes());
+        at.copy_from_slice(&self.at_bytes.to_le_bytes());
+        bytes
+    }
 }

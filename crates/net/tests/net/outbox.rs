@@ -21,7 +21,7 @@ fn queued_messages_leave_in_order_and_nobody_waits() {
         assert!(!one.push(LIMIT).unwrap());
         assert!((30 << 20..41 << 20).contains(&one.queued_bytes()));
         let odd = |message: &Message| matches!(message, Message::Data { slot, .. } if slot % 2 > 0);
-        one.withdraw(odd);
+        one.withdraw(0, odd);
         assert!(one.queued_bytes() < 25 << 20);
         one.queue(hello(7)).unwrap();
         std::thread::scope(|scope| {

@@ -2,7 +2,7 @@
 //!
 //! Not here: their numbers (`wire.rs`).
 
-use super::{BULK, Message, SAID};
+use super::{BULK, Message, PIECE, SAID};
 use crate::wire::staging::StoreMessage;
 
 impl Message {
@@ -51,6 +51,7 @@ impl Message {
             41 => "listing",
             SAID => "said",
             BULK => "bytes",
+            PIECE => "piece",
             _ => NAMES
                 .get(usize::from(kind))
                 .copied()
