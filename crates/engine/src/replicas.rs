@@ -5,6 +5,7 @@
 //! | `protect.rs` | both sides as state machines; pure |
 //! | `owner.rs` | a directory whose containers also appear on other nodes |
 //! | `keeper.rs` | the holder: takes replicas in and serves them |
+//! | `taken.rs` | the holder's memory for pieces, and the thread that writes them |
 //! | `remote.rs` | the files of other nodes, as directories |
 //! | `members.rs` | the nodes of earlier runs: who they are, and what they hold |
 //! | `lend.rs` | a keeper in the place of one that has ended |
@@ -31,6 +32,7 @@ mod rebuilt;
 mod remote;
 mod store;
 mod survivors;
+mod taken;
 
 pub use gather::{GatherAction, Gatherer, Gathering};
 pub use keeper::{CREDIT_BYTES, KeeperContext, KeeperThread};

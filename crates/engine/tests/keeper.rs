@@ -498,12 +498,7 @@ fn half_of_a_replica_has_no_name() {
         matches!(granted, Message::Granted { slot: 1, .. }),
         "{granted:?}"
     );
-    let data = Message::Data {
-        slot: 1,
-        at_bytes: 0,
-        bytes: content(4096),
-    };
-    conn.send(&data, LONG).unwrap();
+    send_piece(&mut conn, 1, 0, &content(4096));
     let credit = conn.receive(LONG).unwrap();
     assert!(
         matches!(credit, Message::Credit { slot: 1, .. }),

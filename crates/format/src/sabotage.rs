@@ -319,6 +319,7 @@ switches! {
     UnfinishedDropped = "unfinished-dropped", "that what a dead rank left unfinished gives its chunks back", "orcheck-engine gone left_unfinished";
     BeginThenFail = "begin-then-fail", "that a snapshot which is given up is told to the flush", "orcheck-jobs session a_codec; orcheck-jobs faults alone";
     ToldWhole = "told-whole", "that a snapshot which is given up is told whole before the next one begins", "orcheck-jobs session snapshots_of_one_rank";
+    LentBytes = "lent-bytes", "that memory from which a replica is sent is not given back before", "orcheck-engine keeper bytes_of_a_write";
     QueueFirst = "queue-first", "that no message overtakes a queued one", "orcheck-net net a_peer_that_takes_nothing";
     SendDeadline = "send-deadline", "that a wait for room to send ends", "orcheck-net net every_wait";
     ReceiveDeadline = "receive-deadline", "that a wait for a message ends", "orcheck-net net every_wait";
@@ -469,7 +470,7 @@ promises! {
         NewDisk;
     "R6":
         UringDeadline ChunkDeadline GateDeadline EngineAlive RankGone Succession UndecidedSaid
-        ToldAgain UnfinishedDropped QueueFirst SendDeadline ReceiveDeadline AcceptDeadline NameHeld AgentHears
+        ToldAgain UnfinishedDropped LentBytes QueueFirst SendDeadline ReceiveDeadline AcceptDeadline NameHeld AgentHears
         ConnectDeadline DeadHolder WriterGone LeadGone NodeGone RelayTells RelayHangsUp
         RoomForSnapshots PatienceEnds LossTold FencedTold NeverComes Printable ForkedLocks OwnCall
         EndBound;

@@ -2,7 +2,8 @@
 //! threads serve readers.
 //!
 //! How: the keeper listens for other nodes, each of which proves that it knows the job's key. It
-//! writes their containers into this node's own directory, beside its own containers and under the
+//! receives their containers into memory from which they are written, as they are, into this
+//! node's own directory (`taken.rs`), beside its own containers and under the
 //! same names as everywhere; prune treats them alike. With parity, it writes parity files
 //! there instead. A peer that asks for bytes gets a thread of
 //! its own, so that a slow reader keeps nobody waiting. The number of these threads is limited;
@@ -23,16 +24,17 @@ use crate::replicas::gather::{GatherAction, Gatherer, Gathering};
 use crate::replicas::protect::{ConnSlot, Keeper, KeeperAction, KeeperEvent};
 use crate::replicas::remote::files_of;
 use crate::replicas::store::KeptReplicas;
+use crate::replicas::taken::{Incoming, Piece, Spare, Writer};
 use orcheck_format::disk::{BLOCK_BYTES, FileName};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::{MAX_DATA_BYTES, Message};
-use orcheck_format::{Crc64, Epoch, Error, NodeId, Result};
+use orcheck_format::{Epoch, Error, NodeId, Result};
 use orcheck_io::disk::{Create, Dir, Entry, File};
 use orcheck_io::failpoints::Failpoints;
 use orcheck_io::machine::thread::spawn;
 use orcheck_io::memory::zeroed;
 use orcheck_io::poll::{Poller, Waker};
-use orcheck_net::{Conn, Key, Listener};
+use orcheck_net::{Conn, Key, Listener, Place, Received};
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -49,6 +51,8 @@ const READ_TIMEOUT: Duration = Duration::from_secs(60);
 const READERS_MAX: usize = 64;
 /// Longest sleep between two looks at the stop flag.
 const SLICE: Duration = Duration::from_millis(500);
+/// Maximum number of pieces that one peer brings before the others have their turn.
+const TURN_PIECES: usize = 4;
 /// Maximum number of connections at once.
 const CONNS_MAX: usize = 4096;
 /// Number of bytes of one container that may be in flight.
@@ -86,6 +90,8 @@ pub struct KeeperThread {
     peers: BTreeMap<u32, Peer>,
     next_peer: u32,
     files: BTreeMap<ConnSlot, Incoming>,
+    writer: Writer,
+    spare: Spare,
     gatherer: Option<Gatherer>,
     /// Parity files that are being written.
     parity: BTreeMap<String, Box<dyn File>>,
@@ -98,13 +104,8 @@ struct Peer {
     conn: Conn,
     /// Its node, once it has named it.
     node: Option<NodeId>,
-}
-
-struct Incoming {
-    file: Box<dyn File>,
-    /// Its name until it is whole, and its final name.
-    names: (String, String),
-    crc: Crc64,
+    /// Bytes of a replica that have arrived in part.
+    coming: Option<Piece>,
 }
 
 impl KeeperThread {
@@ -117,6 +118,8 @@ impl KeeperThread {
             parity: BTreeMap::new(),
             context,
             listeners,
+            writer: Writer::new(poller.waker()),
+            spare: Spare::default(),
             poller,
             keeper,
             peers: BTreeMap::new(),
@@ -132,12 +135,14 @@ impl KeeperThread {
     /// # Errors
     /// A defect, lack of descriptors, or a failure that a test injects.
     pub fn run(mut self) -> Result<()> {
+        let mut more = false;
         while !self.context.stop.load(Ordering::Acquire) {
             let doors = self.listeners.len();
             let fds: Vec<_> = (self.listeners.iter().map(AsFd::as_fd))
                 .chain(self.peers.values().map(|peer| peer.conn.as_fd()))
                 .collect();
-            let ready = self.poller.wait(&fds, SLICE)?;
+            let longest = if more { Duration::ZERO } else { SLICE };
+            let ready = self.poller.wait(&fds, longest)?;
             drop(fds);
             for door in ready.into_iter().filter(|&at| at < doors) {
                 let (key, failpoints) = (&self.context.key, &self.context.failpoints);
@@ -146,14 +151,17 @@ impl KeeperThread {
                 if let Some(conn) = self.listeners[door].accept(key, failpoints, Duration::ZERO)?
                     && self.peers.len() < CONNS_MAX
                 {
-                    self.peers.insert(self.next_peer, Peer { conn, node: None });
+                    let (node, coming) = (None, None);
+                    self.peers.insert(self.next_peer, Peer { conn, node, coming });
                     self.next_peer = self.next_peer.wrapping_add(1);
                 }
             }
             let peers: Vec<u32> = self.peers.keys().copied().collect();
+            more = false;
             for peer in peers {
-                self.hear(peer)?;
+                more |= self.hear(peer)?;
             }
+            self.settle()?;
             self.begin_to_read()?;
         }
         // They check the same flag.
@@ -184,18 +192,59 @@ impl KeeperThread {
         Ok(())
     }
 
-    /// Handles everything that a peer has sent.
-    fn hear(&mut self, number: u32) -> Result<()> {
-        loop {
+    /// Handles what a peer has sent; returns whether there may be more.
+    fn hear(&mut self, number: u32) -> Result<bool> {
+        let mut pieces = 0;
+        while pieces < TURN_PIECES {
             let Some(peer) = self.peers.get_mut(&number) else {
-                return Ok(());
+                return Ok(false);
             };
-            match peer.conn.try_receive() {
-                Ok(None) => return Ok(()),
-                Ok(Some(message)) => self.take(number, message)?,
+            let came = match &mut peer.coming {
+                Some(piece) => peer.conn.take_bulk(piece.room()).map(Came::of_piece),
+                None => peer.conn.try_receive_any().map(Came::of_frame),
+            };
+            match came {
+                Ok(Came::Nothing) => return Ok(false),
+                Ok(Came::Frame(Received::Message(message))) => self.take(number, message)?,
+                Ok(Came::Frame(Received::Bytes(len))) => match self.spare.take(len) {
+                    Ok(piece) => peer.coming = Some(piece),
+                    Err(_) => self.forget(number)?,
+                },
+                Ok(Came::Piece(place)) => {
+                    pieces += 1;
+                    if let Some(piece) = peer.coming.take() {
+                        self.take_piece(number, place, piece)?;
+                    }
+                }
                 Err(_) => self.forget(number)?,
             }
         }
+        Ok(true)
+    }
+
+    /// Takes bytes of a replica, and what was written meanwhile: an owner that has credit goes on.
+    fn take_piece(&mut self, number: u32, place: Place, piece: Piece) -> Result<()> {
+        let len = piece.bytes().len() as u64;
+        let event = KeeperEvent::Data(number, place.slot, place.at_bytes, len);
+        self.step(event, Some(piece))?;
+        self.settle()
+    }
+
+    /// Takes note of what was written.
+    fn settle(&mut self) -> Result<()> {
+        while let Some(written) = self.writer.written(&mut self.spare) {
+            let place = written.place;
+            let one = self.files.get_mut(&place);
+            match self.writer.return_to(one, written) {
+                Ok(None) => {}
+                Ok(Some(bytes)) => self.step(KeeperEvent::Written(place, bytes), None)?,
+                Err(error) => self.step(KeeperEvent::Failed(place, error), None)?,
+            }
+        }
+        if self.files.is_empty() {
+            self.spare.release();
+        }
+        Ok(())
     }
 
     fn forget(&mut self, number: u32) -> Result<()> {
@@ -214,14 +263,6 @@ impl KeeperThread {
                     peer.node = Some(node);
                 }
                 self.step(KeeperEvent::Came(number, node), None)
-            }
-            Message::Data {
-                slot,
-                at_bytes,
-                bytes,
-            } => {
-                let event = KeeperEvent::Data(number, slot, at_bytes, bytes.len() as u64);
-                self.step(event, Some(&bytes))
             }
             Message::Fetch { .. } | Message::List => {
                 // A reader brings nothing.
@@ -416,7 +457,7 @@ impl KeeperThread {
     }
 
     /// Lets the protocol decide, and performs its actions.
-    fn step(&mut self, event: KeeperEvent, bytes: Option<&[u8]>) -> Result<()> {
+    fn step(&mut self, event: KeeperEvent, mut piece: Option<Piece>) -> Result<()> {
         let mut actions: VecDeque<KeeperAction> = self.keeper.step(event).into();
         while let Some(action) = actions.pop_front() {
             let news = match action {
@@ -430,21 +471,20 @@ impl KeeperThread {
                     let created = self.create(&names.0, len);
                     match created {
                         Ok(file) => {
-                            let crc = Crc64::new();
-                            let incoming = Incoming { file, names, crc };
+                            let incoming = self.writer.begin(file, names);
                             self.files.insert(place, incoming);
                             continue;
                         }
                         Err(error) => KeeperEvent::Failed(place, error),
                     }
                 }
-                KeeperAction::Write(place, at, len) => {
-                    let (Some(one), Some(bytes)) = (self.files.get_mut(&place), bytes) else {
+                KeeperAction::Write(place, at, _) => {
+                    let (Some(one), Some(piece)) = (self.files.get_mut(&place), piece.take())
+                    else {
                         return Err(Error::internal("bytes of a replica without a file"));
                     };
-                    one.crc.update(bytes);
-                    match one.file.write_at(bytes, at) {
-                        Ok(()) => KeeperEvent::Written(place, len),
+                    match self.writer.write(place, one, at, piece) {
+                        Ok(()) => continue,
                         Err(error) => KeeperEvent::Failed(place, error),
                     }
                 }
@@ -465,6 +505,9 @@ impl KeeperThread {
             };
             actions.extend(self.keeper.step(news));
         }
+        if let Some(piece) = piece {
+            self.spare.give(piece);
+        }
         Ok(())
     }
 
@@ -479,10 +522,11 @@ impl KeeperThread {
 
     /// Makes a replica durable; returns its checksum.
     fn make_durable(&mut self, place: ConnSlot, len: u64) -> Result<u64> {
-        let Some(Incoming { file, names, crc }) = self.files.remove(&place) else {
+        let one = self.files.remove(&place);
+        let Some((file, one)) = one.and_then(|mut one| Some((one.file.take()?, one))) else {
             return Err(Error::internal("the end of a replica without a file"));
         };
-        let (coming, name) = names;
+        let (crc, (coming, name)) = (one.crc, one.names);
         let room = &self.context.room;
         let written = file
             .truncate(len)
@@ -506,6 +550,24 @@ impl KeeperThread {
             return name.to_owned();
         }
         coming_name(name, self.context.epoch.counter)
+    }
+}
+
+/// What a peer has sent.
+enum Came {
+    Nothing,
+    Frame(Received),
+    /// The announced bytes, whole and proven.
+    Piece(Place),
+}
+
+impl Came {
+    fn of_frame(frame: Option<Received>) -> Self {
+        frame.map_or(Self::Nothing, Self::Frame)
+    }
+
+    fn of_piece(place: Option<Place>) -> Self {
+        place.map_or(Self::Nothing, Self::Piece)
     }
 }
 

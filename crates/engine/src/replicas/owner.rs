@@ -2,16 +2,17 @@
 //! nodes.
 //!
 //! How: [`Replicas::wrap`] puts a [`Dir`] around the node's own directory. A container that is
-//! created there is written to the node's directory and sent to its holders at the same time; when
-//! it is made durable, it becomes durable everywhere. The holders are drawn again for each step;
+//! created there is written to the node's directory by a thread, and sent to its holders by the
+//! caller at the same time, straight from its memory; when it is made durable, it becomes durable
+//! everywhere. The holders are drawn again for each step;
 //! with parity, they are the other members of the node's group, and each gets only the blocks for
 //! its parity file.
 //! Connections to holders are made when first needed, and again after a loss.
 //!
 //! Invariants:
 //! 1. `sync` returns Ok only when every holder has the whole file durable (see `protect.rs`).
-//! 2. A write returns when its bytes for every holder are sent or in a queue, and all queues
-//!    together have at most [`QUEUED_BYTES`]: their memory may then be reused.
+//! 2. A write returns when its memory may be reused: whole containers were sent from it, parts for
+//!    parity were copied. All queues together then have at most [`QUEUED_BYTES`].
 //! 3. Every wait for a holder ends after `timeout` without progress, and when the session ends.
 //! 4. A container that does not become durable is dropped everywhere.
 //!
@@ -23,14 +24,16 @@ use crate::replicas::part::{Part, Picks};
 use crate::replicas::protect::{Owner, OwnerAction, OwnerEvent, PIECE_BYTES};
 use crate::replicas::remote::{CONNECT_TIMEOUT, NodeAt};
 use orcheck_format::disk::{FileName, ParityGroup};
+use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::Message;
 use orcheck_format::{Crc64, Epoch, Error, JobName, NodeId, Rank, Result, Step};
 use orcheck_io::clock::{Clock, Deadline};
 use orcheck_io::disk::{Create, Dir, Entry as Listed, File, PinnedWrite};
 use orcheck_io::failpoints::Failpoints;
+use orcheck_io::machine::thread::spawn_scoped;
 use orcheck_io::memory::zeroed;
 use orcheck_io::poll::Poller;
-use orcheck_net::Conn;
+use orcheck_net::{Conn, Place, Source};
 use orcheck_placement::{Domains, Draw};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -40,8 +43,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A write returns when at most this many bytes wait for slow links, in all queues together.
+/// A write returns when at most this many copied bytes wait for slow links, in all queues together.
 const QUEUED_BYTES: usize = 8 << 20;
+
+/// A shorter write takes less time than it takes to begin a thread for it.
+const BESIDE_BYTES: usize = 1 << 20;
 
 /// Longest wait for the links to take what tells holders that a container is lost.
 const LET_GO_TIMEOUT: Duration = Duration::from_secs(1);
@@ -209,7 +215,7 @@ impl Replicas {
         while at < len {
             let mut bytes = zeroed((len - at).min(PIECE_BYTES) as usize)?;
             file.read_at(&mut bytes, at)?;
-            transfer.send(&bytes, at, || Ok(()))?;
+            transfer.send(&bytes, at, None)?;
             at += bytes.len() as u64;
         }
         transfer.finish(|| Ok(()))
@@ -252,6 +258,13 @@ impl Replicas {
         conns.map(Conn::queued_bytes).sum()
     }
 
+    /// Bytes that are still to be sent to these holders from the memory of a write.
+    fn borrowed_bytes(&self, holders: &[NodeId]) -> usize {
+        let links = self.links();
+        let conns = holders.iter().filter_map(|node| links.conns.get(node));
+        conns.map(Conn::borrowed_bytes).sum()
+    }
+
     /// Withdraws what was not sent yet of a container.
     fn withdraw(&self, slot: u32) {
         let is_of_it = |message: &Message| match message {
@@ -262,17 +275,17 @@ impl Replicas {
         };
         let mut links = self.links();
         for conn in links.conns.values_mut() {
-            conn.withdraw(is_of_it);
+            conn.withdraw(slot, is_of_it);
         }
     }
 
     /// Sends what is queued for these holders, for a short time; ends the connections to those for
     /// whom something is left, who then know it too.
-    fn drain(&self, holders: &[NodeId]) {
+    fn drain(&self, holders: &[NodeId], source: Option<Source<'_>>) {
         let until = Deadline::after(LET_GO_TIMEOUT);
         // What they say meanwhile is about a container that is lost.
         while self.queued_bytes(holders) > 0 && !until.passed() {
-            if listen(self, holders, until.left().min(SLICE)).is_err() {
+            if listen(self, holders, source, until.left().min(SLICE)).is_err() {
                 break;
             }
         }
@@ -358,6 +371,9 @@ struct ReplicatedFile {
     transfer: Transfer,
 }
 
+/// What is done with the same bytes at the same time.
+type Work<'a> = &'a (dyn Fn() -> Result<()> + Sync);
+
 /// The transfer to the holders; if it is dropped before the decision, they drop the container.
 struct Transfer {
     replicas: Arc<Replicas>,
@@ -380,6 +396,15 @@ struct Sending {
 type Window<'a> = Option<(u64, &'a [u8])>;
 
 impl Sending {
+    fn source<'a>(&self, window: Window<'a>) -> Option<Source<'a>> {
+        let slot = self.slot;
+        let of = |(at_bytes, bytes)| Source {
+            place: Place { slot, at_bytes },
+            bytes,
+        };
+        window.map(of)
+    }
+
     fn take(&mut self, with: &Replicas, holders: &[NodeId], event: OwnerEvent, window: Window<'_>) {
         let actions = self.owner.step(event);
         self.carry_out(with, holders, actions, window);
@@ -399,28 +424,16 @@ impl Sending {
             with.withdraw(self.slot);
         }
         for action in actions {
-            let (node, message) = match action {
-                OwnerAction::To(node, message) => (node, message),
-                OwnerAction::Send(node, at_bytes, len) => {
-                    let ranges = self.owner.ranges(node, at_bytes, len);
-                    let Some(bytes) = cut(window, &ranges, len) else {
-                        let text = format!(
-                            "{len} bytes at {at_bytes} of a container were let go too early"
-                        );
-                        failed.push((node, Error::internal(text)));
+            let (node, queued) = match action {
+                OwnerAction::To(node, message) => (node, Queued::Message(message)),
+                OwnerAction::Send(node, at_bytes, len) => match self.part(node, at_bytes, len, window)
+                {
+                    Ok(queued) => (node, queued),
+                    Err(error) => {
+                        failed.push((node, error));
                         continue;
-                    };
-                    if with.context.group.is_some() {
-                        self.sent.entry(node).or_default().update(&bytes);
                     }
-                    let slot = self.slot;
-                    let message = Message::Data {
-                        slot,
-                        at_bytes,
-                        bytes,
-                    };
-                    (node, message)
-                }
+                },
                 OwnerAction::Finish(node, len_bytes) => {
                     let crc = self.sent.entry(node).or_default().value();
                     let slot = self.slot;
@@ -429,7 +442,7 @@ impl Sending {
                         len_bytes,
                         crc,
                     };
-                    (node, finish)
+                    (node, Queued::Message(finish))
                 }
                 OwnerAction::Sent(bytes) => {
                     self.let_go_bytes = bytes;
@@ -444,16 +457,37 @@ impl Sending {
                     continue;
                 }
             };
-            if let Err(error) = send(with, node, message) {
+            if let Err(error) = send(with, node, queued, self.source(window)) {
                 failed.push((node, error));
             }
         }
         if is_lost {
-            with.drain(holders);
+            with.drain(holders, self.source(window));
         }
         for (node, error) in failed {
             self.take(with, holders, OwnerEvent::Gone(node, error), window);
         }
+    }
+
+    /// Bytes for a holder: a whole container is sent from where it is, parts for parity are copied.
+    fn part(&mut self, node: NodeId, at: u64, len: u64, window: Window<'_>) -> Result<Queued> {
+        let ranges = self.owner.ranges(node, at, len);
+        let slot = self.slot;
+        if self.owner.is_whole(node) {
+            let at_bytes = at;
+            return Ok(Queued::Piece(Place { slot, at_bytes }, len));
+        }
+        let Some(bytes) = cut(window, &ranges, len) else {
+            return Err(Error::internal(format!(
+                "{len} bytes at {at} of a container were let go too early"
+            )));
+        };
+        self.sent.entry(node).or_default().update(&bytes);
+        Ok(Queued::Message(Message::Data {
+            slot,
+            at_bytes: at,
+            bytes,
+        }))
     }
 
     /// Handles messages of the holders until `enough`, or until the container is lost.
@@ -471,7 +505,7 @@ impl Sending {
                 return Err(error.clone());
             }
             let queued_bytes = with.queued_bytes(holders);
-            let news = listen(with, holders, SLICE)?;
+            let news = listen(with, holders, self.source(window), SLICE)?;
             if !news.is_empty() || with.queued_bytes(holders) < queued_bytes {
                 until = context.clock.now() + context.timeout;
             }
@@ -519,8 +553,15 @@ fn slot_of(message: &Message) -> Option<u32> {
     }
 }
 
-/// Sends what the link takes at once of this message and of those before it.
-fn send(with: &Replicas, node: NodeId, message: Message) -> Result<()> {
+/// What is sent to a holder.
+enum Queued {
+    Message(Message),
+    /// Bytes of the container that are in memory.
+    Piece(Place, u64),
+}
+
+/// Sends what the link takes at once of this and of what was queued before it.
+fn send(with: &Replicas, node: NodeId, what: Queued, source: Option<Source<'_>>) -> Result<()> {
     with.context
         .failpoints
         .at("replicas.send", &with.context.nodes[node.index()].name)?;
@@ -529,9 +570,11 @@ fn send(with: &Replicas, node: NodeId, message: Message) -> Result<()> {
         Entry::Occupied(there) => there.into_mut(),
         Entry::Vacant(none) => none.insert(with.connect(node)?),
     };
-    let pushed = conn
-        .queue(message)
-        .and_then(|()| conn.push(with.context.timeout));
+    let queued = match what {
+        Queued::Message(message) => conn.queue(message),
+        Queued::Piece(place, len) => conn.queue_piece(place, len as usize),
+    };
+    let pushed = queued.and_then(|()| conn.push_from(source, with.context.timeout));
     pushed.map(drop).inspect_err(|_| {
         links.conns.remove(&node);
     })
@@ -539,11 +582,16 @@ fn send(with: &Replicas, node: NodeId, message: Message) -> Result<()> {
 
 /// The messages of holders so far; waits a little for the first, or until a link takes more bytes
 /// for a holder.
-fn listen(with: &Replicas, holders: &[NodeId], longest: Duration) -> Result<Vec<OwnerEvent>> {
+fn listen(
+    with: &Replicas,
+    holders: &[NodeId],
+    source: Option<Source<'_>>,
+    longest: Duration,
+) -> Result<Vec<OwnerEvent>> {
     let mut links = with.links();
     let conns = holders.iter().filter_map(|node| links.conns.get(node));
     let fds: Vec<_> = conns
-        .map(|conn| (conn.as_fd(), conn.queued_bytes() > 0))
+        .map(|conn| (conn.as_fd(), conn.can_push(source)))
         .collect();
     with.poller.wait_for(&fds, longest)?;
     drop(fds);
@@ -556,7 +604,7 @@ fn listen(with: &Replicas, holders: &[NodeId], longest: Duration) -> Result<Vec<
         let ended = loop {
             match conn.try_receive() {
                 Ok(Some(message)) => news.push(OwnerEvent::From(node, message)),
-                Ok(None) => break conn.push(with.context.timeout).err(),
+                Ok(None) => break conn.push_from(source, with.context.timeout).err(),
                 Err(error) => break Some(error),
             }
         };
@@ -579,7 +627,7 @@ impl Transfer {
 
     /// Sends the next bytes while `meanwhile` does other work on them; returns when their memory
     /// may be reused.
-    fn send(&self, bytes: &[u8], at: u64, meanwhile: impl FnOnce() -> Result<()>) -> Result<()> {
+    fn send(&self, bytes: &[u8], at: u64, meanwhile: Option<Work<'_>>) -> Result<()> {
         let mut sending = self.sending();
         if at != sending.ready_bytes {
             return Err(Error::internal(format!(
@@ -588,15 +636,61 @@ impl Transfer {
                 sending.ready_bytes
             )));
         }
-        let end = at + bytes.len() as u64;
         sending.crc.update(bytes);
-        sending.ready_bytes = end;
-        let window = Some((at, bytes));
-        self.take(&mut sending, OwnerEvent::Ready(end), window);
-        meanwhile()?;
-        let (with, holders) = (&self.replicas, &self.holders);
+        sending.ready_bytes = at + bytes.len() as u64;
+        let window = (at, bytes);
+        let sent = match meanwhile {
+            Some(work) if bytes.len() >= BESIDE_BYTES => {
+                self.send_beside(&mut sending, window, work)
+            }
+            work => {
+                let done = work.map_or(Ok(()), |work| work());
+                done.and_then(|()| self.send_window(&mut sending, window, &|| false))
+            }
+        };
+        // Breaks if: the memory is given back although a link still needs it; other bytes would
+        // follow, under a proof that is right.
+        let with = &self.replicas;
+        if with.borrowed_bytes(&self.holders) > 0 && !off(Switch::LentBytes) {
+            let error = Error::unavailable("the container was given up");
+            let error = sent.as_ref().err().cloned().unwrap_or(error);
+            self.take(&mut sending, OwnerEvent::GiveUp(error), Some(window));
+        }
+        sent
+    }
+
+    /// Sends bytes while a thread does other work on them.
+    fn send_beside(
+        &self,
+        sending: &mut Sending,
+        window: (u64, &[u8]),
+        work: Work<'_>,
+    ) -> Result<()> {
+        let failed = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let work = || work().inspect_err(|_| failed.store(true, Ordering::Release));
+            let beside = spawn_scoped(scope, "orcheck-beside", work)?;
+            let gave_up = || failed.load(Ordering::Acquire);
+            let sent = self.send_window(sending, window, &gave_up);
+            let done = beside.join();
+            let done = done.unwrap_or_else(|_| Err(Error::internal("a write panicked")));
+            done.and(sent)
+        })
+    }
+
+    /// Sends bytes until their memory may be reused, or `ended`.
+    fn send_window(
+        &self,
+        sending: &mut Sending,
+        window: (u64, &[u8]),
+        ended: &dyn Fn() -> bool,
+    ) -> Result<()> {
+        let end = window.0 + window.1.len() as u64;
+        let (with, holders, window) = (&self.replicas, &self.holders, Some(window));
+        self.take(sending, OwnerEvent::Ready(end), window);
         sending.wait(with, holders, window, |sending| {
-            sending.let_go_bytes >= end && with.queued_bytes(holders) <= QUEUED_BYTES
+            let all = sending.let_go_bytes >= end && with.borrowed_bytes(holders) == 0;
+            ended() || all && with.queued_bytes(holders) <= QUEUED_BYTES
         })
     }
 
@@ -624,12 +718,13 @@ impl Drop for Transfer {
 
 impl File for ReplicatedFile {
     fn write_at(&self, buf: &[u8], at: u64) -> Result<()> {
-        self.transfer.send(buf, at, || self.own.write_at(buf, at))
+        let write = || self.own.write_at(buf, at);
+        self.transfer.send(buf, at, Some(&write))
     }
 
     fn write_pinned(&self, buf: &[u8], at: u64, way: &dyn PinnedWrite) -> Result<()> {
-        self.transfer
-            .send(buf, at, || self.own.write_pinned(buf, at, way))
+        let write = || self.own.write_pinned(buf, at, way);
+        self.transfer.send(buf, at, Some(&write))
     }
 
     fn read_at(&self, buf: &mut [u8], at: u64) -> Result<()> {

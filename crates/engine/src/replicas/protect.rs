@@ -176,6 +176,13 @@ impl Owner {
         part.map_or_else(Vec::new, |part| part.ranges(at, len))
     }
 
+    /// Whether a holder gets the whole container, as it is.
+    #[must_use]
+    pub fn is_whole(&self, node: NodeId) -> bool {
+        let holder = self.holders.get(&node);
+        holder.is_some_and(|holder| matches!(holder.part, Part::Whole))
+    }
+
     /// Sets the names of the holders in messages; otherwise they are numbers.
     #[must_use]
     pub fn naming<'a>(mut self, name: impl Fn(NodeId) -> &'a str) -> Self {
