@@ -18,8 +18,8 @@ mod staging;
 
 pub use agent::{Adoption, AgentMessage, ConnState, Link, NodePart, RecipePart, ReplicaPart};
 pub use control::{
-    BULK, BULK_HEAD_BYTES, FRAME_HEADER_BYTES, FrameHeader, MAX_DATA_BYTES, MAX_PAYLOAD_BYTES,
-    Message, PIECE, PIECE_HEAD_BYTES,
+    BULK, BULK_HEAD_BYTES, FRAME_HEADER_BYTES, FRAME_KIND_AT, FrameHeader, MAX_DATA_BYTES,
+    MAX_PAYLOAD_BYTES, Message, PIECE, PIECE_HEAD_BYTES, place_bytes,
 };
 pub use fields::MAX_TEXT_BYTES;
 pub use kept::{KeptMap, KeptPiece, KeptSnapshot, RegionIdentity};

@@ -453,7 +453,7 @@ impl Conn {
             if let Some(head) = self.inbox.get(..HEADER_BYTES) {
                 let header = FrameHeader::decode(head).map_err(|error| self.die(error))?;
                 self.check_number(&header)?;
-                if header.len_bytes > self.longest && bulk::head_bytes(header.kind).is_none() {
+                if header.len_bytes > self.longest && wire::place_bytes(header.kind).is_none() {
                     return Err(self.die(Error::corrupt(format!(
                         "a message of {} bytes comes: expected at most {}",
                         header.len_bytes, self.longest

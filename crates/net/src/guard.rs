@@ -2,24 +2,31 @@
 //! hides the contents.
 //!
 //! How: each direction of a connection has its own key, derived from the job's key and both
-//! challenges of the handshake. The MAC is keyed BLAKE3 over header and payload. Encryption is
-//! AES-256-GCM over the payload, in place; the header, which holds kind, length and number, stays
-//! readable and is bound to the tag. The nonce is the frame's number.
+//! challenges of the handshake. The MAC is a hash of the bytes at a secret point (`polyval.rs`),
+//! which keyed BLAKE3 turns into a proof together with the head: the header, and for bytes of files
+//! their place. Encryption is AES-256-GCM over the payload, in place; the header, which holds kind,
+//! length and number, stays readable and is bound to the tag. The nonce is the frame's number.
 //!
 //! Invariants
 //! 1. A frame has the same length in both forms, and encrypting it copies nothing.
 //! 2. No nonce is used twice with one key: numbers count up by one, and a connection that moves to
-//!    another process takes its count along.
+//!    another process takes its count along. The MAC has no nonce: nothing leaks if one repeats.
 //! 3. A frame in one form is never mistaken for one in the other: their keys differ (see
 //!    [`crate::listener`]).
-//! 4. Keys are overwritten when they are no longer needed.
+//! 4. Keys, and the point, are overwritten when they are no longer needed.
+//! 5. Heads of one kind have one length, and the header has the number of bytes: no two frames
+//!    give the same input to the proof.
 //!
 //! Survives: any change of any byte of a frame. Not here: which number comes next
-//! ([`crate::conn`]), when to encrypt (the option `net_encrypt`).
+//! ([`crate::conn`]), when to encrypt (the option `net_encrypt`). Why this MAC:
+//! `docs/adr/0047-frames-are-proven-by-a-polynomial-and-blake3.md`.
+
+mod polyval;
 
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result, wire};
 use orcheck_io::user::{Wiped, equal};
+use polyval::{BLOCK_BYTES, Point, Running};
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use zeroize::Zeroizing;
 
@@ -30,6 +37,7 @@ pub const MAC_BYTES: usize = 16;
 /// Guards one direction of a connection.
 pub(crate) struct Guard {
     key: Zeroizing<[u8; 32]>,
+    point: Point,
     cipher: Option<Wiped<LessSafeKey>>,
 }
 
@@ -41,7 +49,9 @@ impl Guard {
             .transpose()
             .map_err(|_| Error::internal("the cipher library refused the key of a connection"))?;
         let cipher = cipher.map(|key| Wiped::new(LessSafeKey::new(key)));
-        Ok(Guard { key, cipher })
+        let point = keyed(&key, &[b"orc2 frame point"]);
+        let point = Point::new(point);
+        Ok(Guard { key, point, cipher })
     }
 
     pub(crate) fn key(&self) -> [u8; 32] {
@@ -55,14 +65,33 @@ impl Guard {
     /// A running MAC for a frame that is made, or arrives, piece by piece; none if it is encrypted,
     /// which needs the whole frame.
     pub(crate) fn running(&self) -> Option<RunningMac> {
-        let plain = self.cipher.is_none();
-        plain.then(|| RunningMac(blake3::Hasher::new_keyed(&self.key)))
+        self.cipher.is_none().then(|| self.mac())
+    }
+
+    fn mac(&self) -> RunningMac {
+        RunningMac {
+            key: self.key.clone(),
+            hash: self.point.begin(),
+        }
+    }
+
+    /// The MAC of a whole frame, without it.
+    fn mac_of(&self, frame: &[u8]) -> Option<[u8; MAC_BYTES]> {
+        let kind = *frame.get(wire::FRAME_KIND_AT)?;
+        let place_bytes = wire::place_bytes(kind).unwrap_or(0);
+        // One that is too short for its place is refused when that is looked for.
+        let end = (HEADER_BYTES + place_bytes).min(frame.len());
+        let (head, body) = frame.split_at_checked(end)?;
+        let mut mac = self.mac();
+        mac.add(body);
+        Some(mac.proof(head))
     }
 
     /// Completes a frame; `frame` has its header and payload.
     pub(crate) fn close(&self, seq: u64, frame: &mut Vec<u8>) -> Result<()> {
         let proof = match &self.cipher {
-            None => mac(&self.key, frame),
+            None => (self.mac_of(frame))
+                .ok_or_else(|| Error::internal("a frame has no room for its header"))?,
             Some(cipher) => {
                 let (header, payload) = frame
                     .split_at_mut_checked(HEADER_BYTES)
@@ -89,7 +118,8 @@ impl Guard {
             let Some((text, proof)) = frame.split_last_chunk::<MAC_BYTES>() else {
                 return false;
             };
-            return equal(&mac(&self.key, text), proof) || off(Switch::Mac);
+            let expected = self.mac_of(text);
+            return expected.is_some_and(|mac| equal(&mac, proof)) || off(Switch::Mac);
         };
         let Some((header, sealed)) = frame.split_at_mut_checked(HEADER_BYTES) else {
             return false;
@@ -112,22 +142,40 @@ impl Guard {
 }
 
 /// The MAC of a frame that is not contiguous.
-pub(crate) struct RunningMac(blake3::Hasher);
+pub(crate) struct RunningMac {
+    key: Zeroizing<[u8; 32]>,
+    hash: Running,
+}
 
 impl RunningMac {
+    /// Adds bytes that follow the head.
     pub(crate) fn add(&mut self, bytes: &[u8]) {
-        self.0.update(bytes);
+        self.hash.add(bytes);
     }
 
-    pub(crate) fn proof(&self) -> [u8; MAC_BYTES] {
-        let mut proof = [0; MAC_BYTES];
-        proof.copy_from_slice(&self.0.finalize().as_bytes()[..MAC_BYTES]);
-        proof
+    /// The proof of everything that was added behind this head: the header, and the place if the
+    /// kind has one.
+    pub(crate) fn proof(&self, head: &[u8]) -> [u8; MAC_BYTES] {
+        let hash = Zeroizing::new(self.hash.hash());
+        // Breaks if: the head is left out; a frame would do for another kind, number or place.
+        let head = if off(Switch::MacHead) { &[] } else { head };
+        keyed(&self.key, &[b"orc2 frame proof", &*hash, head])
     }
 
-    pub(crate) fn proves(&self, found: &[u8]) -> bool {
-        equal(&self.proof(), found) || off(Switch::Mac)
+    pub(crate) fn proves(&self, head: &[u8], found: &[u8]) -> bool {
+        equal(&self.proof(head), found) || off(Switch::Mac)
     }
+}
+
+/// Keyed BLAKE3 of these texts, one after the other.
+fn keyed(key: &[u8; 32], texts: &[&[u8]]) -> [u8; BLOCK_BYTES] {
+    let mut hasher = blake3::Hasher::new_keyed(key);
+    for text in texts {
+        hasher.update(text);
+    }
+    let mut short = [0; BLOCK_BYTES];
+    short.copy_from_slice(&hasher.finalize().as_bytes()[..BLOCK_BYTES]);
+    short
 }
 
 /// What is bound to a payload, together with the key and the number.
@@ -141,12 +189,6 @@ fn nonce(seq: u64) -> Nonce {
         bytes[4..].copy_from_slice(&seq.to_le_bytes());
     }
     Nonce::assume_unique_for_key(bytes)
-}
-
-fn mac(key: &[u8; 32], frame: &[u8]) -> [u8; MAC_BYTES] {
-    let mut mac = [0; MAC_BYTES];
-    mac.copy_from_slice(&blake3::keyed_hash(key, frame).as_bytes()[..MAC_BYTES]);
-    mac
 }
 
 #[cfg(test)]

@@ -45,7 +45,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-pub(crate) const HELLO: [u8; 8] = *b"ORCnet1\n";
+pub(crate) const HELLO: [u8; 8] = *b"ORCnet2\n";
 /// Precedes the handshake if there is a MUNGE credential: this text, the credential's length in two
 /// bytes, the credential.
 pub(crate) const OPENING: [u8; 8] = *b"ORCmng1\n";

@@ -71,7 +71,7 @@ impl Key {
 
     fn mark(&self, random: &[u8]) -> [u8; NONCE_BYTES - RANDOM_BYTES] {
         let mut hasher = blake3::Hasher::new_keyed(&self.bytes);
-        hasher.update(b"orc1 which key  ").update(random);
+        hasher.update(b"orc2 which key  ").update(random);
         let mut mark = [0; NONCE_BYTES - RANDOM_BYTES];
         mark.copy_from_slice(&hasher.finalize().as_bytes()[..NONCE_BYTES - RANDOM_BYTES]);
         mark
@@ -106,17 +106,17 @@ impl Challenges {
     }
 
     pub fn listener_proof(&self, key: &Key) -> blake3::Hash {
-        self.derive(key, b"orc1 listener ok")
+        self.derive(key, b"orc2 listener ok")
     }
 
     pub fn caller_proof(&self, key: &Key) -> blake3::Hash {
-        self.derive(key, b"orc1 caller ok  ")
+        self.derive(key, b"orc2 caller ok  ")
     }
 
     /// Session keys: (caller to listener, listener to caller).
     pub fn session(&self, key: &Key) -> ([u8; 32], [u8; 32]) {
-        let to_listener = self.derive(key, b"orc1 to listener");
-        let to_caller = self.derive(key, b"orc1 to caller  ");
+        let to_listener = self.derive(key, b"orc2 to listener");
+        let to_caller = self.derive(key, b"orc2 to caller  ");
         (*to_listener.as_bytes(), *to_caller.as_bytes())
     }
 
@@ -132,7 +132,7 @@ impl Challenges {
 mod tests {
     use super::*;
     use crate::handshake::HELLO;
-    use orcheck_format::wire::{FrameHeader, Message};
+    use orcheck_format::wire::{self, FrameHeader, Message};
 
     #[test]
     fn a_key_is_not_printed() {
@@ -193,6 +193,17 @@ mod tests {
         let (to_listener, _) = challenges.guards(&plain).unwrap();
         to_listener.close(0, &mut frame).unwrap();
         assert_eq!(frame, vector("plain first frame"));
+        let raw: Vec<u8> = (0..1000u32).map(|at| (at * 7) as u8).collect();
+        let header = FrameHeader {
+            kind: wire::BULK,
+            flags: 0,
+            len_bytes: (wire::BULK_HEAD_BYTES + raw.len()) as u32,
+            seq: 1,
+        };
+        let place = (1u64 << 40).to_le_bytes();
+        let mut frame = [&header.encode()[..], &place, &raw].concat();
+        to_listener.close(1, &mut frame).unwrap();
+        assert_eq!(frame, vector("plain bytes"));
     }
 
     #[test]

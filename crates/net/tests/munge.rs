@@ -142,7 +142,7 @@ fn answer_to(at: &Address, credential: &[u8]) -> Option<u8> {
         b"ORCmng1\n",
         len.as_slice(),
         credential,
-        b"ORCnet1\n",
+        b"ORCnet2\n",
         &[5; 32],
     ]
     .concat();

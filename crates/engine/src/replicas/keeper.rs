@@ -152,7 +152,8 @@ impl KeeperThread {
                     && self.peers.len() < CONNS_MAX
                 {
                     let (node, coming) = (None, None);
-                    self.peers.insert(self.next_peer, Peer { conn, node, coming });
+                    self.peers
+                        .insert(self.next_peer, Peer { conn, node, coming });
                     self.next_peer = self.next_peer.wrapping_add(1);
                 }
             }

@@ -426,14 +426,15 @@ impl Sending {
         for action in actions {
             let (node, queued) = match action {
                 OwnerAction::To(node, message) => (node, Queued::Message(message)),
-                OwnerAction::Send(node, at_bytes, len) => match self.part(node, at_bytes, len, window)
-                {
-                    Ok(queued) => (node, queued),
-                    Err(error) => {
-                        failed.push((node, error));
-                        continue;
+                OwnerAction::Send(node, at_bytes, len) => {
+                    match self.part(node, at_bytes, len, window) {
+                        Ok(queued) => (node, queued),
+                        Err(error) => {
+                            failed.push((node, error));
+                            continue;
+                        }
                     }
-                },
+                }
                 OwnerAction::Finish(node, len_bytes) => {
                     let crc = self.sent.entry(node).or_default().value();
                     let slot = self.slot;

@@ -31,6 +31,9 @@ const HEAD_BYTES: usize = HEADER_BYTES + wire::BULK_HEAD_BYTES;
 /// Number of bytes that are sent, received and verified at a time, while they are in the
 /// processor's cache.
 pub(super) const STEP_BYTES: usize = 256 << 10;
+/// What came is added to the proof when there are so many bytes, in multiples of [`ODD_BYTES`].
+const PROVE_BYTES: usize = 64 << 10;
+const ODD_BYTES: usize = 4096;
 
 /// What arrived.
 #[derive(Debug)]
@@ -54,17 +57,29 @@ pub struct Place {
 /// Bytes that have arrived in part.
 pub(super) struct Coming {
     mac: RunningMac,
+    /// The header and the place.
+    head: Vec<u8>,
     kind: u8,
     place: Place,
     done_bytes: usize,
+    /// How many of them are in the proof: whole steps, which cost it less than odd ones.
+    proven_bytes: usize,
 }
 
-/// Bytes of the place before the raw bytes of such a frame; `None` for messages.
-pub(super) fn head_bytes(kind: u8) -> Option<usize> {
-    match kind {
-        wire::BULK => Some(wire::BULK_HEAD_BYTES),
-        wire::PIECE => Some(wire::PIECE_HEAD_BYTES),
-        _ => None,
+impl Coming {
+    /// Adds to the proof what has come, as far as it is worth it.
+    fn prove(&mut self, into: &[u8], least_bytes: usize) {
+        let came = self.done_bytes - self.proven_bytes;
+        if came < least_bytes.max(1) {
+            return;
+        }
+        let end = match self.done_bytes < into.len() {
+            true => self.done_bytes - self.done_bytes % ODD_BYTES,
+            false => self.done_bytes,
+        };
+        self.mac
+            .add(into.get(self.proven_bytes..end).unwrap_or_default());
+        self.proven_bytes = end.max(self.proven_bytes);
     }
 }
 
@@ -91,7 +106,6 @@ impl Conn {
         head[..HEADER_BYTES].copy_from_slice(&header);
         head[HEADER_BYTES..].copy_from_slice(&at.to_le_bytes());
         self.sent += 1;
-        mac.add(&head);
         let more = (None, SendFlags::MORE);
         self.send_all(wire::BULK, &head, more, deadline)?;
         for part in parts.iter().flat_map(|part| part.chunks(STEP_BYTES)) {
@@ -99,7 +113,7 @@ impl Conn {
             self.send_all(wire::BULK, part, more, deadline)?;
         }
         let last = (None, SendFlags::empty());
-        self.send_all(wire::BULK, &mac.proof(), last, deadline)
+        self.send_all(wire::BULK, &mac.proof(&head), last, deadline)
     }
 
     /// The next message or announcement of bytes, if it has arrived; does not wait. As
@@ -200,7 +214,7 @@ impl Conn {
             return Ok(None);
         };
         let header = FrameHeader::decode(head).map_err(|error| self.die(error))?;
-        let end = head_bytes(header.kind).map(|bytes| HEADER_BYTES + bytes);
+        let end = wire::place_bytes(header.kind).map(|bytes| HEADER_BYTES + bytes);
         let place = end.and_then(|end| Some((self.inbox.get(HEADER_BYTES..end)?, end)));
         Ok(place.map(|(bytes, end)| (header, Place::decode(bytes), end)))
     }
@@ -223,30 +237,27 @@ impl Conn {
     }
 
     /// Takes the head, and what has arrived behind it.
-    fn begin_to_take(&mut self, into: &mut [u8], mut mac: RunningMac) -> Result<Coming> {
+    fn begin_to_take(&mut self, into: &mut [u8], mac: RunningMac) -> Result<Coming> {
         let Some((header, place, end)) = self.bulk_head()? else {
             return Err(self.die(Error::internal("bytes were announced that are not there")));
         };
         let (head, came) = self.inbox.split_at(end);
-        mac.add(head);
         let here = came.len().min(into.len());
         let first = into.get_mut(..here).unwrap_or_default();
         first.copy_from_slice(came.get(..here).unwrap_or_default());
-        mac.add(first);
-        self.inbox.drain(..end + here);
-        Ok(Coming {
+        let coming = Coming {
             mac,
+            head: head.to_vec(),
             kind: header.kind,
             place,
             done_bytes: here,
-        })
+            proven_bytes: 0,
+        };
+        self.inbox.drain(..end + here);
+        Ok(coming)
     }
 
-    fn take_more(
-        &mut self,
-        into: &mut [u8],
-        mut coming: Coming,
-    ) -> Result<Option<(Place, u8)>> {
+    fn take_more(&mut self, into: &mut [u8], mut coming: Coming) -> Result<Option<(Place, u8)>> {
         let len = into.len();
         while coming.done_bytes < len {
             let end = len.min(coming.done_bytes + STEP_BYTES);
@@ -254,8 +265,8 @@ impl Conn {
             match net::recv(&self.socket, &mut *step, RecvFlags::DONTWAIT) {
                 Ok((0, _)) => return Err(self.ended(coming.done_bytes)),
                 Ok((count, _)) => {
-                    coming.mac.add(step.get(..count).unwrap_or_default());
                     coming.done_bytes += count;
+                    coming.prove(into, PROVE_BYTES);
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => {
@@ -265,6 +276,7 @@ impl Conn {
                 Err(errno) => return Err(self.die(rustix_error(errno, "receive"))),
             }
         }
+        coming.prove(into, 0);
         while self.inbox.len() < MAC_BYTES {
             match self.receive_some() {
                 Ok(0) => return Err(self.ended(len)),
@@ -277,7 +289,7 @@ impl Conn {
             }
         }
         let proof = self.inbox.get(..MAC_BYTES).unwrap_or_default();
-        if !coming.mac.proves(proof) {
+        if !coming.mac.proves(&coming.head, proof) {
             let number = self.received;
             return Err(self.die(Error::corrupt(format!(
                 "frame {number} of {len} bytes is not what the peer sent (wrong MAC)"

@@ -110,7 +110,7 @@ impl Lent {
             self.mac.add(part.get(at..end).unwrap_or_default());
             self.proven_bytes = end;
             if end == part.len() {
-                self.proof = self.mac.proof();
+                self.proof = self.mac.proof(&self.head);
             }
         }
         part.get(at..self.proven_bytes).unwrap_or_default()
@@ -272,11 +272,7 @@ impl Conn {
     }
 
     /// Sends once.
-    fn push_once(
-        &self,
-        now: &mut Now,
-        source: Option<Source<'_>>,
-    ) -> rustix::io::Result<usize> {
+    fn push_once(&self, now: &mut Now, source: Option<Source<'_>>) -> rustix::io::Result<usize> {
         let left_bytes = now.left_bytes();
         let rest = match &mut now.what {
             What::Frame(frame) => frame.get(now.sent_bytes..).unwrap_or_default(),
@@ -340,10 +336,9 @@ impl Conn {
 
     fn begin_piece(&mut self, piece: Piece, source: Option<Source<'_>>) -> Result<What> {
         let place = piece.place.encode();
-        let Some(mut mac) = self.send.running() else {
+        let Some(mac) = self.send.running() else {
             let part = source.as_ref().and_then(|source| source.part(piece));
-            let mut frame =
-                Vec::with_capacity(PIECE_HEAD_BYTES + piece.len_bytes + MAC_BYTES);
+            let mut frame = Vec::with_capacity(PIECE_HEAD_BYTES + piece.len_bytes + MAC_BYTES);
             frame.resize(HEADER_BYTES, 0);
             frame.extend_from_slice(&place);
             frame.extend_from_slice(part.unwrap_or_default());
@@ -357,8 +352,7 @@ impl Conn {
         let (of_frame, of_piece) = head.split_at_mut(HEADER_BYTES);
         of_frame.copy_from_slice(&header);
         of_piece.copy_from_slice(&place);
-        mac.add(&head);
-        let proof = mac.proof();
+        let proof = mac.proof(&head);
         Ok(What::Lent(Box::new(Lent {
             piece,
             head,

@@ -243,7 +243,7 @@ fn who_shakes_hands_while_keys_are_taken_away_is_dropped() {
     };
     let mut caller = TcpStream::connect(raw).unwrap();
     caller
-        .write_all(&[b"ORCnet1\n".as_slice(), &[1; 32]].concat())
+        .write_all(&[b"ORCnet2\n".as_slice(), &[1; 32]].concat())
         .unwrap();
     caller.set_read_timeout(Some(SOON)).unwrap();
     let give_up = Instant::now() + LIMIT;

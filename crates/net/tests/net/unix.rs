@@ -66,7 +66,7 @@ fn another_user_is_a_stranger_on_a_unix_socket() {
         // The same without our library's politeness.
         let raw = std::os::unix::net::SocketAddr::from_abstract_name(name).unwrap();
         let mut stream = UnixStream::connect_addr(&raw).unwrap();
-        let _ = stream.write_all(b"ORCnet1\n0123456789abcdef0123456789abcdef");
+        let _ = stream.write_all(b"ORCnet2\n0123456789abcdef0123456789abcdef");
         // Breaks if: the listener does not compare the user.
         let dropped = stream.read_exact(&mut [0; 64]).is_err();
         i32::from(!refused) + 10 * i32::from(!dropped)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The test vectors of the handshake, computed from ADR 40 alone.
+"""The test vectors of the handshake and of frames, computed from ADR 40 and ADR 47 alone.
 
-How: BLAKE3 as its specification has it, for inputs of one chunk, in keyed mode; nothing of Orcheck
-is used, so the vectors are more than what its code happens to do. Without arguments it compares
+How: BLAKE3 as its specification has it, for inputs of one chunk, in keyed mode, and POLYVAL as RFC
+8452 has it; nothing of Orcheck is used, so the vectors are more than what its code happens to do. Without arguments it compares
 handshake.txt beside it with what it computes, and exits with 1 where they differ; with --write it
 writes that file. Encrypted frames are not here: AES-256-GCM has vectors of its own.
 """
@@ -86,6 +86,33 @@ def keyed_hash(key: bytes, data: bytes) -> bytes:
     return b"".join(word.to_bytes(4, "little") for word in chaining)
 
 
+# ---- POLYVAL (RFC 8452, section 3), bit by bit ----
+FIELD = 1 << 128 | 1 << 127 | 1 << 126 | 1 << 121 | 1
+
+
+def dot(one: int, other: int) -> int:
+    """one · other · x^-128."""
+    found = 0
+    for bit in range(128):
+        found ^= one if other >> bit & 1 else 0
+        found = (found ^ FIELD if found & 1 else found) >> 1
+    return found
+
+
+def polyval(point: bytes, data: bytes) -> bytes:
+    found = 0
+    for at in range(0, len(data), 16):
+        block = int.from_bytes(data[at : at + 16].ljust(16, b"\0"), "little")
+        found = dot(found ^ block, int.from_bytes(point, "little"))
+    return found.to_bytes(16, "little")
+
+
+# ---- frames (ADR 47) ----
+def proof(key: bytes, head: bytes, body: bytes) -> bytes:
+    point = keyed_hash(key, b"orc2 frame point")[:16]
+    return keyed_hash(key, b"orc2 frame proof" + polyval(point, body) + head)[:16]
+
+
 # ---- the handshake (ADR 40) ----
 FORM = {"plain": b"", "encrypted": b"aes-256-gcm"}
 
@@ -94,26 +121,31 @@ def vectors() -> dict[str, bytes]:
     key = bytes(range(32))
     random = bytes(range(0xA0, 0xB0))
     listener = bytes(range(0xC0, 0xE0))
-    caller = random + keyed_hash(key, b"orc1 which key  " + random)[:16]
+    caller = random + keyed_hash(key, b"orc2 which key  " + random)[:16]
     found = {"key": key, "caller random": random, "listener challenge": listener}
     found["caller challenge"] = caller
-    found["hello"] = b"ORCnet1\n" + caller
+    found["hello"] = b"ORCnet2\n" + caller
     for form, mark in FORM.items():
 
         def derived(label: bytes, mark: bytes = mark) -> bytes:
             assert len(label) == 16
             return keyed_hash(key, label + caller + listener + mark)
 
-        proof = derived(b"orc1 listener ok")
-        found[f"{form} answer"] = listener + proof
-        found[f"{form} caller proof"] = derived(b"orc1 caller ok  ")
-        found[f"{form} key to listener"] = derived(b"orc1 to listener")
-        found[f"{form} key to caller"] = derived(b"orc1 to caller  ")
+        found[f"{form} answer"] = listener + derived(b"orc2 listener ok")
+        found[f"{form} caller proof"] = derived(b"orc2 caller ok  ")
+        found[f"{form} key to listener"] = derived(b"orc2 to listener")
+        found[f"{form} key to caller"] = derived(b"orc2 to caller  ")
     # The first frame of the caller: kind 1, no flags, {1: 3, 2: 0}, number 0.
     payload = bytes.fromhex("a201030200")
     header = b"ORCf" + bytes([1, 1]) + bytes(2) + len(payload).to_bytes(4, "little") + bytes(8)
-    mac = keyed_hash(found["plain key to listener"], header + payload)[:16]
-    found["plain first frame"] = header + payload + mac
+    key = found["plain key to listener"]
+    found["plain first frame"] = header + payload + proof(key, header, payload)
+    # Its second frame: bytes of a file, kind 254, at the offset 2^40; with the place in the head.
+    raw = bytes(at * 7 & 0xFF for at in range(1000))
+    place = (1 << 40).to_bytes(8, "little")
+    head = b"ORCf" + bytes([1, 254]) + bytes(2) + (len(place) + len(raw)).to_bytes(4, "little")
+    head += (1).to_bytes(8, "little") + place
+    found["plain bytes"] = head + raw + proof(key, head, raw)
     return found
 
 

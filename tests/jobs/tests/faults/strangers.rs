@@ -180,7 +180,7 @@ impl Door {
 }
 
 fn hello(random: &mut Random) -> Vec<u8> {
-    let mut bytes = b"ORCnet1\n".to_vec();
+    let mut bytes = b"ORCnet2\n".to_vec();
     bytes.extend((0..32).map(|_| random.next() as u8));
     bytes
 }
