@@ -26,10 +26,10 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
-from orcbench import facts, reporting, running, stats, svg
+from orcbench import facts, floor, reporting, running, stats, svg
 from orcbench.stats import Figure, Sample, Samples
 from testbed.cluster import cluster as cl
 from testbed.cluster import shared
@@ -41,12 +41,16 @@ Runs = dict[tuple[int, float], dict[str, Any]]
 
 GOALS = {
     "stream_over_tcp": (">=", 0.9),
+    "stream_over_tcp_unlimited": (">=", 0.9),
+    "replica_cpu_s_per_gib": ("<=", 1.2),
     "one_replica_over_central": ("<=", 0.5),
     "one_replica_over_central_8": ("<=", 0.5),
     "one_replica_over_central_16": ("<=", 0.5),
     "one_replica_slowdown_over_central": ("<=", 0.5),
 }
 SERVERS = 4
+# Turns in which a stream and the floor beside it take their rounds.
+FLOOR_TURNS = 3
 NAMES = {
     "local": "own disk only",
     "k1": "1 replica",
@@ -183,26 +187,11 @@ def stream(args: argparse.Namespace, program: str) -> Streams:
     ):
         with Bed(args, 5 if args.full else 3, rate=rate) as bed:
             for holders in (1, 2, 4) if args.full else (1, 2):
-                beside = ",".join(
-                    bed.cluster.address(node) for node in bed.cluster.nodes[1 : holders + 1]
-                )
-                ones = bed.run(
-                    f"k{holders}",
-                    holders + 1,
-                    program,
-                    [
-                        "--do",
-                        "write",
-                        "--size",
-                        mib * running.MIB,
-                        "--only",
-                        0,
-                        "--rounds",
-                        count,
-                        "--beside",
-                        beside,
-                    ],
-                )
+                once = functools.partial(stream_once, bed, program, holders, mib)
+                if rate or holders > 1:
+                    ones = once(count)
+                else:
+                    ones = beside_floor(bed, once, mib, max(1, count // FLOOR_TURNS))
                 found[rate or "unlimited", holders] = ones
                 print(
                     f"stream, link {rate or 'unlimited'}, {holders} holders: "
@@ -211,6 +200,65 @@ def stream(args: argparse.Namespace, program: str) -> Streams:
                     flush=True,
                 )
     return found
+
+
+def stream_once(bed: Bed, program: str, holders: int, mib: int, count: int) -> list[Sample]:
+    """`count` rounds of one node's part to its holders, with plain TCP beside each."""
+    nodes = bed.cluster.nodes[1 : holders + 1]
+    size = ["--size", mib * running.MIB, "--only", 0]
+    beside = ",".join(bed.cluster.address(node) for node in nodes)
+    argv = ["--do", "write", *size, "--rounds", count, "--beside", beside]
+    ones: list[Sample] = bed.run(f"k{holders}", holders + 1, program, argv)
+    return ones
+
+
+def beside_floor(
+    bed: Bed, once: Callable[[int], list[Sample]], mib: int, count: int
+) -> list[Sample]:
+    """Rounds of a stream in turns with those of the floor, whose times are beside them."""
+    path, cluster, found = floor.program(), bed.cluster, []
+    n1, n2 = cluster.nodes[:2]
+    start = (functools.partial(cluster.start, on=n1), functools.partial(cluster.start, on=n2))
+    for _ in range(FLOOR_TURNS):
+        ones = once(count)
+        for how in ("mac", "plain"):
+            floors = floor.rounds(
+                how,
+                path,
+                mib * running.MIB,
+                count,
+                cluster.address(n2),
+                (cluster.local, cluster.local),
+                start,
+            )
+            for one, its in zip(ones, floors):
+                one[f"floor_{how}_s"], one[f"floor_{how}_cpu_s"] = its["s"], its["cpu_s"]
+        found += ones
+    return found
+
+
+def cpu_s(one: Sample) -> float:
+    """Processor time of the whole machine within a stream's clock."""
+    taken: float = one["busy"] * (os.cpu_count() or 1) * one["s"]
+    return taken
+
+
+def floor_figures(ones: list[Sample]) -> dict[str, Figure]:
+    """The stream on a link without limit, beside a minimal program and beside TCP alone."""
+
+    def per_gib(seconds: Callable[[Sample], float]) -> Figure:
+        return stats.figure([seconds(one) / (one["bytes"] / floor.GIB) for one in ones])
+
+    return {
+        "stream_over_tcp_unlimited": stats.figure([one["floor_mac_s"] / one["s"] for one in ones]),
+        "stream_over_plain_floor_unlimited": stats.figure(
+            [one["floor_plain_s"] / one["s"] for one in ones]
+        ),
+        "stream_over_plain_tcp_unlimited": stats.figure(over_tcp(ones)),
+        "replica_cpu_s_per_gib": per_gib(cpu_s),
+        "floor_cpu_s_per_gib": per_gib(lambda one: float(one["floor_mac_cpu_s"])),
+        "plain_floor_cpu_s_per_gib": per_gib(lambda one: float(one["floor_plain_cpu_s"])),
+    }
 
 
 def tcp_rates(ones: list[Sample]) -> list[float]:
@@ -412,6 +460,9 @@ def figures_of(
             + ("" if link == "1gbit" else f"_{link}")
             + ("" if holders == 1 else f"_{holders}_holders")
         )
+        if (link, holders) == ("unlimited", 1):
+            figures.update(floor_figures(ones))
+            continue
         figures[key] = stats.figure(over_tcp(ones))
         if key == "stream_over_tcp":
             figures["tcp_over_tcp"] = stats.figure(

@@ -22,14 +22,17 @@ import subprocess
 from collections.abc import Callable
 from typing import Any
 
-from orcbench import disk, facts, reporting, running, stats, svg, throttling
+from orcbench import disk, facts, floor, reporting, running, stats, svg, throttling
 from orcbench import staging_profiles as profiles
 from orcbench.stats import Figure, Sample, Samples
 from testbed.cluster import disks
 
 LIMIT_BYTES_PER_S = 500_000_000
+# How wire_floor is told of it, and its name in the tables.
+FLOORS = {"mac": "floor: TCP + MAC + writes", "plain": "floor: TCP + writes"}
 GOALS = {
     "server_over_fio": (">=", 0.97),
+    "server_over_floor": (">=", 0.9),
     "read_over_raw": (">=", 0.9),
     "read_over_raw_limited": (">=", 0.9),
     **profiles.GOALS,
@@ -95,6 +98,13 @@ def through(server: Server, writer: disk.Writer) -> Sample:
     return found
 
 
+def floored(args: argparse.Namespace, path: str, how: str, size: int) -> Sample:
+    """The same bytes through one connection to a file, and nothing else."""
+    with running.scratch(args.dir) as where:
+        start, dirs = (floor.here, floor.here), (None, where)
+        return floor.rounds(how, path, size, 1, "127.0.0.1", dirs, start)[0]
+
+
 def written(args: argparse.Namespace, program: str, rounds: int, size: int, where: str) -> Samples:
     """Samples of writing, and the server, which still has the last checkpoint."""
     writers: list[disk.Writer] = []
@@ -112,6 +122,10 @@ def written(args: argparse.Namespace, program: str, rounds: int, size: int, wher
         tasks["without, 1 rank"] = writers[-1].go
         for task in tasks.values():
             task()  # the first use of anything is not what is measured
+        path = floor.program()
+        tasks.update(
+            {name: functools.partial(floored, args, path, how, size) for how, name in FLOORS.items()}
+        )
         tasks.update(disk.ways_of_fio(args, size))
         samples = disk.turns(tasks, rounds, where)
         return samples
@@ -264,7 +278,15 @@ def beside_fio(
     samples = written(args, program, rounds, size, "as it is")
     disk.show("the device as it is", samples)
     reads, reads_why = restarts(args)
-    figures = {"server_over_fio_as_is": disk.over(samples, "through a server, 1 rank")}
+    one_rank, floors = samples["through a server, 1 rank"], samples[FLOORS["mac"]]
+    figures = {
+        "server_over_fio_as_is": disk.over(samples, "through a server, 1 rank"),
+        "server_over_floor": floor.over(one_rank, floors),
+        "server_cpu_s_per_gib": floor.cpu(one_rank),
+        "floor_cpu_s_per_gib": floor.cpu(floors),
+        "plain_floor_cpu_s_per_gib": floor.cpu(samples[FLOORS["plain"]]),
+        "fio_cpu_s_per_gib": floor.cpu(samples[disk.best_of_fio(samples)]),
+    }
     for suffix, samples_of in zip(("", "_limited"), reads.values()):
         figures["read_over_raw" + suffix] = over_raw(samples_of, "through the server")
         figures["read_without_over_raw" + suffix] = over_raw(samples_of, "without")

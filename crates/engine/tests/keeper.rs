@@ -12,13 +12,14 @@ use orcheck_format::wire::Message;
 use orcheck_format::{Epoch, ErrorKind, JobName, NodeId, Rank, Result, RunId, Step, WriterId};
 use orcheck_io::clock::SystemClock;
 use orcheck_io::disk::{Create, Dir, Ram, read_small};
-use orcheck_io::failpoints::Failpoints;
+use orcheck_io::failpoints::{Failpoint, FailpointHook, Failpoints, Verdict};
 use orcheck_io::poll::{Poller, Waker};
-use orcheck_net::{Address, Conn, Key, Listener};
+use orcheck_net::{Address, Conn, Key, Listener, Place, Received, Source};
 use orcheck_placement::Domains;
 use orcheck_staging::open_dir;
 use orcheck_testing::Scratch;
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -403,6 +404,113 @@ fn a_holder_that_says_nothing_is_left_at_the_deadline() {
     stop.store(true, Ordering::Release);
     accepts.join().unwrap();
     drop(holder);
+}
+
+/// Brings bytes of a replica.
+fn send_piece(conn: &mut Conn, slot: u32, at_bytes: u64, bytes: &[u8]) {
+    let place = Place { slot, at_bytes };
+    let poller = Poller::new().unwrap();
+    conn.queue_piece(place, bytes.len()).unwrap();
+    while !conn.push_from(Some(Source { place, bytes }), LONG).unwrap() {
+        poller.wait_for(&[(conn.as_fd(), true)], LONG).unwrap();
+    }
+}
+
+/// A holder by hand, which reads a container only when told; how many bytes came, all right.
+fn hold(
+    conn: &mut Conn,
+    is_right: impl Fn(u64, &[u8]) -> bool,
+    read: impl FnOnce(),
+) -> Result<u64> {
+    let (mut slot_of, mut came, mut read) = (0, 0, Some(read));
+    loop {
+        match conn.receive_any(LONG)? {
+            Received::Message(Message::Hello { .. }) => {}
+            Received::Message(Message::Reserve { slot, .. }) => {
+                (slot_of, came) = (slot, 0);
+                let credit_bytes = 64 << 20;
+                conn.send(&Message::Granted { slot, credit_bytes }, LONG)?;
+                read.take().map(|read| read());
+            }
+            Received::Message(Message::Finish { slot, .. }) => {
+                conn.send(&Message::Held { slot }, LONG)?;
+                return Ok(came);
+            }
+            Received::Message(Message::LetGo { .. }) => {}
+            Received::Message(other) => panic!("{other:?}"),
+            Received::Bytes(len) => {
+                let mut bytes = vec![0; len];
+                let at = conn.receive_bulk(&mut bytes, LONG)?;
+                assert!(is_right(at, &bytes), "slot {slot_of}: wrong bytes at {at}");
+                came += len as u64;
+            }
+        }
+    }
+}
+
+/// Refuses every write.
+struct FullDisk;
+
+impl FailpointHook for FullDisk {
+    fn at(&self, step: &Failpoint) -> Verdict {
+        match step.site {
+            "file.write" => Verdict::Fail(28),
+            _ => Verdict::Go,
+        }
+    }
+}
+
+// Breaks if: a write returns while a link still needs its memory; other bytes would be sent under a
+// right proof, or the next container would wait behind them.
+#[test]
+fn bytes_of_a_write_that_fails_are_not_needed_afterwards() {
+    let own = Scratch::new("owner");
+    let listener = Listener::bind(&Address::Tcp(SocketAddr::from(([127, 0, 0, 1], 0)))).unwrap();
+    let address = listener.address();
+    let bytes = content(32 << 20);
+    let (resume, resumed) = std::sync::mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        let (listener, bytes) = (&listener, &bytes);
+        let holder = scope.spawn(move || {
+            let accept = || listener.accept(&KEY, &Failpoints::none(), LONG).unwrap();
+            let next = || std::iter::repeat_with(accept).flatten().next().unwrap();
+            let right = |at: u64, came: &[u8]| *came == bytes[at as usize..][..came.len()];
+            let mut conn = next();
+            // It reads nothing until the write has failed; then the same connection goes on, or it
+            // was ended in the middle of a frame.
+            let first = hold(&mut conn, right, || {
+                let _ = resumed.recv();
+            });
+            let came = first.or_else(|_| hold(&mut next(), right, || {}));
+            assert_eq!(came.unwrap(), bytes.len() as u64);
+        });
+        let context = ReplicasContext {
+            job: JobName::new("job").unwrap(),
+            epoch: EPOCH,
+            own: (Rank(0), NodeId(0)),
+            replicas: 1,
+            group: None,
+            domains: Domains::none(2),
+            nodes: two_nodes(address, &KEY),
+            timeout: Duration::from_secs(3),
+            clock: Arc::new(SystemClock),
+            failpoints: Failpoints::none(),
+            stop: Arc::default(),
+        };
+        let replicas = Replicas::new(context).unwrap();
+        let full = open_dir(own.path(), Failpoints::with(Arc::new(FullDisk))).unwrap();
+        let dir = replicas.wrap(full, vec![NodeId(1)], 64 << 20);
+        let file = dir
+            .create(&container(1, NodeId(0)), Create::Direct)
+            .unwrap();
+        let mut memory = bytes.clone();
+        assert!(file.write_at(&memory, 0).is_err());
+        memory.fill(9);
+        resume.send(()).unwrap();
+        drop(file);
+        bring(&replicas, &own, 2, bytes).unwrap();
+        holder.join().unwrap();
+    });
 }
 
 fn names(dir: &dyn Dir) -> Vec<String> {

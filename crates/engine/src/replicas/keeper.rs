@@ -144,6 +144,10 @@ impl KeeperThread {
             let longest = if more { Duration::ZERO } else { SLICE };
             let ready = self.poller.wait(&fds, longest)?;
             drop(fds);
+            if ready.is_empty() && self.files.is_empty() {
+                // Nobody has brought anything for a while, or somebody woke us: give it back.
+                self.spare.release();
+            }
             for door in ready.into_iter().filter(|&at| at < doors) {
                 let (key, failpoints) = (&self.context.key, &self.context.failpoints);
                 // Breaks if: it accepts one connection at a time; with strangers always waiting,
@@ -241,9 +245,6 @@ impl KeeperThread {
                 Ok(Some(bytes)) => self.step(KeeperEvent::Written(place, bytes), None)?,
                 Err(error) => self.step(KeeperEvent::Failed(place, error), None)?,
             }
-        }
-        if self.files.is_empty() {
-            self.spare.release();
         }
         Ok(())
     }
