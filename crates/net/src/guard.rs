@@ -167,6 +167,18 @@ impl RunningMac {
     }
 }
 
+/// The proof of a frame under the key of its direction, for tests that make frames by themselves.
+///
+/// # Errors
+/// Internal if the frame has no header.
+#[doc(hidden)]
+pub fn frame_proof(key: [u8; 32], frame: &[u8]) -> Result<[u8; MAC_BYTES]> {
+    let mut closed = frame.to_vec();
+    Guard::new(key, false)?.close(0, &mut closed)?;
+    let proof = closed.last_chunk::<MAC_BYTES>().copied();
+    proof.ok_or_else(|| Error::internal("a frame has no proof"))
+}
+
 /// Keyed BLAKE3 of these texts, one after the other.
 fn keyed(key: &[u8; 32], texts: &[&[u8]]) -> [u8; BLOCK_BYTES] {
     let mut hasher = blake3::Hasher::new_keyed(key);

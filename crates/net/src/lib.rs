@@ -36,6 +36,8 @@ mod names;
 pub use crate::conn::{Place, Received, Source};
 pub use address::Address;
 pub use conn::Conn;
+#[doc(hidden)]
+pub use guard::frame_proof;
 pub use key::Key;
 pub use listener::{Listener, Refusals};
 pub use munge::{AsUser, Users};

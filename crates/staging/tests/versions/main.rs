@@ -282,8 +282,7 @@ fn send_unknown(conn: Conn, kind: u8) -> Conn {
         seq: state.sent,
     };
     let mut frame = [header.encode().as_slice(), &[0xa0]].concat();
-    let mac = blake3::keyed_hash(&state.send_key, &frame);
-    frame.extend_from_slice(&mac.as_bytes()[..16]);
+    frame.extend(orcheck_net::frame_proof(state.send_key, &frame).unwrap());
     state.sent += 1;
     let mut stream = TcpStream::from(socket);
     stream.write_all(&frame).unwrap();
