@@ -430,7 +430,9 @@ fn hold(
                 (slot_of, came) = (slot, 0);
                 let credit_bytes = 64 << 20;
                 conn.send(&Message::Granted { slot, credit_bytes }, LONG)?;
-                read.take().map(|read| read());
+                if let Some(read) = read.take() {
+                    read();
+                }
             }
             Received::Message(Message::Finish { slot, .. }) => {
                 conn.send(&Message::Held { slot }, LONG)?;
@@ -476,8 +478,8 @@ fn bytes_of_a_write_that_fails_are_not_needed_afterwards() {
             let next = || std::iter::repeat_with(accept).flatten().next().unwrap();
             let right = |at: u64, came: &[u8]| *came == bytes[at as usize..][..came.len()];
             let mut conn = next();
-            // It reads nothing until the write has failed; then the same connection goes on, or it
-            // was ended in the middle of a frame.
+            // It reads nothing until the write has failed; then the same connection continues, or
+            // it was ended in the middle of a frame.
             let first = hold(&mut conn, right, || {
                 let _ = resumed.recv();
             });

@@ -33,7 +33,7 @@ const PIECES: usize = 8;
 const KEY: Key = Key::new([7; 32]);
 
 enum Link {
-    Mac(Conn),
+    Mac(Box<Conn>),
     Plain(TcpStream),
 }
 
@@ -166,7 +166,9 @@ fn main() {
                     let listener = Listener::bind(&Address::Tcp(at)).unwrap();
                     println!("ready");
                     let accept = || listener.accept(&KEY, &Failpoints::none(), LIMIT).unwrap();
-                    Link::Mac(std::iter::repeat_with(accept).flatten().next().unwrap())
+                    Link::Mac(Box::new(
+                        std::iter::repeat_with(accept).flatten().next().unwrap(),
+                    ))
                 }
                 _ => {
                     let listener = TcpListener::bind(at).unwrap();
@@ -181,7 +183,9 @@ fn main() {
             let mut link = match how {
                 "mac" => {
                     let at = Address::Tcp(at);
-                    Link::Mac(Conn::connect(&at, &KEY, &Failpoints::none(), LIMIT).unwrap())
+                    Link::Mac(Box::new(
+                        Conn::connect(&at, &KEY, &Failpoints::none(), LIMIT).unwrap(),
+                    ))
                 }
                 _ => Link::Plain(TcpStream::connect(at).unwrap()),
             };

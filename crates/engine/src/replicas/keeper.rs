@@ -227,7 +227,7 @@ impl KeeperThread {
         Ok(true)
     }
 
-    /// Takes bytes of a replica, and what was written meanwhile: an owner that has credit goes on.
+    /// Takes bytes of a replica, and what was written meanwhile: an owner that has credit sends.
     fn take_piece(&mut self, number: u32, place: Place, piece: Piece) -> Result<()> {
         let len = piece.bytes().len() as u64;
         let event = KeeperEvent::Data(number, place.slot, place.at_bytes, len);

@@ -53,7 +53,7 @@ impl Spare {
     /// Memory for this many bytes.
     ///
     /// # Errors
-    /// Invalid if no owner sends so many at once; NoSpace if there is no memory.
+    /// Invalid if no owner sends this many at once; NoSpace if there is no memory.
     pub(super) fn take(&mut self, len_bytes: usize) -> Result<Piece> {
         if len_bytes as u64 > PIECE_BYTES {
             return Err(Error::invalid(format!(
@@ -162,7 +162,7 @@ impl Writer {
         Some(written)
     }
 
-    /// Gives a file back to its replica, if that is still on its way, and goes on with what waits.
+    /// Gives a file back to its replica, if that is still on its way, and writes what waits.
     /// `None`: it was given up meanwhile.
     ///
     /// # Errors

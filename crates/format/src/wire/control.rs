@@ -15,6 +15,8 @@
 
 mod kinds;
 
+pub use kinds::place_bytes;
+
 use crate::coding::{Get, Put, Reader, Writer, exactly};
 use crate::disk::{
     ContainerRef, MAX_CONTAINERS, MAX_FILE_NAME_BYTES, MAX_METADATA_BYTES, MAX_NODES,
@@ -51,15 +53,6 @@ pub const PIECE: u8 = 253;
 pub const PIECE_HEAD_BYTES: usize = 12;
 /// Where the kind is in a frame.
 pub const FRAME_KIND_AT: usize = 5;
-
-/// Bytes of the place before the raw bytes of such a frame; `None` for messages.
-pub fn place_bytes(kind: u8) -> Option<usize> {
-    match kind {
-        BULK => Some(BULK_HEAD_BYTES),
-        PIECE => Some(PIECE_HEAD_BYTES),
-        _ => None,
-    }
-}
 
 const FRAME_MAGIC: u32 = u32::from_le_bytes(*b"ORCf");
 const FRAME_VERSION: u8 = 1;

@@ -1,10 +1,11 @@
 //! Transfers bytes of files over a connection, straight from and into memory.
 //!
-//! How: such a frame holds its raw bytes after their place: the offset in the file, and for replicas
-//! the slot before it ([`wire::PIECE`]). So nothing need be encoded. The receiver first learns
-//! their number and then says where they go; the proof is computed as they arrive, and
+//! How: such a frame holds its raw bytes after their place: the offset in the file, and for
+//! replicas the slot before it ([`wire::PIECE`]). So nothing need be encoded. The receiver first
+//! learns their number and then says where they go; the proof is computed as they arrive, and
 //! [`Conn::take_bulk`] takes what is there without waiting. Encrypted bytes, and those on Unix
-//! sockets, pass through memory of the connection, like messages. How replicas are sent: `outbox.rs`.
+//! sockets, pass through memory of the connection, like messages. How replicas are sent:
+//! `outbox.rs`.
 //!
 //! Invariants
 //! 1. The bytes count only if the proof is right: otherwise taking them returns an error, and the
@@ -31,7 +32,7 @@ const HEAD_BYTES: usize = HEADER_BYTES + wire::BULK_HEAD_BYTES;
 /// Number of bytes that are sent, received and verified at a time, while they are in the
 /// processor's cache.
 pub(super) const STEP_BYTES: usize = 256 << 10;
-/// What came is added to the proof when there are so many bytes, in multiples of [`ODD_BYTES`].
+/// What came is added to the proof when there are this many bytes, in multiples of [`ODD_BYTES`].
 const PROVE_BYTES: usize = 64 << 10;
 const ODD_BYTES: usize = 4096;
 

@@ -144,7 +144,7 @@ impl Outbox {
         self.waiting.is_empty() && self.now.is_none()
     }
 
-    /// The next piece whose bytes are needed to go on.
+    /// The next piece whose bytes are needed to continue.
     fn needs(&self) -> Option<Piece> {
         match (&self.now, self.waiting.front()) {
             (Some(Now { what, .. }), _) => match what {
@@ -215,8 +215,8 @@ impl Conn {
         !self.outbox.is_empty() && needed.is_none_or(there)
     }
 
-    /// Withdraws queued messages and pieces, but for what is being sent: the pieces of this replica,
-    /// and the messages that `which` names.
+    /// Withdraws queued messages and pieces, but for what is being sent: the pieces of this
+    /// replica, and the messages that `which` names.
     pub fn withdraw(&mut self, slot: u32, which: impl Fn(&Message) -> bool) {
         let stays = |one: &Waiting| match one {
             Waiting::Message(message) => !which(message),

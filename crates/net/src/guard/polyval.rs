@@ -202,7 +202,7 @@ fn multiplied(one: u64, other: u64) -> u128 {
 fn part_times(one: u128, other: u128) -> u128 {
     const HALF: u128 = 0xffff_ffff;
     // Breaks if: sixteen ones are added up; the sum would carry into the next digit.
-    (one & HALF) * other ^ (one & !HALF) * other
+    ((one & HALF) * other) ^ ((one & !HALF) * other)
 }
 
 #[cfg(target_arch = "x86_64")]

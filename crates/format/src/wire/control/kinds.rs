@@ -1,8 +1,8 @@
-//! Names the kinds of messages.
+//! Names the kinds of messages, and says which frames bring raw bytes.
 //!
 //! Not here: their numbers (`wire.rs`).
 
-use super::{BULK, Message, PIECE, SAID};
+use super::{BULK, BULK_HEAD_BYTES, Message, PIECE, PIECE_HEAD_BYTES, SAID};
 use crate::wire::staging::StoreMessage;
 
 impl Message {
@@ -58,5 +58,14 @@ impl Message {
                 .or_else(|| StoreMessage::name_of(kind))
                 .unwrap_or("other"),
         }
+    }
+}
+
+/// Bytes of the place before the raw bytes of such a frame; `None` for messages.
+pub fn place_bytes(kind: u8) -> Option<usize> {
+    match kind {
+        BULK => Some(BULK_HEAD_BYTES),
+        PIECE => Some(PIECE_HEAD_BYTES),
+        _ => None,
     }
 }
