@@ -19,7 +19,7 @@
 //!
 //! Survives: any change of any byte of a frame. Not here: which number comes next
 //! ([`crate::conn`]), when to encrypt (the option `net_encrypt`). Why this MAC:
-//! `docs/adr/0047-frames-are-proven-by-a-polynomial-and-blake3.md`.
+//! `docs/adr/0048-frames-are-proven-by-a-polynomial-and-blake3.md`.
 
 mod polyval;
 

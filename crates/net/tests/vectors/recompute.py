@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The test vectors of the handshake and of frames, computed from ADR 40 and ADR 47 alone.
+"""The test vectors of the handshake and of frames, computed from ADR 40 and ADR 48 alone.
 
 How: BLAKE3 as its specification has it, for inputs of one chunk, in keyed mode, and POLYVAL as RFC
 8452 has it; nothing of Orcheck is used, so the vectors are more than what its code happens to do. Without arguments it compares
@@ -107,7 +107,7 @@ def polyval(point: bytes, data: bytes) -> bytes:
     return found.to_bytes(16, "little")
 
 
-# ---- frames (ADR 47) ----
+# ---- frames (ADR 48) ----
 def proof(key: bytes, head: bytes, body: bytes) -> bytes:
     point = keyed_hash(key, b"orc2 frame point")[:16]
     return keyed_hash(key, b"orc2 frame proof" + polyval(point, body) + head)[:16]
