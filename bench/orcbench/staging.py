@@ -124,7 +124,10 @@ def written(args: argparse.Namespace, program: str, rounds: int, size: int, wher
             task()  # the first use of anything is not what is measured
         path = floor.program()
         tasks.update(
-            {name: functools.partial(floored, args, path, how, size) for how, name in FLOORS.items()}
+            {
+                name: functools.partial(floored, args, path, how, size)
+                for how, name in FLOORS.items()
+            }
         )
         tasks.update(disk.ways_of_fio(args, size))
         samples = disk.turns(tasks, rounds, where)

@@ -2,9 +2,9 @@
 """The test vectors of the handshake and of frames, computed from ADR 40 and ADR 48 alone.
 
 How: BLAKE3 as its specification has it, for inputs of one chunk, in keyed mode, and POLYVAL as RFC
-8452 has it; nothing of Orcheck is used, so the vectors are more than what its code happens to do. Without arguments it compares
-handshake.txt beside it with what it computes, and exits with 1 where they differ; with --write it
-writes that file. Encrypted frames are not here: AES-256-GCM has vectors of its own.
+8452 has it; nothing of Orcheck is used, so the vectors are more than what its code happens to do.
+Without arguments it compares handshake.txt beside it with what it computes, and exits with 1 where
+they differ; with --write it writes that file. Encrypted frames are not here: AES-256-GCM has vectors of its own.
 """
 
 import pathlib
