@@ -4,7 +4,8 @@
 How: BLAKE3 as its specification has it, for inputs of one chunk, in keyed mode, and POLYVAL as RFC
 8452 has it; nothing of Orcheck is used, so the vectors are more than what its code happens to do.
 Without arguments it compares handshake.txt beside it with what it computes, and exits with 1 where
-they differ; with --write it writes that file. Encrypted frames are not here: AES-256-GCM has vectors of its own.
+they differ; with --write it writes that file. Encrypted frames are not here:
+AES-256-GCM has vectors of its own.
 """
 
 import pathlib
