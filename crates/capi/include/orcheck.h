@@ -569,8 +569,8 @@ typedef struct {
    */
   double wait_sum_s;
   /**
-   * Memory of the node's staging pool: what its ranks protect, in whole chunks, and as much
-   * again for each further snapshot that was in the pool at once.
+   * Bytes of the node's staging pool that have memory: about what its ranks protect, in
+   * whole chunks, times held_steps.
    */
   uint64_t pool_memory_bytes;
 } orc_stats;

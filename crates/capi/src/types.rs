@@ -347,7 +347,7 @@ pub struct orc_stats {
     pub stage_sum_s: f64,
     /// Sum of wait_s.
     pub wait_sum_s: f64,
-    /// Memory of the node's staging pool: what its ranks protect, in whole chunks, and as much
-    /// again for each further snapshot that was in the pool at once.
+    /// Bytes of the node's staging pool that have memory: about what its ranks protect, in
+    /// whole chunks, times held_steps.
     pub pool_memory_bytes: u64,
 }

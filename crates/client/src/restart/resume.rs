@@ -137,7 +137,9 @@ impl Session {
         } else {
             Ok(Offer::default())
         };
-        let offer = agree(self.collective.as_mut(), looked)?;
+        let saw_all = self.rank != Rank(0) || looked.as_ref().is_ok_and(|offer| offer.whole);
+        let mut whole = [i64::from(saw_all)];
+        let offer = agree_min(self.collective.as_mut(), looked, &mut whole)?;
         let mut notes = offer.notes;
         notes.extend(offer.uncommitted.clone());
         self.resume.uncommitted = offer.uncommitted;
@@ -152,7 +154,12 @@ impl Session {
         let own = if self.options.fresh {
             Ok(NodeView::default())
         } else {
-            let dirs = self.link.places.of_level(Level::Node);
+            // Breaks if: nodes look into their own directories alone although rank 0 could not
+            // read all others; nobody would know that a later run superseded what it lists.
+            let dirs = match whole[0] {
+                0 => self.link.places.to_read(Level::Node),
+                _ => self.link.places.of_level(Level::Node),
+            };
             node_view(&self.job, &dirs, &self.link.places.trust)
         };
         let own = agree(self.collective.as_mut(), own)?;

@@ -42,7 +42,7 @@ struct Wishes {
 
 #[derive(Default)]
 struct Wish {
-    chunks: u32,
+    chunks: u64,
     ends: bool,
     /// The thread has let the other ranks return.
     begun: bool,
@@ -53,13 +53,15 @@ impl Wishes {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits a moment; returns how many chunks are wanted then, `None` if the thread is to end.
-    fn begin(&self) -> Option<u32> {
+    /// Waits a moment, unless the thread is to end; then has `tell` tell how many are wanted.
+    fn begin(&self, tell: impl Fn(u64)) {
         let waits = |wish: &mut Wish| !wish.ends;
         let waited = (self.changed).wait_timeout_while(self.now(), PAUSE, waits);
         let (mut wish, _) = waited.unwrap_or_else(PoisonError::into_inner);
         wish.begun = true;
-        (!wish.ends).then_some(wish.chunks)
+        // Breaks if: it is told without the lock; a larger number that came meanwhile would be
+        // overwritten.
+        tell(wish.chunks);
     }
 
     fn end(&self) {
@@ -81,32 +83,31 @@ impl Mapper {
     }
 
     /// Maps this many chunks in the background, and has `tell` tell the CP-thread how many.
-    pub(crate) fn want(&mut self, chunks: u64, tell: impl Fn(u32) + Send + 'static) {
-        let wanted = self.within(chunks);
+    pub(crate) fn want(&mut self, chunks: u64, tell: impl Fn(u64) + Send + 'static) {
         let (begun, ends) = {
             let mut wish = self.wishes.now();
-            wish.chunks = wanted;
+            wish.chunks = chunks;
+            if wish.begun || wish.ends {
+                tell(chunks);
+            }
             (wish.begun, wish.ends)
         };
-        if begun || ends {
-            tell(wanted);
-        }
         if self.thread.as_ref().is_some_and(JoinHandle::is_finished) {
             self.join();
         }
-        if self.thread.is_some() || wanted <= self.mapped || ends {
+        if self.thread.is_some() || self.within(chunks) <= self.mapped || ends {
             return;
         }
         let (pool, first, mut mapped) = (Arc::clone(&self.pool), self.first, self.mapped);
-        let wishes = Arc::clone(&self.wishes);
+        let (wishes, most) = (Arc::clone(&self.wishes), self.within(u64::MAX));
         let thread = spawn("orcheck-map", move || {
             never_preempt();
-            if !begun && let Some(wanted) = wishes.begin() {
-                tell(wanted);
+            if !begun {
+                wishes.begin(tell);
             }
-            let wants_more = |mapped| {
+            let wants_more = |mapped: u32| {
                 let wish = wishes.now();
-                mapped < wish.chunks && !wish.ends
+                mapped < most && u64::from(mapped) < wish.chunks && !wish.ends
             };
             while wants_more(mapped) && pool.populate(first + mapped, 1).is_ok() {
                 mapped += 1;
@@ -151,6 +152,7 @@ mod tests {
     use super::*;
     use orcheck_pool::PoolShape;
     use orcheck_testing::page_faults;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     const CHUNK_BYTES: u32 = 1 << 20;
 
@@ -194,15 +196,22 @@ mod tests {
         assert!(faults < pages / 4, "{faults} faults");
     }
 
-    // Breaks if: a checkpoint right after `protect` finds unmapped memory, or more is requested
-    // than there is.
+    // Breaks if: a checkpoint right after `protect` finds unmapped memory, more is requested than
+    // there is, or the CP-thread is not told because the thread had to end before it began.
     #[test]
     fn the_rest_is_mapped_before_the_first_checkpoint_goes_on() {
         let mut mapper = Mapper::new(pool(), 3);
-        mapper.want(100, |_| ());
+        let told = Arc::new(AtomicU64::new(0));
+        let tell = || {
+            let told = Arc::clone(&told);
+            move |chunks| told.store(chunks, Ordering::Relaxed)
+        };
+        mapper.want(100, tell());
         mapper.finish(100);
         assert_eq!(mapper.mapped, 5);
-        mapper.want(100, |_| ());
+        assert_eq!(told.load(Ordering::Relaxed), 100);
+        mapper.want(7, tell());
+        assert_eq!(told.load(Ordering::Relaxed), 7);
         assert!(mapper.thread.is_none(), "it ended for good");
     }
 }

@@ -292,9 +292,7 @@ impl Session {
         let chunks = (state_bytes.div_ceil(chunk_bytes) + 1) * u64::from(self.options.held_steps);
         let (pool, shape) = (Arc::clone(&self.link.pool), self.link.shape);
         let (local, writer) = (self.local, self.writer);
-        let tell = move |chunks: u32| {
-            Index::new(&pool, shape).want_chunks(local, writer, chunks.into());
-        };
+        let tell = move |chunks| Index::new(&pool, shape).want_chunks(local, writer, chunks);
         self.memory.mapper.want(chunks, tell);
     }
 

@@ -41,6 +41,8 @@ pub struct Offer {
     /// The error if a checkpoint newer than all candidates has a commit record, but no copy can
     /// be read.
     pub hidden: Option<Error>,
+    /// Whether everything could be read that may count.
+    pub whole: bool,
 }
 
 /// Finds the candidates, newest first, and what the scan skipped.
@@ -86,6 +88,7 @@ pub fn candidates(job: &JobName, places: &Places) -> Result<Offer> {
         candidates,
         notes: catalog.notes().to_vec(),
         uncommitted: uncommitted(&catalog),
+        whole: catalog.problems().is_empty(),
     })
 }
 

@@ -1,7 +1,8 @@
 //! Learns whether a node knows a newer checkpoint than those that rank 0 found.
 //!
-//! How: each node looks into its own directory. Only if one of them knows a newer step do all ask
-//! all others, which takes as many connections as there are pairs of nodes.
+//! How: each node looks into its own directory. Only if one of them knows a newer step, or rank 0
+//! could not read everything, do all ask all others, which takes as many connections as there are
+//! pairs of nodes.
 //!
 //! Not here: the list of rank 0, which reads the directories of all nodes (`resume.rs`).
 

@@ -5,8 +5,8 @@
 //! parts back, and with them the next snapshot neither lays out nor encodes anything again.
 //!
 //! Invariants:
-//! 1. Only parts that read flat memory are the same each time ([`Parts::is_same_again`]). Who keeps
-//!    them drops them when a region is declared or withdrawn, or is lent.
+//! 1. Only parts that read flat memory are the same each time ([`Parts::is_same_again`]). Whoever
+//!    keeps them must drop them when a region is declared, withdrawn or lent.
 //! 2. A record that was taken over is the one that would have been encoded (debug builds compare
 //!    them).
 //!

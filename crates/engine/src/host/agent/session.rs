@@ -495,7 +495,8 @@ fn watch(
         state.summarize(summary(host, &index));
         index.set_notes(host.shared.noted.load(Ordering::Acquire));
         if !talks {
-            host.clock.sleep(ENDING_SLICE);
+            let ending = alone_since.is_some();
+            host.clock.sleep(if ending { ENDING_SLICE } else { SLICE });
             continue;
         }
         talks = poller.wait(&[conn.as_fd()], SLICE).is_ok()
