@@ -39,7 +39,7 @@ thread_local! {
 /// Stack that a call needs, in bytes: nearly twice the maximum ever measured (tests/stack.rs).
 /// Callbacks of the program need more.
 const STACK_BYTES: usize = if cfg!(debug_assertions) {
-    192 << 10
+    256 << 10
 } else {
     96 << 10
 };
