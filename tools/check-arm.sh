@@ -17,4 +17,5 @@ if [[ $(uname -m) != aarch64 ]]; then
     export CC_aarch64_unknown_linux_gnu=aarch64-linux-gnu-gcc
     export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -cpu max -L /usr/aarch64-linux-gnu"
 fi
-exec "${CARGO:-cargo}" test --locked -p orcheck-pool --target "$target" --test copy -- "${left_out[@]}"
+"${CARGO:-cargo}" test --locked -p orcheck-pool --target "$target" --test copy -- "${left_out[@]}"
+exec "${CARGO:-cargo}" test --locked -p orcheck-net --target "$target" --lib polyval

@@ -1,4 +1,4 @@
-"""The least that bytes take which travel and are written: wire_floor beside replicas and servers.
+"""The minimum cost of bytes that travel and are written: wire_floor, for replicas and servers.
 
 The program (crates/staging/examples/wire_floor.rs) sends bytes through one connection and writes
 them past the page cache, here and there at the same time; the clock runs until both files are

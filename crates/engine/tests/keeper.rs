@@ -509,8 +509,8 @@ fn bytes_of_a_write_that_fails_are_not_needed_afterwards() {
         assert!(file.write_at(&memory, 0).is_err());
         memory.fill(9);
         resume.send(()).unwrap();
-        drop(file);
         bring(&replicas, &own, 2, bytes).unwrap();
+        drop(file);
         holder.join().unwrap();
     });
 }

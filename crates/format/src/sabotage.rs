@@ -320,7 +320,7 @@ switches! {
     UnfinishedDropped = "unfinished-dropped", "that what a dead rank left unfinished gives its chunks back", "orcheck-engine gone left_unfinished";
     BeginThenFail = "begin-then-fail", "that a snapshot which is given up is told to the flush", "orcheck-jobs session a_codec; orcheck-jobs faults alone";
     ToldWhole = "told-whole", "that a snapshot which is given up is told whole before the next one begins", "orcheck-jobs session snapshots_of_one_rank";
-    LentBytes = "lent-bytes", "that memory from which a replica is sent is not given back before", "orcheck-engine keeper bytes_of_a_write";
+    LentBytes = "lent-bytes", "that memory from which a replica is being sent is not given back before it is sent", "orcheck-engine keeper bytes_of_a_write";
     QueueFirst = "queue-first", "that no message overtakes a queued one", "orcheck-net net a_peer_that_takes_nothing";
     SendDeadline = "send-deadline", "that a wait for room to send ends", "orcheck-net net every_wait";
     ReceiveDeadline = "receive-deadline", "that a wait for a message ends", "orcheck-net net every_wait";

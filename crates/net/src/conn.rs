@@ -103,7 +103,8 @@ impl Conn {
     }
 
     /// Ends the connection in this process and returns what another process needs to continue it.
-    /// Queued messages are lost.
+    /// Queued messages are lost. Not in the middle of a frame: the other process could not continue
+    /// it.
     #[must_use]
     pub fn detach(self) -> (OwnedFd, ConnState) {
         let state = ConnState {

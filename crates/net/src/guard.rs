@@ -14,8 +14,8 @@
 //! 3. A frame in one form is never mistaken for one in the other: their keys differ (see
 //!    [`crate::listener`]).
 //! 4. Keys, and the point, are overwritten when they are no longer needed.
-//! 5. Heads of one kind have one length, and the header has the number of bytes: no two frames
-//!    give the same input to the proof.
+//! 5. Heads of one kind have one length, and the header has the number of bytes: frames with equal
+//!    heads have bodies of equal length, so only a collision of the hash makes two of them alike.
 //!
 //! Survives: any change of any byte of a frame. Not here: which number comes next
 //! ([`crate::conn`]), when to encrypt (the option `net_encrypt`). Why this MAC:

@@ -2,12 +2,11 @@
 //! threads serve readers.
 //!
 //! How: the keeper listens for other nodes, each of which proves that it knows the job's key. It
-//! receives their containers into memory from which they are written, as they are, into this
-//! node's own directory (`taken.rs`), beside its own containers and under the
-//! same names as everywhere; prune treats them alike. With parity, it writes parity files
-//! there instead. A peer that asks for bytes gets a thread of
-//! its own, so that a slow reader keeps nobody waiting. The number of these threads is limited;
-//! further readers wait for their turn.
+//! receives their containers into aligned memory and writes them from there (`taken.rs`) into this
+//! node's own directory, beside its own containers and under the same names as everywhere; prune
+//! treats them alike. With parity, it writes parity files there instead. A peer that asks for bytes
+//! gets a thread of its own, so that a slow reader keeps nobody waiting. The number of these threads
+//! is limited; further readers wait for their turn.
 //!
 //! Invariants:
 //! 1. `protect.rs` and `gather.rs` decide what is taken in; this module only moves bytes.
@@ -227,7 +226,8 @@ impl KeeperThread {
         Ok(true)
     }
 
-    /// Takes bytes of a replica, and what was written meanwhile: an owner that has credit sends.
+    /// Takes bytes of a replica. Then handles finished writes, so that owners get their credit
+    /// early.
     fn take_piece(&mut self, number: u32, place: Place, piece: Piece) -> Result<()> {
         let len = piece.bytes().len() as u64;
         let event = KeeperEvent::Data(number, place.slot, place.at_bytes, len);
@@ -237,7 +237,7 @@ impl KeeperThread {
 
     /// Takes note of what was written.
     fn settle(&mut self) -> Result<()> {
-        while let Some(written) = self.writer.written(&mut self.spare) {
+        while let Some(written) = self.writer.written(&mut self.spare)? {
             let place = written.place;
             let one = self.files.get_mut(&place);
             match self.writer.return_to(one, written) {

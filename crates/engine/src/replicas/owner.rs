@@ -46,7 +46,7 @@ use std::time::Duration;
 /// A write returns when at most this many copied bytes wait for slow links, in all queues together.
 const QUEUED_BYTES: usize = 8 << 20;
 
-/// A shorter write takes less time than it takes to begin a thread for it.
+/// For a shorter write, no thread is started.
 const BESIDE_BYTES: usize = 1 << 20;
 
 /// Longest wait for the links to take what tells holders that a container is lost.

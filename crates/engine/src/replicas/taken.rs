@@ -21,6 +21,9 @@ use orcheck_io::disk::File;
 use orcheck_io::machine::thread::spawn;
 use orcheck_io::memory::Buffer;
 use orcheck_io::poll::Waker;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
@@ -28,6 +31,8 @@ use std::thread::JoinHandle;
 const ALIGNMENT: usize = 4096;
 /// Maximum number of pieces of memory that are kept for the next bytes.
 const SPARE_MAX: usize = 8;
+/// Maximum number of pieces of a file that are written before other files have their turn.
+const PIECES_AT_ONCE: usize = 2;
 
 /// Memory with bytes that arrived, or that will.
 pub(super) struct Piece {
@@ -60,15 +65,19 @@ impl Spare {
                 "{len_bytes} bytes of a replica come at once: expected at most {PIECE_BYTES}"
             )));
         }
-        let memory = match self.0.pop() {
-            Some(memory) => memory,
-            None => Buffer::try_zeroed(PIECE_BYTES as usize, ALIGNMENT)?,
+        // Breaks if: each has the largest size; many small ranks would take a hundred times the
+        // memory of their bytes.
+        let size = match len_bytes as u64 == PIECE_BYTES {
+            true => len_bytes,
+            false => len_bytes.max(1).next_multiple_of(ALIGNMENT),
         };
+        let used = self.0.pop_if(|_| len_bytes as u64 == PIECE_BYTES);
+        let memory = used.map_or_else(|| Buffer::try_zeroed(size, ALIGNMENT), Ok)?;
         Ok(Piece { memory, len_bytes })
     }
 
     pub(super) fn give(&mut self, piece: Piece) {
-        if self.0.len() < SPARE_MAX {
+        if piece.memory.len() as u64 == PIECE_BYTES && self.0.len() < SPARE_MAX {
             self.0.push(piece.memory);
         }
     }
@@ -87,7 +96,18 @@ pub(super) struct Incoming {
     pub(super) crc: Crc64,
     /// Distinguishes it from others that had the same place.
     number: u64,
-    waiting: Vec<(u64, Piece)>,
+    waiting: VecDeque<(u64, Piece)>,
+    given_up: GivesUp,
+}
+
+/// Says, when dropped, that nothing more of a replica need be written.
+#[derive(Default)]
+struct GivesUp(Arc<AtomicBool>);
+
+impl Drop for GivesUp {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
 }
 
 struct Job {
@@ -95,6 +115,7 @@ struct Job {
     number: u64,
     file: Box<dyn File>,
     pieces: Vec<(u64, Piece)>,
+    given_up: Arc<AtomicBool>,
 }
 
 /// What the thread did.
@@ -113,6 +134,7 @@ pub(super) struct Writer {
     thread: Option<(Sender<Job>, JoinHandle<()>)>,
     done: (Sender<Written>, Receiver<Written>),
     next_number: u64,
+    ends: GivesUp,
 }
 
 impl Writer {
@@ -123,6 +145,7 @@ impl Writer {
             thread: None,
             done: channel(),
             next_number: 0,
+            ends: GivesUp::default(),
         }
     }
 
@@ -133,7 +156,8 @@ impl Writer {
             names,
             crc: Crc64::new(),
             number: self.next_number,
-            waiting: Vec::new(),
+            waiting: VecDeque::new(),
+            given_up: GivesUp::default(),
         }
     }
 
@@ -149,17 +173,25 @@ impl Writer {
         piece: Piece,
     ) -> Result<()> {
         one.crc.update(piece.bytes());
-        one.waiting.push((at, piece));
+        one.waiting.push_back((at, piece));
         self.go_on(place, one)
     }
 
     /// The next thing that was written; memory that is free again goes to `spare`.
-    pub(super) fn written(&mut self, spare: &mut Spare) -> Option<Written> {
-        let mut written = self.done.1.try_recv().ok()?;
+    ///
+    /// # Errors
+    /// Internal if the thread has ended, with the files that it had.
+    pub(super) fn written(&mut self, spare: &mut Spare) -> Result<Option<Written>> {
+        let Ok(mut written) = self.done.1.try_recv() else {
+            return match &self.thread {
+                Some((_, thread)) if thread.is_finished() => Err(ended()),
+                _ => Ok(None),
+            };
+        };
         for (_, piece) in written.pieces.drain(..) {
             spare.give(piece);
         }
-        Some(written)
+        Ok(Some(written))
     }
 
     /// Gives a file back to its replica, if that is still on its way, and writes what waits.
@@ -188,36 +220,47 @@ impl Writer {
         let Some(file) = one.file.take() else {
             return Ok(());
         };
+        // Breaks if: it takes all that waits; other files would wait for the whole backlog of this
+        // one, and their owners would see no progress.
+        let count = one.waiting.len().min(PIECES_AT_ONCE);
         let job = Job {
             place,
             number: one.number,
             file,
-            pieces: std::mem::take(&mut one.waiting),
+            pieces: one.waiting.drain(..count).collect(),
+            given_up: Arc::clone(&one.given_up.0),
         };
         if self.thread.is_none() {
             let (jobs, to_do) = channel();
             let (done, waker) = (self.done.0.clone(), self.waker.clone());
-            let write = move || write_all(&to_do, &done, &waker);
+            let ends = Arc::clone(&self.ends.0);
+            let write = move || write_all(&to_do, &done, &ends, &waker);
             self.thread = Some((jobs, spawn("orcheck-taker", write)?));
         }
         let sent = self.thread.as_ref().map(|(jobs, _)| jobs.send(job));
         match sent {
             Some(Ok(())) => Ok(()),
-            _ => Err(Error::internal("the thread that writes replicas has ended")),
+            _ => Err(ended()),
         }
     }
+}
+
+fn ended() -> Error {
+    Error::internal("the thread that writes replicas has ended")
 }
 
 impl Drop for Writer {
     fn drop(&mut self) {
         if let Some((jobs, thread)) = self.thread.take() {
+            // What waits belongs to replicas that nobody finishes any more.
+            self.ends.0.store(true, Ordering::Release);
             drop(jobs);
             let _ = thread.join();
         }
     }
 }
 
-fn write_all(jobs: &Receiver<Job>, done: &Sender<Written>, waker: &Waker) {
+fn write_all(jobs: &Receiver<Job>, done: &Sender<Written>, ends: &AtomicBool, waker: &Waker) {
     while let Ok(job) = jobs.recv() {
         let mut result = Ok(0);
         for (at, piece) in &job.pieces {
@@ -225,6 +268,10 @@ fn write_all(jobs: &Receiver<Job>, done: &Sender<Written>, waker: &Waker) {
                 Ok(before) => before,
                 Err(_) => break,
             };
+            if ends.load(Ordering::Acquire) || job.given_up.load(Ordering::Acquire) {
+                result = Err(Error::unavailable("the replica was given up"));
+                break;
+            }
             let bytes = piece.bytes();
             let written = job.file.write_at(bytes, *at);
             result = written.map(|()| before + bytes.len() as u64);
@@ -240,5 +287,27 @@ fn write_all(jobs: &Receiver<Job>, done: &Sender<Written>, waker: &Waker) {
             return;
         }
         waker.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Breaks if: a short piece takes the memory of the longest, or is kept for others.
+    #[test]
+    fn a_short_piece_takes_little_memory() {
+        let mut spare = Spare::default();
+        for len_bytes in [1, 4096, 5000] {
+            let piece = spare.take(len_bytes).unwrap();
+            assert_eq!(piece.memory.len(), len_bytes.next_multiple_of(ALIGNMENT));
+            assert_eq!(piece.bytes().len(), len_bytes);
+            spare.give(piece);
+        }
+        assert!(spare.0.is_empty());
+        let whole = spare.take(PIECE_BYTES as usize).unwrap();
+        spare.give(whole);
+        assert_eq!(spare.take(4096).unwrap().memory.len(), 4096);
+        assert_eq!(spare.0.len(), 1);
     }
 }

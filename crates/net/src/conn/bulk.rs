@@ -32,9 +32,9 @@ const HEAD_BYTES: usize = HEADER_BYTES + wire::BULK_HEAD_BYTES;
 /// Number of bytes that are sent, received and verified at a time, while they are in the
 /// processor's cache.
 pub(super) const STEP_BYTES: usize = 256 << 10;
-/// What came is added to the proof when there are this many bytes, in multiples of [`ODD_BYTES`].
+/// Received bytes are hashed once there are this many, in multiples of [`WHOLE_BYTES`].
 const PROVE_BYTES: usize = 64 << 10;
-const ODD_BYTES: usize = 4096;
+const WHOLE_BYTES: usize = 4096;
 
 /// What arrived.
 #[derive(Debug)]
@@ -75,7 +75,7 @@ impl Coming {
             return;
         }
         let end = match self.done_bytes < into.len() {
-            true => self.done_bytes - self.done_bytes % ODD_BYTES,
+            true => self.done_bytes - self.done_bytes % WHOLE_BYTES,
             false => self.done_bytes,
         };
         self.mac

@@ -3,7 +3,7 @@
 //! How: messages wait in a queue. [`Conn::push`] sends of them what the socket takes at once; call
 //! it again when the socket can take more. Bytes of replicas ([`Conn::queue_piece`]) stay where
 //! they are: the queue knows only their place, and [`Conn::push_from`] sends them straight from the
-//! caller's memory, each step while it is in the processor's cache from computing its proof.
+//! caller's memory, each step right after it was hashed, while it is still in the cache.
 //! Where the connection encrypts, they are copied when their turn comes, and encrypted in place.
 //!
 //! Invariants
@@ -338,10 +338,11 @@ impl Conn {
         let place = piece.place.encode();
         let Some(mac) = self.send.running() else {
             let part = source.as_ref().and_then(|source| source.part(piece));
+            let part = part.ok_or_else(|| Error::internal("bytes of a piece are not there"))?;
             let mut frame = Vec::with_capacity(PIECE_HEAD_BYTES + piece.len_bytes + MAC_BYTES);
             frame.resize(HEADER_BYTES, 0);
             frame.extend_from_slice(&place);
-            frame.extend_from_slice(part.unwrap_or_default());
+            frame.extend_from_slice(part);
             self.seal(wire::PIECE, &mut frame)?;
             return Ok(What::Frame(frame));
         };

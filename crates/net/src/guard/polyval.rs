@@ -14,7 +14,7 @@
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
-use zeroize::Zeroizing;
+use zeroize::{Zeroize, Zeroizing};
 
 /// Number of powers, which is the number of blocks that are reduced together.
 const POWERS: usize = 32;
@@ -118,6 +118,14 @@ impl Running {
     }
 }
 
+impl Drop for Running {
+    fn drop(&mut self) {
+        // A value of a known polynomial at the secret point.
+        self.state.zeroize();
+        self.rest.zeroize();
+    }
+}
+
 fn best() -> Kernel {
     #[cfg(target_arch = "x86_64")]
     {
@@ -131,7 +139,9 @@ fn best() -> Kernel {
         }
     }
     #[cfg(target_arch = "aarch64")]
-    if std::arch::is_aarch64_feature_detected!("aes") {
+    if std::arch::is_aarch64_feature_detected!("aes")
+        && std::arch::is_aarch64_feature_detected!("pmull")
+    {
         // SAFETY: as above.
         return |powers, state, bytes| unsafe { arm::pmull(powers, state, bytes) };
     }
@@ -198,7 +208,8 @@ fn multiplied(one: u64, other: u64) -> u128 {
     sum
 }
 
-/// At most 16 ones meet in a place, and every fourth product is split so that fewer than 16 do.
+/// Each digit of a product is a sum of up to 16 ones, which would carry; the product is made in two
+/// halves, whose digits are at most 8.
 fn part_times(one: u128, other: u128) -> u128 {
     const HALF: u128 = 0xffff_ffff;
     // Breaks if: sixteen ones are added up; the sum would carry into the next digit.
