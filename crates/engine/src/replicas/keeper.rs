@@ -5,8 +5,8 @@
 //! receives their containers into aligned memory and writes them from there (`taken.rs`) into this
 //! node's own directory, beside its own containers and under the same names as everywhere; prune
 //! treats them alike. With parity, it writes parity files there instead. A peer that asks for bytes
-//! gets a thread of its own, so that a slow reader keeps nobody waiting. The number of these threads
-//! is limited; further readers wait for their turn.
+//! gets a thread of its own, so that a slow reader keeps nobody waiting. The number of these
+//! threads is limited; further readers wait for their turn.
 //!
 //! Invariants:
 //! 1. `protect.rs` and `gather.rs` decide what is taken in; this module only moves bytes.
