@@ -19,11 +19,14 @@ from orcbench.stats import Sample
 T = TypeVar("T")
 MOST = 4
 MODES = ("sync", "async", "lent")
+# What the machine takes for the writes alone, where windows are compared.
+DEVICE = "device"
 NAMES = {
     "none": "no checkpoint",
     "sync": "synchronous",
     "async": "asynchronous, copied",
     "lent": "asynchronous, lent",
+    DEVICE: "the writes alone",
 }
 
 
@@ -112,7 +115,9 @@ def beside_neighbours(
 ) -> list[T]:
     """value(window, the mean time of the windows before and after it) of all windows of a mode."""
     windows = [
-        s for s in samples if s["kind"] == "window" and s["mode"] in ("none", "copied", *MODES)
+        s
+        for s in samples
+        if s["kind"] == "window" and s["mode"] in ("none", "copied", *MODES, DEVICE)
     ]
     return [
         value(s, (windows[i - 1]["s"] + windows[i + 1]["s"]) / 2)
@@ -140,7 +145,7 @@ class Condition:
         counts: Sequence[int],
         timelines: int = 0,
         calibrated: bool = True,
-        modes: Sequence[str] = MODES,
+        modes: Sequence[str] = (*MODES, DEVICE),
         ranks: int | None = None,
         threads: int | None = None,
         cells: int | None = None,
@@ -184,10 +189,11 @@ class Condition:
             )
         self.counted, self.not_counted = counters.stop() if counters else ([], "")
         self.samples, self.bytes = found["samples"], found["checkpoint_bytes"]
-        self.steps, self.run_steps, self.step_bytes = (
+        self.steps, self.run_steps, self.step_bytes, self.io_s = (
             found["window_steps"],
             found["run_steps"],
             found["step_bytes"],
+            found["io_s"],
         )
         if not calibrated:
             return
@@ -234,9 +240,11 @@ class Condition:
         }
 
     def model_s(self, mode: str, n: int) -> float:
-        """Eq. (1) and (2): seconds lost by n checkpoints."""
+        """Eq. (1) and (2): seconds lost by n checkpoints; they do not speak of writes alone."""
         if mode == "sync":
             return float(n * self.bytes / self.io["median"])
+        if mode == DEVICE:
+            return math.nan
         return float(n * self.m[mode]["value"] * self.bytes / self.memory["median"])
 
     def lost(self, mode: str) -> list[tuple[float, Sample]]:
@@ -275,19 +283,40 @@ class Condition:
             )
         return rows
 
-    def runs(self) -> list[Sample]:
-        """One entry for each mode and number of checkpoints: the slowdown of whole runs."""
+    def whole_runs(self) -> dict[int, dict[str, Sample]]:
+        """The whole runs of each round, by mode."""
         found: dict[int, dict[str, Sample]] = {}
         for s in self.samples:
             if s["kind"] == "run":
                 found.setdefault(s["round"], {})[s["mode"]] = s
+        return found
+
+    @staticmethod
+    def longer_s(one: Mapping[str, Sample], mode: str) -> float:
+        """What a run takes longer than the one without checkpoints. What was not safe at the end
+        is waited for: the run is over when it is.
+        """
+        return float(one[mode]["s"] + one[mode]["late_s"] - one["none"]["s"])
+
+    def run_costs(self, mode: str, n: int) -> list[tuple[float, float]]:
+        """Of each round: seconds that n checkpoints of this mode cost a whole run, and n
+        synchronous ones.
+        """
+        return [
+            (self.longer_s(one, mode), self.longer_s(one, "sync"))
+            for one in self.whole_runs().values()
+            if one[mode]["checkpoints"] == n
+        ]
+
+    def runs(self) -> list[Sample]:
+        """One entry for each mode and number of checkpoints: the slowdown of whole runs."""
+        found = self.whole_runs()
         rows = []
         none = statistics.median(one["none"]["s"] for one in found.values()) if found else math.nan
-        for mode in self.modes:
+        for mode in (mode for mode in self.modes if mode != DEVICE):
             for n in range(1, MOST + 1):
-                # What was not safe at the end is waited for: the run is over when it is.
                 slowdown = [
-                    100 * ((one[mode]["s"] + one[mode]["late_s"]) / one["none"]["s"] - 1)
+                    100 * self.longer_s(one, mode) / one["none"]["s"]
                     for one in found.values()
                     if one[mode]["checkpoints"] == n
                 ]
@@ -351,6 +380,7 @@ class Condition:
             "device": self.name,
             "window_steps": self.steps,
             "run_steps": self.run_steps,
+            "io_s": self.io_s,
             "memory_bytes_per_s": self.memory,
             "io_bytes_per_s": self.io,
             "memcpy_s": self.memcpy,
@@ -392,7 +422,7 @@ class Condition:
                     if r["interval_s"]
                     else "",
                     *(
-                        f"{1e3 * r[key]:.1f}"
+                        "" if math.isnan(r[key]) else f"{1e3 * r[key]:.1f}"
                         for key in ("model_s", "bound_s", "call_s", "stage_s", "cpu_s", "late_s")
                     ),
                 ]
@@ -403,8 +433,8 @@ class Condition:
         if not runs:
             return
         print(
-            f"\nSlowdown of runs of {runs[0]['run_s']:.2f} s ({self.run_steps} steps), %; in "
-            "brackets eq. (1) or (2)"
+            f"\nSlowdown of runs of {runs[0]['run_s']:.2f} s ({self.run_steps} steps; T_run / t_IO "
+            f"{runs[0]['run_s'] / self.io_s:.1f}), %; in brackets eq. (1) or (2)"
         )
         counts = sorted({r["checkpoints"] for r in runs})
         reporting.table(

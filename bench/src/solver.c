@@ -1,25 +1,30 @@
 /* What checkpoints cost examples/lbm: its own code, driven window by window.
  *
  *   mpirun -n N solver --cells EDGE --dir DIR --report FILE [--depth CELLS] [--rounds 41] [--runs 2]
- *                      [--counts 1,2,3,4] [--modes sync,async,lent] [--timelines 0] [--threads 2] [--options TOML]
+ *                      [--counts 1,2,3,4] [--modes sync,async,lent,device] [--timelines 0] [--threads 2] [--options TOML]
  *
  * Two runs of a program differ by more than a checkpoint costs: other programs, other pages, another
  * clock. So the solver is started once, and computes windows of the same number of steps: one with
  * a checkpoint at its beginning (synchronous, asynchronous, lent, in turn), and before and after it
- * one without ("none"). A window is half as long again as a flush, so what it takes longer than its
+ * one without ("none"). "device" is what the machine takes for the writes alone: a thread writes as many bytes, from
+ * memory of its own, as little of a program as can be. A window is half as long again as a flush, so what it takes longer than its
  * two neighbours is the whole cost. In addition, --runs times, whole runs with --counts checkpoints
- * and without: so long that flushes, and the removal of older files, do not meet. --timelines: this many runs of each
+ * and without: so long that flushes, and the removal of older files, do not meet, and that at most half of the time is
+ * spent flushing (RUN_OVER_IO). --timelines: this many runs of each
  * mode with two checkpoints, and without, in which the time of every step is noted. --depth: cells in z, if the box
  * is no cube. */
 #define _GNU_SOURCE
 #define main lbm_main
 #include "../../examples/lbm/lbm.c"
 #undef main
+#include <fcntl.h>
 #define HAS_DIE /* lbm.c has one */
 #include "ranks.h"
 
-enum { NONE, SYNC, ASYNC, LENT, MODES };
-static const char *const MODE[] = {"none", "sync", "async", "lent"};
+enum { NONE, SYNC, ASYNC, LENT, DEVICE, MODES };
+static const char *const MODE[] = {"none", "sync", "async", "lent", "device"};
+/* Length of a whole run, in times of a synchronous checkpoint: four of them fit in twice. */
+enum { RUN_OVER_IO = 8 };
 
 static Block block;
 static Settings settings;
@@ -60,13 +65,57 @@ static void advance_one(void) {
     TRY(orc_due(run.s, at_step, &due)); /* no trigger is set; a program asks all the same */
 }
 
+/* Writes as many bytes as a checkpoint has, with direct I/O, and does nothing else. */
+typedef struct {
+    char *bytes;
+    size_t len;
+    char path[4096];
+    pthread_t thread;
+    bool running;
+    double cpu_s;
+} Writes;
+
+static Writes writes;
+
+static void *write_all(void *arg) {
+    enum { REQUEST = 4 << 20 };
+    Writes *all = arg;
+    unlink(all->path); /* as an older checkpoint goes */
+    const int file = open(all->path, O_CREAT | O_WRONLY | O_DIRECT | O_CLOEXEC, 0600);
+    if (file < 0 || posix_fallocate(file, 0, (off_t)all->len)) die("%s: cannot create", all->path);
+    for (size_t at = 0; at < all->len; at += REQUEST) {
+        const size_t len = all->len - at < REQUEST ? all->len - at : REQUEST;
+        if (pwrite(file, all->bytes + at, len, (off_t)at) != (ssize_t)len) die("%s: cannot write", all->path);
+    }
+    if (fdatasync(file) || close(file)) die("%s: cannot write", all->path);
+    struct timespec ran;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ran);
+    all->cpu_s = (double)ran.tv_sec + 1e-9 * (double)ran.tv_nsec;
+    return NULL;
+}
+
+static void prepare_writes(const char *dir) {
+    writes.len = (block.count * sizeof(double)) & ~(size_t)4095;
+    snprintf(writes.path, sizeof writes.path, "%s/device-%d", dir, rank);
+    writes.bytes = mmap(NULL, writes.len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (writes.bytes == MAP_FAILED) die("no memory");
+    madvise(writes.bytes, writes.len, MADV_HUGEPAGE); /* cheaper to hand to the kernel */
+    memset(writes.bytes, 1, writes.len);
+}
+
 static void take(int mode) {
+    if (mode == DEVICE) {
+        if (pthread_create(&writes.thread, NULL, write_all, &writes)) die("no thread");
+        writes.running = true;
+        return;
+    }
     settings.checkpoint = MODE[mode];
     checkpoint(&block, &settings, &run, at_step);
 }
 
 /* Until everything taken is safe, lent memory is back, older files are gone. */
 static void drain(void) {
+    if (writes.running) pthread_join(writes.thread, NULL), writes.running = false;
     if (run.taken) TRY(orc_wait(run.s, run.steps[run.taken - 1], ORC_GLOBAL, 600));
     if (run.lent) TRY(orc_lent_done(run.s, "f", 600));
     run.lent = NULL;
@@ -86,16 +135,18 @@ static void measure(const char *kind, int round, int mode, int count, int steps)
         if (taken < count && (int64_t)(i - lead) * count >= (int64_t)taken * (steps - lead)) {
             marks[taken % MARKS] = now_s() - begin;
             take(mode), taken++;
-            stage_s += run.times[run.taken - 1].stage_s, call_s += run.times[run.taken - 1].call_s;
+            if (mode != DEVICE)
+                stage_s += run.times[run.taken - 1].stage_s, call_s += run.times[run.taken - 1].call_s;
         }
         advance_one();
         if (stamps) stamps[i] = now_s() - begin;
     }
     double end = now_s(), s = span_s(begin, end);
-    if (count) TRY(orc_wait(run.s, run.steps[run.taken - 1], ORC_GLOBAL, 600));
+    if (mode == DEVICE) drain();
+    else if (count) TRY(orc_wait(run.s, run.steps[run.taken - 1], ORC_GLOBAL, 600));
     double late_s = largest(now_s() - end); /* to be nothing: all was safe within the window */
     drain();
-    cpu_s = sum(orcheck_cpu_s() - cpu_s);
+    cpu_s = sum(mode == DEVICE ? writes.cpu_s : orcheck_cpu_s() - cpu_s);
     stage_s = largest(stage_s), call_s = largest(call_s);
     if (rank) return;
     fprintf(report, "%s\n {\"kind\": \"%s\", \"round\": %d, \"mode\": \"%s\", \"checkpoints\": %d, "
@@ -134,6 +185,13 @@ static void look(double *safe_s, double *quiet_s, double *step_s) {
     }
 }
 
+static bool is_listed(const char *list, const char *name) {
+    const size_t len = strlen(name);
+    for (const char *at = list; (at = strstr(at, name)) != NULL; at += len)
+        if ((at == list || at[-1] == ',') && (at[len] == ',' || !at[len])) return true;
+    return false;
+}
+
 int main(int argc, char **argv) {
     start_ranks(&argc, &argv);
     char options[8192];
@@ -142,10 +200,12 @@ int main(int argc, char **argv) {
     int threads = (int)number(argc, argv, "--threads", "2"), counts[16], different = 0, most = 1;
     const char *list = option(argc, argv, "--counts", "1,2,3,4");
     int chosen[MODES], modes = 0, timelines = (int)number(argc, argv, "--timelines", "0");
-    const char *names = option(argc, argv, "--modes", "sync,async,lent");
+    const char *names = option(argc, argv, "--modes", "sync,async,lent,device");
     for (int mode = NONE + 1; mode < MODES; mode++)
-        if (strstr(names, MODE[mode])) chosen[modes++] = mode;
-    if (!modes) die("--modes: none of sync, async, lent");
+        if (is_listed(names, MODE[mode])) chosen[modes++] = mode;
+    if (!modes) die("--modes: none of sync, async, lent, device");
+    /* Writes alone have no place in whole runs: one checkpoint of theirs says all. */
+    const int whole = chosen[modes - 1] == DEVICE ? modes - 1 : modes;
     int64_t depth = number(argc, argv, "--depth", "0");
     for (char *end; different < 16 && *list; list = *end ? end + 1 : end) {
         counts[different] = (int)strtol(list, &end, 10);
@@ -168,14 +228,17 @@ int main(int argc, char **argv) {
     open_and_resume(&block, &settings, &run); /* with three grids, so that every mode can be used */
     if (rank == 0 && !(report = fopen(option(argc, argv, "--report", NULL), "w"))) die("no report");
 
+    prepare_writes(option(argc, argv, "--dir", NULL));
     double safe_s, quiet_s, step_s;
     look(&safe_s, &quiet_s, &step_s);
     int steps = (int)(1.5 * safe_s / step_s) + 1, length = (int)(1.3 * quiet_s / step_s * most) + steps;
+    const int least = (int)(RUN_OVER_IO * safe_s / step_s) + 1;
+    if (length < least) length = least;
     MPI_TRY(MPI_Bcast(&steps, 1, MPI_INT, 0, MPI_COMM_WORLD));
     MPI_TRY(MPI_Bcast(&length, 1, MPI_INT, 0, MPI_COMM_WORLD));
     if (rank == 0)
-        fprintf(report, "{\"checkpoint_bytes\": %.0f, \"window_steps\": %d, \"run_steps\": %d, \"step_s\": %.6f, "
-                "\"step_bytes\": %.0f, \"samples\": [", bytes, steps, length, step_s,
+        fprintf(report, "{\"checkpoint_bytes\": %.0f, \"window_steps\": %d, \"run_steps\": %d, \"step_s\": %.6f, \"io_s\": %.6f, "
+                "\"step_bytes\": %.0f, \"samples\": [", bytes, steps, length, step_s, safe_s,
                 2.0 * Q * sizeof(double) * (double)settings.nx * (double)settings.ny * (double)settings.nz);
     for (int round = 0; round < rounds; round++) {
         measure("window", round, NONE, 0, steps);
@@ -186,14 +249,14 @@ int main(int argc, char **argv) {
         for (int turn = round * runs / rounds; turn < (round + 1) * runs / rounds; turn++)
             for (int n = 0; n < different; n++) {
                 int count = counts[(turn + n) % different];
-                for (int i = 0; i <= modes; i++) {
-                    int which = (turn + n + i) % (modes + 1), mode = which ? chosen[which - 1] : NONE;
+                for (int i = 0; i <= whole; i++) {
+                    int which = (turn + n + i) % (whole + 1), mode = which ? chosen[which - 1] : NONE;
                     measure("run", turn * different + n, mode, mode == NONE ? 0 : count, length);
                 }
             }
     }
     for (int round = 0; round < timelines; round++)
-        for (int i = 0; i <= modes; i++) {
+        for (int i = 0; i <= whole; i++) {
             int mode = i ? chosen[i - 1] : NONE, count = mode == NONE ? 0 : 2, long_steps = 3 * steps;
             if (!(stamps = calloc((size_t)long_steps, sizeof *stamps))) die("no memory");
             measure("timeline", round, mode, count, long_steps);
