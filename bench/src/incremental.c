@@ -2,15 +2,16 @@
  *
  *   mpirun -n N incremental --size BYTES --dir DIR --report FILE [--rounds 15] [--options TOML]
  *
- * The state is one region flagged ORC_CPU_WRITES_ONLY. Two sessions, one after the other:
+ * The state is one region flagged ORC_CPU_WRITES_ONLY. Three sessions, one after the other:
  *
+ *   same         a tenth of the pages is written, always the same ones: arrays that change beside ones that do not
  *   contiguous   a tenth of the pages is written in one piece, somewhere else every round
  *   random       a tenth of the pages is written, drawn again every round
  *
  * and in each round, in an order that alternates:
  *
  *   memcpy_whole the whole state copied within memory, warm; memcpy_whole_again: once more
- *   contiguous, random
+ *   same, contiguous, random
  *                the checkpoint. dirty_s: what writing a word of each of these pages took before it,
  *                with the kernel noting the first write to each; again_s: the same writes once more
  *
@@ -21,6 +22,9 @@
 enum { PAGE = 4096 };
 
 static char *source, *target;
+typedef enum { SAME, CONTIGUOUS, RANDOM, KINDS } Kind;
+static const char *const KIND[] = {"same", "contiguous", "random"};
+
 static size_t size, pages, dirty;
 static size_t *order; /* the pages that are written this round */
 static uint64_t step, words;
@@ -48,9 +52,9 @@ static uint64_t drawn(uint64_t *state) { /* splitmix64 */
 }
 
 /* Which pages are written: a run from somewhere, or this many drawn ones in ascending order. */
-static void draw(int round, bool random) {
-    uint64_t state = (uint64_t)round << 32 | (uint64_t)rank;
-    if (!random) {
+static void draw(int round, Kind kind) {
+    uint64_t state = (uint64_t)(kind == SAME ? 0 : round) << 32 | (uint64_t)rank;
+    if (kind != RANDOM) {
         size_t from = drawn(&state) % (pages - dirty + 1);
         for (size_t i = 0; i < dirty; i++) order[i] = from + i;
         return;
@@ -66,9 +70,9 @@ static double write_pages(void) {
     return span_s(begin, now_s());
 }
 
-static void measure_checkpoint(int round, const char *task, bool random) {
+static void measure_checkpoint(int round, Kind kind) {
     char extra[512];
-    draw(round, random);
+    draw(round, kind);
     double dirty_s = write_pages(), again_s = write_pages();
     settle();
     double begin = now_s();
@@ -82,11 +86,14 @@ static void measure_checkpoint(int round, const char *task, bool random) {
              "\"tracked_bytes\": %.0f, \"full_because\": %.0f",
              dirty_s, again_s, largest((double)stats.stored_bytes), largest((double)stats.referred_bytes),
              largest((double)stats.tracked_bytes), largest((double)stats.full_because));
-    note(round, task, s, extra);
+    note(round, KIND[kind], s, extra);
 }
 
-static void measure_session(const char *task, bool random, int rounds, const char *options) {
-    TRY(orc_mpi_open(&session, MPI_COMM_WORLD, task, options));
+static void measure_session(Kind kind, int rounds, const char *options) {
+    char memcpy_name[32], again_name[48];
+    snprintf(memcpy_name, sizeof memcpy_name, "%s_memcpy", KIND[kind]);
+    snprintf(again_name, sizeof again_name, "%s_again", memcpy_name);
+    TRY(orc_mpi_open(&session, MPI_COMM_WORLD, KIND[kind], options));
     TRY(orc_protect(session, "state", source, ORC_F64, size / 8, ORC_CPU_WRITES_ONLY));
     /* The first one is full, and what it touches for the first time is not what is measured. */
     for (int i = 0; i < 2; i++) {
@@ -94,10 +101,10 @@ static void measure_session(const char *task, bool random, int rounds, const cha
         TRY(orc_wait(session, step, ORC_GLOBAL, 600));
     }
     for (int round = 0; round < rounds; round++) {
-        if (round % 2) measure_checkpoint(round, task, random);
-        measure_copy(round, random ? "random_memcpy" : "memcpy");
-        if (round % 2 == 0) measure_checkpoint(round, task, random);
-        measure_copy(round, random ? "random_memcpy_again" : "memcpy_again");
+        if (round % 2) measure_checkpoint(round, kind);
+        measure_copy(round, memcpy_name);
+        if (round % 2 == 0) measure_checkpoint(round, kind);
+        measure_copy(round, again_name);
     }
     TRY(orc_close(session, 600));
 }
@@ -127,8 +134,7 @@ int main(int argc, char **argv) {
         if (!report) die("cannot create the report");
         fputs("[", report);
     }
-    measure_session("contiguous", false, rounds, options);
-    measure_session("random", true, rounds, options);
+    for (int kind = 0; kind < KINDS; kind++) measure_session((Kind)kind, rounds, options);
     if (rank == 0 && (fputs("]\n", report) < 0 || fclose(report))) die("cannot write the report");
     MPI_Finalize();
     return 0;

@@ -1,6 +1,6 @@
 //! Tests a tracked region against a model: the pieces that the capture reports make up the region
 //! exactly.
-#![allow(clippy::unwrap_used, clippy::print_stdout)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::disallowed_methods)]
 
 use orcheck_engine::capture::{Copied, Fate, Pages};
 use orcheck_format::disk::BLOCK_BYTES;
@@ -24,11 +24,15 @@ struct Round {
 const PAGES: usize = 700;
 
 fn round() -> impl Strategy<Value = Round> {
-    let few = (0..PAGES * 4096, 1..9000usize, any::<u8>());
+    let few = || (0..PAGES * 4096, 1..9000usize, any::<u8>());
     let many = (0..PAGES * 4096, 100_000..400_000usize, any::<u8>());
     let writes = prop_oneof![
-        3 => prop::collection::vec(few, 0..12),
+        3 => prop::collection::vec(few(), 0..12),
         2 => prop::collection::vec(many, 0..2),
+        // The same place again and again: what is busy, at its ends too.
+        4 => (1..=u8::MAX, few()).prop_map(|(value, other)| {
+            vec![(60 * 4096, 140 * 4096, value), other]
+        }),
     ];
     let fate = prop_oneof![
         6 => Just(Fate::Committed),
@@ -49,7 +53,7 @@ proptest! {
     // used although a page of it was stored just now.
     #[test]
     fn every_run_holds_the_bytes_of_its_part(
-        rounds in prop::collection::vec(round(), 1..10),
+        rounds in prop::collection::vec(round(), 1..14),
         offset in prop_oneof![Just(0usize), Just(64), Just(4032)],
         cut_bytes in prop_oneof![Just(64u64 << 10), Just(1 << 20), Just(4 << 20)],
     ) {
@@ -109,4 +113,57 @@ proptest! {
             fates.insert(step, round.fate);
         }
     }
+}
+
+// Breaks if: what changes between any two captures is protected all the same, or stays open when it
+// changes no more.
+#[test]
+fn pages_that_always_change_cost_no_faults() {
+    let len = PAGES * page_bytes();
+    let mut memory = Buffer::zeroed(len, page_bytes());
+    let span = memory.span();
+    let mut pages = match Pages::arm(span, &Failpoints::none()) {
+        Ok(pages) => pages,
+        Err(error) => return println!("SKIPPED: tracked pages ({error})"),
+    };
+    let committed = |_: Step| Fate::Committed;
+    // Two groups of 64 pages change in steps 2 to 5, and not afterwards. `part` is copied and
+    // entered: what the capture asks for.
+    let mut faults = Vec::new();
+    for step in 1..=8 {
+        let before = minor_faults();
+        if step <= 5 {
+            let part = span.sub(64 * page_bytes(), 128 * page_bytes());
+            fill_span(part, &vec![step as u8; part.len_bytes()]);
+        }
+        let written = minor_faults() - before;
+        let wanted = pages.want(false, 1 << 20, &committed).unwrap();
+        let copied: Vec<Copied> = (wanted.runs.iter())
+            .flat_map(|&(first, count)| first..first + count)
+            .zip(0..)
+            .map(|(page, number)| {
+                let changes = step <= 5 && (64..192).contains(&page);
+                let crc = u64::from(changes) * step.min(5) + u64::from(!changes) * 5;
+                let stored = pages.is_stored(page, crc, &committed);
+                let stream_at_bytes = (!stored).then_some(number * page_bytes() as u64);
+                Copied {
+                    page,
+                    crc,
+                    stream_at_bytes,
+                }
+            })
+            .collect();
+        pages.enter(Step(step), &copied, 4 << 20, &committed);
+        faults.push((written, copied.len()));
+    }
+    assert!(faults[2].0 >= 128, "protected at first: {faults:?}");
+    assert!(faults[4].0 < 32, "open, as they always change: {faults:?}");
+    assert_eq!(faults[7].1, 0, "protected again: {faults:?}");
+}
+
+/// Faults of this thread that read nothing from a disk.
+fn minor_faults() -> u64 {
+    let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+    let fields = stat.rsplit_once(')').unwrap().1;
+    fields.split_whitespace().nth(7).unwrap().parse().unwrap()
 }

@@ -162,6 +162,7 @@ switches! {
     FailedScan = "failed-scan", "that everything is stored when the kernel does not say what was written", "orcheck-jobs session without_tracking";
     PageEnds = "page-ends", "that the parts of pages at both ends of a tracked region are always read", "orcheck-jobs session parts_of_pages";
     PrivatePages = "private-pages", "that only memory which no other process can write is tracked", "orcheck-pool track only_private";
+    OpenPages = "open-pages", "that pages which are not protected count as written", "orcheck-pool track left_open";
     ScanArmed = "scan-armed", "that memory which was mapped again is noticed", "orcheck-pool track mapped_anew";
     HomeAtLevel = "home-at-level", "that a checkpoint refers only to what went to all its levels", "orcheck-engine baseline went_to_a_weaker";
     HomeCommitted = "home-committed", "that only what is committed is referred to", "orcheck-jobs session what_a_lost_step";
@@ -441,8 +442,8 @@ promises! {
         JobInRecord TargetLength ProvenTwice RegionFits RecordOfStream DescriptorCrc PoolChecked
         RingFull FreeInUse Padding PieceSent ExtentInStream TakenChunk RingDistance ShortRead
         ReferredNamed OlderContainer ReferencesNamed ReferenceStep ReferencePlace
-        TrackedMemory LateBaseline FailedScan PageEnds PrivatePages ScanArmed Agreement SameRegions
-        OptionalProven OptionalUnmixed PartsOfLast;
+        TrackedMemory LateBaseline FailedScan PageEnds PrivatePages OpenPages ScanArmed Agreement
+        SameRegions OptionalProven OptionalUnmixed PartsOfLast;
     "R2":
         FsyncContainer FsyncContainerDirectory FsyncSmall FsyncSmallDirectory FsyncClaim
         FsyncClaimDirectory FsyncPrune FsyncMade FailedSync FailedSyncIsLoss FailedClose

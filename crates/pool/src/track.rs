@@ -21,7 +21,9 @@
 //! 3. Memory that was mapped again is an error of the next scan, never a clean page.
 //! 4. Nobody else tracks the same pages: the kernel refuses a second tracker (whose scans would
 //!    take writes away from the first).
-//! 5. Dropping a tracker lifts all protection and closes what it opened.
+//! 5. Pages that the caller leaves open, because they change all the time, count as written; the
+//!    first scan that asks about them again reports them.
+//! 6. Dropping a tracker lifts all protection and closes what it opened.
 //!
 //! Faults survived: a kernel without one of the calls, a policy that forbids them, memory that
 //! vanishes. Failpoints: `track.arm`, `track.scan`. Not here: what to do with written pages (the
@@ -159,20 +161,42 @@ impl Tracker {
     /// from [`Self::address`] on, which do not touch each other; they are protected again. A write
     /// after this call is in the next scan. After an error, nothing is known about any page.
     ///
+    /// `open`: ranges of the same form that stay without protection, and count as written.
+    ///
     /// # Errors
     /// Unsupported if the memory is no longer the one that was armed, or the kernel refuses.
-    pub fn scan(&mut self) -> Result<Vec<(usize, usize)>> {
-        let page = page_bytes();
-        let end = self.first + self.pages * page;
+    pub fn scan(&mut self, open: &[(usize, usize)]) -> Result<Vec<(usize, usize)>> {
         refused(&self.failpoints, "track.scan", self.pages)?;
-        let mut written: Vec<(usize, usize)> = Vec::new();
+        let mut written = Vec::new();
         let mut found = vec![[0u64; 3]; BATCH];
+        let mut from = 0;
+        for &(first, count) in open {
+            self.scan_part(from, first, &mut found, &mut written)?;
+            if !off(Switch::OpenPages) {
+                add(&mut written, first, count);
+            }
+            from = first + count;
+        }
+        self.scan_part(from, self.pages, &mut found, &mut written)?;
+        Ok(written)
+    }
+
+    /// Adds the written ones of the pages `from..to` to `written`, and protects them again.
+    fn scan_part(
+        &self,
+        from: usize,
+        to: usize,
+        found: &mut [[u64; 3]],
+        written: &mut Vec<(usize, usize)>,
+    ) -> Result<()> {
+        let page = page_bytes();
+        let end = self.first + to * page;
         let armed = if off(Switch::ScanArmed) {
             0
         } else {
             SCAN_CHECK_WPASYNC
         };
-        let mut at = self.first;
+        let mut at = self.first + from * page;
         while at < end {
             // struct pm_scan_arg: size, flags, start, end, walk_end, vec, vec_len, max_pages,
             // category_inverted, category_mask, category_anyof_mask, return_mask.
@@ -184,16 +208,16 @@ impl Tracker {
                 end as u64,
                 0,
                 found.as_mut_ptr() as u64,
-                BATCH as u64,
+                found.len() as u64,
                 0,
                 inverted,
                 all_of,
                 any_of,
                 PAGE_IS_WRITTEN,
             ];
-            // SAFETY: the call reads and writes the twelve words of `arguments` and at most BATCH
-            // ranges of three words, which `found` has; both outlive it. Protecting pages changes
-            // no byte of them.
+            // SAFETY: the call reads and writes the twelve words of `arguments` and at most as many
+            // ranges of three words as `found` has; both outlive it. Protecting pages changes no
+            // byte of them.
             let count = unsafe {
                 libc::ioctl(
                     self.pagemap.as_raw_fd(),
@@ -202,13 +226,9 @@ impl Tracker {
                 )
             };
             let count = usize::try_from(count).map_err(|_| unsupported("scanning the page map"))?;
-            for range in &found[..count.min(BATCH)] {
+            for range in found.iter().take(count) {
                 let (from, to) = (range[0] as usize, range[1] as usize);
-                let (number, pages) = ((from - self.first) / page, (to - from) / page);
-                match written.last_mut() {
-                    Some((first, count)) if *first + *count == number => *count += pages,
-                    _ => written.push((number, pages)),
-                }
+                add(written, (from - self.first) / page, (to - from) / page);
             }
             let walked = arguments[4] as usize;
             if walked <= at && count == 0 {
@@ -218,7 +238,15 @@ impl Tracker {
             }
             at = walked;
         }
-        Ok(written)
+        Ok(())
+    }
+}
+
+/// Appends a range to ascending ones that do not touch each other.
+fn add(ranges: &mut Vec<(usize, usize)>, first: usize, count: usize) {
+    match ranges.last_mut() {
+        Some((last, before)) if *last + *before == first => *before += count,
+        _ => ranges.push((first, count)),
     }
 }
 
@@ -250,11 +278,11 @@ fn discarded_counts_as_written() -> Result<bool> {
         Tracker::watch(memory as usize, 1, WRITTEN, &Failpoints::none()).and_then(|mut tracker| {
             // SAFETY: the page is mapped for writing and known to nobody else.
             unsafe { memory.cast::<u8>().write_volatile(1) };
-            let written = tracker.scan()? == [(0, 1)];
-            let protected = tracker.scan()?.is_empty();
+            let written = tracker.scan(&[])? == [(0, 1)];
+            let protected = tracker.scan(&[])?.is_empty();
             // SAFETY: as above; its byte is not needed any more.
             let discarded = unsafe { libc::madvise(memory, page, libc::MADV_DONTNEED) } == 0;
-            Ok(written && protected && discarded && tracker.scan()? == [(0, 1)])
+            Ok(written && protected && discarded && tracker.scan(&[])? == [(0, 1)])
         });
     // SAFETY: it was mapped above with this length; the tracker is gone, and nothing points into
     // it.
@@ -354,13 +382,13 @@ mod tests {
                 Ok(tracker) => tracker,
                 Err(error) => return eprintln!("SKIPPED: tracking pages ({error})"),
             };
-            assert_eq!(tracker.scan().unwrap(), [(0, 64)]);
-            assert_eq!(tracker.scan().unwrap(), []);
+            assert_eq!(tracker.scan(&[]).unwrap(), [(0, 64)]);
+            assert_eq!(tracker.scan(&[]).unwrap(), []);
             for written in [3, 4, 9] {
                 let part = memory.span().sub(written * page + 17, 1);
                 orcheck_io::memory::fill_span(part, &[1]);
             }
-            assert_eq!(tracker.scan().unwrap(), [(3, 2), (9, 1)]);
+            assert_eq!(tracker.scan(&[]).unwrap(), [(3, 2), (9, 1)]);
         }
     }
 

@@ -7,6 +7,9 @@
 //! combined from the CRCs of its pages, so any run of pages can be referred to or stored. The CRC
 //! of a group of pages that lie in one piece is computed once.
 //!
+//! Groups of pages that change between any two captures are not protected (`pages/busy.rs`): they
+//! count as written, and the program pays no fault for them.
+//!
 //! A region is captured whole, as a fresh base, if more than a quarter of it was written or if it
 //! would consist of too many runs. After several whole captures in a row the region is not tracked
 //! for a while, because the first write to a protected page costs more than copying the page.
@@ -19,10 +22,15 @@
 //!    and are compared.
 //! 4. After a failed scan nothing is known, and everything is stored.
 //!
+//! 5. A page that is not protected counts as written.
+//!
 //! Not here: the kernel's side (`pool::track`), the chunks (`stage.rs`), what homes mean
 //! (`baseline.rs`).
 
+mod busy;
+
 use crate::capture::home::{Fate, Home};
+use busy::Busy;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{CrcShift, Error, Result, Step, crc64_combine};
 use orcheck_io::failpoints::Failpoints;
@@ -59,6 +67,7 @@ pub struct Pages {
     /// The CRCs of groups of this many pages, for groups of whole pages that lie in one piece. For
     /// a group without written pages, the capture reads nothing else.
     groups: Vec<Option<u64>>,
+    busy: Busy,
     count: usize,
     /// Steps that stored some of the region.
     homes: BTreeSet<Step>,
@@ -129,6 +138,7 @@ impl Pages {
             tracker,
             table: Vec::new(),
             groups: Vec::new(),
+            busy: Busy::default(),
             homes: BTreeSet::new(),
             extents: 0,
             whole_in_a_row: 0,
@@ -196,7 +206,9 @@ impl Pages {
             rests,
         };
         self.whole = true;
-        let written = match self.tracker.scan() {
+        let head = usize::from(self.head_bytes > 0);
+        let busy = self.busy.ranges(head, head + self.tracker.pages());
+        let written = match self.tracker.scan(&busy) {
             Ok(written) => written,
             Err(_) if off(Switch::FailedScan) => Vec::new(),
             Err(error) => {
@@ -209,7 +221,6 @@ impl Pages {
             self.whole_in_a_row = 0;
             return Ok(everything(false));
         }
-        let head = usize::from(self.head_bytes > 0);
         let mut runs = Runs::default();
         if head > 0 && !off(Switch::PageEnds) {
             runs.add(0, 1);
@@ -287,6 +298,7 @@ impl Pages {
                 stream_at_bytes: 0,
             };
             self.table = vec![Page { crc: 0, home }; self.count];
+            self.busy.forget(self.count);
         }
         let mut changed_bytes = 0;
         for copy in copied {
@@ -294,6 +306,9 @@ impl Pages {
             let page = &mut self.table[copy.page];
             let same = !unknown && page.crc == copy.crc;
             changed_bytes += if same { 0 } else { len_bytes };
+            if !same && !unknown {
+                self.busy.note(copy.page);
+            }
             page.crc = copy.crc;
             if let Some(stream_at_bytes) = copy.stream_at_bytes
                 && !(same && !self.whole && fate(page.home.step) != Fate::Lost)
@@ -304,6 +319,7 @@ impl Pages {
                 };
             }
         }
+        self.busy.close();
         let runs = self.runs(step, copied, cut_bytes);
         self.extents = runs.len();
         Entered {
