@@ -4,12 +4,14 @@ The time of orc_checkpoint of 64 KiB a rank against what it cannot do without (m
 bytes, two reductions, 50 microseconds), and of 8 MB a rank in 128 regions against one region, and
 against memcpy and one reduction. Everything in one run, in turn, in the same state: after the same
 pause in which all ranks sleep. So memcpy and the reduction begin with caches as cold as the call's.
+In addition whole runs of the larger state in 128 arrays with ten checkpoints a second, beside the
+same without any, and with fwrite and fsync.
 """
 
 import argparse
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from orcbench import facts, reporting, running, stats, svg
 from orcbench.stats import Figure, Sample
@@ -25,6 +27,8 @@ GOALS = {
     "regions_over_one": ("<=", 1.1),
     "little_regions_over_one": ("<=", 1.1),
     "many_arrays_over_bound": ("<=", 1.5),
+    # Nearer to no checkpoints than to these.
+    "often_over_fwrite": ("<=", 0.5),
 }
 # One round: what each task took.
 Round = dict[str, Sample]
@@ -32,6 +36,9 @@ Round = dict[str, Sample]
 
 def more(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=None, help="rounds (default 31, --full 101)")
+    parser.add_argument(
+        "--runs", type=int, default=9, help="whole runs of each way (default %(default)s)"
+    )
     parser.add_argument(
         "--pause-ms", type=int, default=30, help="ms before each measurement (default %(default)s)"
     )
@@ -45,20 +52,23 @@ def more(parser: argparse.ArgumentParser) -> None:
 
 def measure(
     args: argparse.Namespace, program: str, ranks: int, size: int
-) -> tuple[list[Round], float]:
-    """The rounds, and how many bytes of memory the pools of both jobs take."""
+) -> tuple[list[Round], list[Round], float]:
+    """The rounds, the whole runs, and how many bytes of memory the pools of both jobs take."""
     argv = ["--size", size, "--regions", REGIONS, "--pause-ms", args.pause_ms]
     argv += ["--rounds", args.rounds or (101 if args.full else 31), "--options", args.options]
+    argv += ["--runs", args.runs if size == LARGER else 0]
     with running.scratch(args.dir) as where:
         found = running.run(program, ranks, [*argv, "--dir", where])
     rounds: dict[int, Round] = {}
+    runs: dict[int, Round] = {}
     pools = 0.0
     for one in found:
         if one["task"] == "pools":
             pools = one["bytes"]
         else:
-            rounds.setdefault(one["round"], {})[one["task"]] = one
-    return list(rounds.values()), pools
+            of = runs if one["task"].startswith("run_") else rounds
+            of.setdefault(one["round"], {})[one["task"]] = one
+    return list(rounds.values()), list(runs.values()), pools
 
 
 def memcpy_s(one: Round) -> float:
@@ -82,11 +92,30 @@ def arrays(one: Round) -> float:
     return float(one["many"]["s"] / (memcpy_s(one) + agree_s(one)))
 
 
+def run_costs(ones: list[Round]) -> list[tuple[float, float]]:
+    """Of each run: seconds that ten checkpoints a second cost, by Orcheck and by fwrite."""
+    return [
+        (
+            one["run_many"]["s"] - one["run_none"]["s"],
+            one["run_fwrite"]["s"] - one["run_none"]["s"],
+        )
+        for one in ones
+    ]
+
+
+def ratio_of_medians(rows: Sequence[tuple[float, float]]) -> float:
+    """The costs are differences of whole runs: one by one they may be near zero."""
+    below = statistics.median(row[1] for row in rows)
+    return statistics.median(row[0] for row in rows) / below if below > 0 else float("inf")
+
+
 def again(one: Round) -> float:
     return float(one["memcpy_again"]["s"] / one["memcpy"]["s"])
 
 
-def figures_of(little: dict[int, list[Round]], larger: dict[int, list[Round]]) -> dict[str, Figure]:
+def figures_of(
+    little: dict[int, list[Round]], larger: dict[int, list[Round]], runs: dict[int, list[Round]]
+) -> dict[str, Figure]:
     """Each with every number of ranks, and the worst of those that have a goal."""
     figures: dict[str, Figure] = {}
 
@@ -102,7 +131,27 @@ def figures_of(little: dict[int, list[Round]], larger: dict[int, list[Round]]) -
     enter("little_regions_over_one", regions, little)
     enter("many_arrays_over_bound", arrays, larger)
     enter("memcpy_over_memcpy", again, little)
+    costs = {ranks: run_costs(ones) for ranks, ones in runs.items()}
+    each = {ranks: stats.figure(rows, ratio_of_medians) for ranks, rows in costs.items() if rows}
+    worst = max(each.values(), key=lambda one: one["value"], default=stats.figure([]))
+    figures["often_over_fwrite"] = worst
+    figures.update({f"often_over_fwrite_{ranks}_ranks": one for ranks, one in each.items()})
     return figures
+
+
+def show_runs(runs: dict[int, list[Round]]) -> None:
+    ways = ("run_none", "run_many", "run_fwrite")
+    rows = [
+        [str(ranks), *(f"{statistics.median(one[way]['s'] for one in ones):.2f}" for way in ways)]
+        for ranks, ones in runs.items()
+        if ones
+    ]
+    if rows:
+        print(
+            f"\nSeconds of a run, {LARGER // KIB} KiB a rank in {REGIONS} arrays, "
+            "ten checkpoints a second"
+        )
+        reporting.table(["ranks", "no checkpoint", "Orcheck", "fwrite + fsync"], rows)
 
 
 def us(ones: list[Round], of: Callable[[Round], float]) -> str:
@@ -132,6 +181,7 @@ def main() -> None:
     running.end_on_signals()
     program, machine = running.build(args.prefix, "small"), facts.Machine(args.dir)
     found: dict[int, dict[int, list[Round]]] = {LITTLE: {}, LARGER: {}}
+    runs: dict[int, list[Round]] = {}
     rows = []
     for size, of_size in found.items():
         for ranks in args.ranks or [*RANKS, *MORE_RANKS]:
@@ -139,7 +189,9 @@ def main() -> None:
                 continue
             name = f"{ranks} x {size // KIB} KiB"
             print(f"measuring {name} ...", file=sys.stderr, flush=True)
-            of_size[ranks], pools = measure(args, program, ranks, size)
+            of_size[ranks], ran, pools = measure(args, program, ranks, size)
+            if ran:
+                runs[ranks] = ran
             rows.append(row(name, of_size[ranks], pools))
     print("microseconds (median); one: one region, many: as many bytes in 128; pools: both jobs")
     reporting.table(
@@ -157,8 +209,12 @@ def main() -> None:
         ],
         rows,
     )
-    figures = figures_of(found[LITTLE], found[LARGER])
-    raw = {f"{size // KIB} KiB": of_size for size, of_size in found.items()}
+    show_runs(runs)
+    figures = figures_of(found[LITTLE], found[LARGER], runs)
+    raw: dict[str, dict[int, list[Round]]] = {
+        "runs": runs,
+        **{f"{size // KIB} KiB": of_size for size, of_size in found.items()},
+    }
     footnote = reporting.finish(args, "small", machine, figures, GOALS, {"raw": raw})
     panel = svg.Panel("64 KiB a rank", "ranks", "microseconds")
     for task, name in (("one", "Orcheck, one region"), ("many", f"Orcheck, {REGIONS} regions")):

@@ -1,7 +1,7 @@
 /* What a checkpoint of little state keeps a program for, beside what it cannot do without.
  *
  *   mpirun -n N small --size BYTES --dir DIR --report FILE [--regions 128] [--rounds 31]
- *                     [--pause-ms 30] [--options TOML]
+ *                     [--pause-ms 30] [--runs 9] [--run-s 3] [--options TOML]
  *
  * Everything is measured in the same state: what was measured before has ended, all threads sleep,
  * then every rank sleeps for the pause and meets the others in a barrier. Within one round the
@@ -13,6 +13,13 @@
  *   one         orc_checkpoint of one region of these bytes
  *   many        orc_checkpoint of as many bytes in --regions regions
  *   ..._again   memcpy and agree once more: what difference is only noise?
+ *
+ * Then whole runs of about --run-s seconds: a loop over the state and a reduction, with the state in --regions
+ * arrays, and each tenth of a second (what one a second costs is less than runs differ by)
+ *
+ *   run_none    nothing
+ *   run_fwrite  fwrite of every array into one file a rank, and fsync; two files in turn
+ *   run_many    orc_checkpoint; the run ends when the last one is safe
  *
  * `one` and `many` are two jobs that are open at once. Nothing is being flushed when they begin.
  * With each, the JSON has what orc_stats says of the call, the most of all ranks; at the end, how
@@ -90,6 +97,54 @@ static void measure_round(int round, Job *one, Job *many) {
         }
 }
 
+/* ---- whole runs ----------------------------------------------------------------------------- */
+typedef enum { NONE, FWRITE, MANY, WAYS } Way;
+static const char *const WAY[] = {"run_none", "run_fwrite", "run_many"};
+
+static void compute(void) {
+    double *state = (double *)source, sum = 0;
+    for (size_t i = 0; i < size / 8; i++) state[i] = 0.5 * state[i] + 0.25, sum += state[i];
+    MPI_TRY(MPI_Allreduce(MPI_IN_PLACE, &sum, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD));
+}
+
+/* As programs without a library do it. */
+static void write_arrays(const char *dir, int number, size_t regions) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/fwrite-%d-%d", dir, rank, number % 2);
+    FILE *file = fopen(path, "w");
+    if (!file) die("%s: cannot be created", path);
+    for (size_t i = 0; i < regions; i++)
+        if (fwrite(source + i * (size / regions), 1, size / regions, file) != size / regions) die("%s: cannot be written", path);
+    if (fflush(file) || fsync(fileno(file)) || fclose(file)) die("%s: cannot be written", path);
+}
+
+static void measure_run(int round, Way way, Job *job, const char *dir, size_t regions, int steps, int each) {
+    rest();
+    double begin = now_s();
+    for (int i = 1; i <= steps; i++) {
+        compute();
+        if (i % each || way == NONE) continue;
+        if (way == FWRITE) write_arrays(dir, i / each, regions);
+        else TRY(orc_checkpoint(job->session, ++job->step));
+    }
+    if (way == MANY) TRY(orc_wait(job->session, job->step, ORC_GLOBAL, 600));
+    note(round, WAY[way], span_s(begin, now_s()), "");
+}
+
+static void measure_runs(int runs, double run_s, Job *job, const char *dir, size_t regions) {
+    enum { LOOK = 50 };
+    if (!runs) return;
+    for (int i = 0; i < LOOK; i++) compute();
+    together();
+    double begin = now_s();
+    for (int i = 0; i < LOOK; i++) compute();
+    int each = (int)(LOOK / largest(now_s() - begin) / 10) + 1; /* in a tenth of a second */
+    MPI_TRY(MPI_Bcast(&each, 1, MPI_INT, 0, MPI_COMM_WORLD));
+    for (int round = 0; round < runs; round++)
+        for (int i = 0; i < WAYS; i++)
+            measure_run(round, (Way)((round + i) % WAYS), job, dir, regions, (int)(10 * run_s * each) + each / 2, each);
+}
+
 /* Memory of this node's pool, in bytes. */
 static double pool_memory(const Job *job) {
     orc_stats stats = {.struct_size = sizeof stats};
@@ -138,6 +193,8 @@ int main(int argc, char **argv) {
     }
     warm(&one), warm(&many);
     for (int round = 0; round < rounds; round++) measure_round(round, &one, &many);
+    measure_runs((int)number(argc, argv, "--runs", "9"), (double)number(argc, argv, "--run-s", "3"), &many,
+                 option(argc, argv, "--dir", NULL), regions);
     settle();
     char extra[128];
     snprintf(extra, sizeof extra, ", \"bytes\": %.0f", pool_memory(&one) + pool_memory(&many));
