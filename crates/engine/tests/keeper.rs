@@ -423,6 +423,7 @@ fn hold(
     read: impl FnOnce(),
 ) -> Result<u64> {
     let (mut slot_of, mut came, mut read) = (0, 0, Some(read));
+    let poller = Poller::new()?;
     loop {
         match conn.receive_any(LONG)? {
             Received::Message(Message::Hello { .. }) => {}
@@ -442,7 +443,12 @@ fn hold(
             Received::Message(other) => panic!("{other:?}"),
             Received::Bytes(len) => {
                 let mut bytes = vec![0; len];
-                let at = conn.receive_bulk(&mut bytes, LONG)?;
+                let at = loop {
+                    match conn.take_piece(&mut bytes)? {
+                        Some(place) => break place.at_bytes,
+                        None => drop(poller.wait(&[conn.as_fd()], LONG)?),
+                    }
+                };
                 assert!(is_right(at, &bytes), "slot {slot_of}: wrong bytes at {at}");
                 came += len as u64;
             }

@@ -266,6 +266,7 @@ switches! {
     Owner = "owner", "that directories of another user are refused", "orcheck-io owners everybody_may_write";
     Mac = "mac", "the authentication of frames", "orcheck-net net flipped_bit";
     MacHead = "mac-head", "that the proof of a frame covers its header and place", "orcheck-net net flipped_bit";
+    BulkKind = "bulk-kind", "that bytes of a replica are not taken for those of a server's file", "orcheck-net net one_kind_of_bytes";
     NetCipher = "net-cipher", "the authentication of encrypted frames", "orcheck-net lib equal_texts; orcheck-net net flipped_bit";
     NetHeader = "net-header", "that an encrypted frame belongs to its header", "orcheck-net lib equal_texts; orcheck-net net flipped_bit";
     NetNonce = "net-nonce", "that no two frames are encrypted with one nonce", "orcheck-net lib equal_texts";
@@ -479,8 +480,8 @@ promises! {
     "R7":
         RoomOfPrune LeftoversFirst RecordCopied Withdrawn GivenUpGoes OwnRoute LivingRoute;
     "R8":
-        PlainName NoLink RegularFile ReplicaOwner FetchedName GroupShared Owner Mac MacHead NetCipher
-        NetHeader NetNonce NetDowngrade FrameOrder CallerProof ListenerProof SpokenFor ForeignFiles
+        PlainName NoLink RegularFile ReplicaOwner FetchedName GroupShared Owner Mac MacHead BulkKind
+        NetCipher NetHeader NetNonce NetDowngrade FrameOrder CallerProof ListenerProof SpokenFor ForeignFiles
         SilentFirst PeerUser NoFork FileLimit Tag BoundExtent BoundContainer Nonce Salt KeyCheck
         ClaimSeal LinkedJob JobProven RecordMac RecordOfJob MembersOwn HeaderMac UnsealedRefused
         PlainRefused V1Refused PlainExtent SealedTogether OtherKeyNewer SameKey KeyOwner KeyHidden

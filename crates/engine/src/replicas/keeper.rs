@@ -204,7 +204,7 @@ impl KeeperThread {
                 return Ok(false);
             };
             let came = match &mut peer.coming {
-                Some(piece) => peer.conn.take_bulk(piece.room()).map(Came::of_piece),
+                Some(piece) => peer.conn.take_piece(piece.room()).map(Came::of_piece),
                 None => peer.conn.try_receive_any().map(Came::of_frame),
             };
             match came {

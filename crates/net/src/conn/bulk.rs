@@ -3,9 +3,8 @@
 //! How: such a frame holds its raw bytes after their place: the offset in the file, and for
 //! replicas the slot before it ([`wire::PIECE`]). So nothing need be encoded. The receiver first
 //! learns their number and then says where they go; the proof is computed as they arrive, and
-//! [`Conn::take_bulk`] takes what is there without waiting. Encrypted bytes, and those on Unix
-//! sockets, pass through memory of the connection, like messages. How replicas are sent:
-//! `outbox.rs`.
+//! [`Conn::take_piece`] takes what is there without waiting. Encrypted bytes pass through memory of
+//! the connection, like messages. How replicas are sent: `outbox.rs`.
 //!
 //! Invariants
 //! 1. The bytes count only if the proof is right: otherwise taking them returns an error, and the
@@ -16,6 +15,7 @@
 
 use super::{Conn, HEADER_BYTES};
 use crate::guard::{MAC_BYTES, RunningMac};
+use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::{self, FrameHeader, Message};
 use orcheck_format::{Error, Result};
 use orcheck_io::clock::Deadline;
@@ -24,7 +24,7 @@ use orcheck_io::failpoints::Outcome;
 use orcheck_io::poll::poll_one;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
-use rustix::net::{self, RecvFlags, SendFlags};
+use rustix::net::SendFlags;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ pub enum Received {
     /// A message.
     Message(Message),
     /// The number of bytes of a file that will follow, according to a header that is not verified
-    /// yet: take them with [`Conn::receive_bulk`] or [`Conn::take_bulk`].
+    /// yet: take them with [`Conn::receive_bulk`] or [`Conn::take_piece`].
     Bytes(usize),
 }
 
@@ -162,34 +162,38 @@ impl Conn {
     ///
     /// # Errors
     /// Unavailable if they do not arrive within `timeout` or the peer is gone; Corrupt if they are
-    /// not what it sent, or not as many as announced. The connection is then dead. Invalid if none
-    /// were announced.
+    /// not what it sent, not as many as announced, or those of a replica. The connection is then
+    /// dead. Invalid if none were announced.
     pub fn receive_bulk(&mut self, into: &mut [u8], timeout: Duration) -> Result<u64> {
         let deadline = Deadline::after(timeout);
         loop {
-            if let Some(place) = self.take_bulk(into)? {
+            if let Some(place) = self.take(wire::BULK, into)? {
                 return Ok(place.at_bytes);
             }
             self.wait_in_frame(deadline, timeout)?;
         }
     }
 
-    /// Takes those of the announced bytes that have arrived; does not wait. `None`: more must come;
-    /// call it again with the same memory, and use nothing of it before.
+    /// Takes those of the announced bytes of a replica that have arrived; does not wait. `None`:
+    /// more must come; call it again with the same memory, and use nothing of it before.
     ///
     /// # Errors
-    /// As [`Conn::receive_bulk`].
-    pub fn take_bulk(&mut self, into: &mut [u8]) -> Result<Option<Place>> {
+    /// As [`Conn::receive_bulk`]; Corrupt for bytes of a server's file.
+    pub fn take_piece(&mut self, into: &mut [u8]) -> Result<Option<Place>> {
+        self.take(wire::PIECE, into)
+    }
+
+    fn take(&mut self, expected: u8, into: &mut [u8]) -> Result<Option<Place>> {
         self.check_alive()?;
         let taken = match self.coming.take() {
             Some(coming) => self.take_more(into, coming)?,
             None => match self.announced()? {
                 Some(len) if len == into.len() => match self.receive.running() {
-                    Some(mac) if !self.unix => {
+                    Some(mac) => {
                         let coming = self.begin_to_take(into, mac)?;
                         self.take_more(into, coming)?
                     }
-                    _ => self.take_whole(into)?,
+                    None => self.take_whole(into)?,
                 },
                 found => {
                     return Err(Error::invalid(format!(
@@ -203,6 +207,12 @@ impl Conn {
         let Some((place, kind)) = taken else {
             return Ok(None);
         };
+        if kind != expected && !off(Switch::BulkKind) {
+            let number = self.received - 1;
+            return Err(self.die(Error::corrupt(format!(
+                "frame {number} is of kind {kind}: expected {expected}"
+            ))));
+        }
         if let Outcome::Fail(errno) = self.step("net.receive", kind) {
             return Err(self.die(rustix_error(Errno::from_raw_os_error(errno), "receive")));
         }
@@ -263,9 +273,9 @@ impl Conn {
         while coming.done_bytes < len {
             let end = len.min(coming.done_bytes + STEP_BYTES);
             let step = into.get_mut(coming.done_bytes..end).unwrap_or_default();
-            match net::recv(&self.socket, &mut *step, RecvFlags::DONTWAIT) {
-                Ok((0, _)) => return Err(self.ended(coming.done_bytes)),
-                Ok((count, _)) => {
+            match self.receive_into(step) {
+                Ok(0) => return Err(self.ended(coming.done_bytes)),
+                Ok(count) => {
                     coming.done_bytes += count;
                     coming.prove(into, PROVE_BYTES);
                 }

@@ -1,13 +1,29 @@
 //! Tests bytes in bulk: authenticated like messages, and in order with them.
 
-use super::{LIMIT, bulk, frame_len, hello, hiding, key, pair, record, unix};
+use super::{LIMIT, bulk, frame_len, hello, hiding, key, pair, pair_with, record, tcp, unix};
 use orcheck_format::ErrorKind;
-use orcheck_net::Received;
+use orcheck_format::wire::Message;
+use orcheck_net::{Place, Received, Source};
 
 // Breaks if: a part of the frame is left out of its proof, or bytes are handed out before it held.
 #[test]
 fn every_flipped_bit_of_bytes_in_bulk_is_noticed() {
-    let one = || bulk(1 << 40, (0..300u32).map(|i| i as u8).collect());
+    flip_every_byte(0);
+}
+
+// Breaks if: the slot of a replica is left out of the proof.
+#[test]
+fn every_flipped_bit_of_a_piece_is_noticed() {
+    flip_every_byte(9);
+}
+
+/// Of bytes of a server's file (slot 0), or of a replica.
+fn flip_every_byte(slot: u32) {
+    let one = || Message::Data {
+        slot,
+        at_bytes: 1 << 40,
+        bytes: (0..300u32).map(|i| i as u8).collect(),
+    };
     let len = frame_len(&one());
     for at in 0..len {
         let flip = |mut bytes: Vec<u8>| {
@@ -60,4 +76,44 @@ fn bytes_in_bulk_and_messages_keep_their_order() {
         two.receive(LIMIT).unwrap_err().kind(),
         ErrorKind::Unsupported
     );
+}
+
+// Breaks if: the kind of a frame is not looked at; a replica's bytes would pass for a file's, with
+// another place.
+#[test]
+fn one_kind_of_bytes_is_not_taken_for_the_other() {
+    for (at, key) in [(tcp(), key()), (unix(), key()), (tcp(), hiding())] {
+        let (mut one, mut two) = pair_with(&at, &key);
+        one.send_bulk(7, &[b"text"], LIMIT).unwrap();
+        assert!(matches!(two.receive_any(LIMIT), Ok(Received::Bytes(4))));
+        let mut bytes = [0; 4];
+        let error = loop {
+            match two.take_piece(&mut bytes) {
+                Ok(place) => assert_eq!(place, None, "taken as a replica's"),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert!(
+            error.message().contains("kind 254: expected 253"),
+            "{error}"
+        );
+        let (mut one, mut two) = pair_with(&at, &key);
+        let place = Place {
+            slot: 3,
+            at_bytes: 0,
+        };
+        one.queue_piece(place, 4).unwrap();
+        let source = Source {
+            place,
+            bytes: b"text",
+        };
+        assert!(one.push_from(Some(source), LIMIT).unwrap());
+        assert!(matches!(two.receive_any(LIMIT), Ok(Received::Bytes(4))));
+        let error = two.receive_bulk(&mut bytes, LIMIT).unwrap_err();
+        assert!(
+            error.message().contains("kind 253: expected 254"),
+            "{error}"
+        );
+    }
 }

@@ -6,11 +6,11 @@ mod outbox;
 mod unix;
 
 use orcheck_format::wire::Message;
-use orcheck_format::{ErrorKind, Level, NodeId, Rank, Step};
+use orcheck_format::{ErrorKind, Level, NodeId, Rank, Result, Step};
 use orcheck_io::failpoints::{Failpoints, Verdict};
 use orcheck_io::poll::Poller;
 use orcheck_io::rng::random_bytes;
-use orcheck_net::{Address, Conn, Key, Listener, Received};
+use orcheck_net::{Address, Conn, Key, Listener, Place, Received, Source};
 use orcheck_pool::{Pool, PoolShape};
 use orcheck_testing::{Child, Ended, FaultPlan};
 use std::io::{Read, Write};
@@ -403,8 +403,15 @@ fn record(
             for message in messages {
                 match message {
                     Message::Data {
-                        at_bytes, bytes, ..
+                        slot: 0,
+                        at_bytes,
+                        bytes,
                     } => caller.send_bulk(*at_bytes, &[bytes], LIMIT).unwrap(),
+                    &Message::Data {
+                        slot,
+                        at_bytes,
+                        ref bytes,
+                    } => send_piece(&mut caller, Place { slot, at_bytes }, bytes),
                     other => caller.send(other, LIMIT).unwrap(),
                 }
             }
@@ -432,8 +439,16 @@ fn record(
             let received = match conn.receive_any(LIMIT) {
                 Ok(Received::Bytes(len)) => {
                     let mut bytes = vec![0; len];
-                    let at = conn.receive_bulk(&mut bytes, LIMIT);
-                    at.map(|at_bytes| bulk(at_bytes, bytes))
+                    let place = match messages.get(arrived) {
+                        Some(Message::Data { slot: 1.., .. }) => take_piece(&mut conn, &mut bytes),
+                        _ => (conn.receive_bulk(&mut bytes, LIMIT))
+                            .map(|at_bytes| Place { slot: 0, at_bytes }),
+                    };
+                    place.map(|Place { slot, at_bytes }| Message::Data {
+                        slot,
+                        at_bytes,
+                        bytes,
+                    })
                 }
                 Ok(Received::Message(message)) => Ok(message),
                 Err(error) => Err(error),
@@ -455,7 +470,31 @@ fn record(
     })
 }
 
-/// Stands for bytes of a file that travel raw.
+/// Sends bytes of a replica.
+fn send_piece(conn: &mut Conn, place: Place, bytes: &[u8]) {
+    let poller = Poller::new().unwrap();
+    conn.queue_piece(place, bytes.len()).unwrap();
+    while !conn
+        .push_from(Some(Source { place, bytes }), LIMIT)
+        .unwrap()
+    {
+        poller.wait_for(&[(conn.as_fd(), true)], LIMIT).unwrap();
+    }
+}
+
+/// Takes announced bytes of a replica.
+fn take_piece(conn: &mut Conn, into: &mut [u8]) -> Result<Place> {
+    let poller = Poller::new()?;
+    loop {
+        match conn.take_piece(into)? {
+            Some(place) => return Ok(place),
+            None => drop(poller.wait(&[conn.as_fd()], LIMIT)?),
+        }
+    }
+}
+
+/// Stands for bytes of a file that travel raw. With a slot other than 0, such a message stands for
+/// those of a replica.
 fn bulk(at_bytes: u64, bytes: Vec<u8>) -> Message {
     Message::Data {
         slot: 0,
@@ -467,7 +506,8 @@ fn bulk(at_bytes: u64, bytes: Vec<u8>) -> Message {
 /// Bytes of one frame with this message.
 fn frame_len(message: &Message) -> usize {
     match message {
-        Message::Data { bytes, .. } => 20 + 8 + bytes.len() + 16,
+        Message::Data { slot: 0, bytes, .. } => 20 + 8 + bytes.len() + 16,
+        Message::Data { bytes, .. } => 20 + 12 + bytes.len() + 16,
         other => 20 + other.encode().len() + 16,
     }
 }

@@ -96,7 +96,7 @@ fn take_piece(conn: &mut Conn) -> (Place, Vec<u8>) {
     let poller = Poller::new().unwrap();
     let mut bytes = vec![0; len];
     loop {
-        match conn.take_bulk(&mut bytes).unwrap() {
+        match conn.take_piece(&mut bytes).unwrap() {
             Some(place) => return (place, bytes),
             None => drop(poller.wait(&[conn.as_fd()], LIMIT).unwrap()),
         }
