@@ -2,12 +2,12 @@
 
 The solver is examples/lbm, one rank with two threads, which keep both cores busy. It computes short
 windows of equally many steps, in turn without and with a checkpoint at the beginning; overhead is
-what a window takes longer than its two neighbours without one (src/solver.c). In addition, whole
-runs with 1 to 4 checkpoints. Once on the device as it is, once limited to 500 MB/s (needs root and
-the blkio controller of cgroup v1; without them the key that needs it is null). Then the schemes of
-CP-threads (one a node, a socket, a core), weak scaling over ranks, and the bandwidth of the solver
-over time, from the time of every step and, where the machine has counters of its memory
-controllers, from them.
+what a window takes longer than its two neighbours without one (src/solver.c). Beside it what the
+writes alone take, without a checkpoint. In addition, whole runs with 1 and 4 checkpoints (--full: 1
+to 4). Once on the device as it is, once limited to 500 MB/s (needs root and the blkio controller of
+cgroup v1; without them the key that needs it is null). Then the schemes of CP-threads (one a node,
+a socket, a core), weak scaling over ranks, and the bandwidth of the solver over time, from the time
+of every step and, where the machine has counters of its memory controllers, from them.
 
 Beside it the model of F. Shahzad et al., "An Evaluation of Different I/O Techniques for
 Checkpoint/Restart": eq. (1) n S / B_IO for synchronous, eq. (2) m n S / B_M for asynchronous
@@ -17,7 +17,6 @@ they are to explain.
 
 import argparse
 import os
-import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -74,15 +73,9 @@ def more(parser: argparse.ArgumentParser) -> None:
 
 
 # ---- ratios --------------------------------------------------------------------------------------
-def median_ratio(rows: Sequence[tuple[float, float]]) -> float:
-    """Ratio of two medians: what is lost may be near zero, and a median of ratios would be wild."""
-    below = statistics.median(row[1] for row in rows)
-    return statistics.median(row[0] for row in rows) / below if below > 0 else float("inf")
-
-
 def over(condition: Condition, top: str, bottom: str) -> Figure:
     pairs = zip(condition.lost(top), condition.lost(bottom))
-    return stats.figure([(a, b) for (a, _), (b, _) in pairs], median_ratio)
+    return stats.figure([(a, b) for (a, _), (b, _) in pairs], stats.ratio_of_medians)
 
 
 def loss_table(first: str, conditions: Sequence[Condition]) -> Table:
@@ -270,13 +263,16 @@ def figures_of(free: Condition) -> dict[str, Figure]:
     memcpy_s = free.memcpy["median"]
     return {
         "async_over_floor": stats.figure(
-            [(s, w["stage_s"] + alone) for (s, w), (alone, _) in zip(costs, writes)], median_ratio
+            [(s, w["stage_s"] + alone) for (s, w), (alone, _) in zip(costs, writes)],
+            stats.ratio_of_medians,
         ),
-        "four_async_over_sync": stats.figure(free.run_costs("async", MOST), median_ratio),
+        "four_async_over_sync": stats.figure(free.run_costs("async", MOST), stats.ratio_of_medians),
         "four_async_over_sync_500": stats.figure([]),
-        "async_over_bound": stats.figure([(s, free.bound_s(w)) for s, w in costs], median_ratio),
+        "async_over_bound": stats.figure(
+            [(s, free.bound_s(w)) for s, w in costs], stats.ratio_of_medians
+        ),
         "async_over_memcpy_bound": stats.figure(
-            [(s, free.bound_s(w, memcpy_s)) for s, w in costs], median_ratio
+            [(s, free.bound_s(w, memcpy_s)) for s, w in costs], stats.ratio_of_medians
         ),
         "async_over_sync": over(free, "async", "sync"),
         "lent_over_sync": over(free, "lent", "sync"),
@@ -366,7 +362,7 @@ def main() -> None:
         figures["async_over_sync_500"] = over(slow, "async", "sync")
         figures["lent_over_sync_500"] = over(slow, "lent", "sync")
         figures["four_async_over_sync_500"] = stats.figure(
-            slow.run_costs("async", MOST), median_ratio
+            slow.run_costs("async", MOST), stats.ratio_of_medians
         )
         conditions.append(slow)
 

@@ -240,11 +240,9 @@ class Condition:
         }
 
     def model_s(self, mode: str, n: int) -> float:
-        """Eq. (1) and (2): seconds lost by n checkpoints; they do not speak of writes alone."""
+        """Eq. (1) and (2): seconds lost by n checkpoints."""
         if mode == "sync":
             return float(n * self.bytes / self.io["median"])
-        if mode == DEVICE:
-            return math.nan
         return float(n * self.m[mode]["value"] * self.bytes / self.memory["median"])
 
     def lost(self, mode: str) -> list[tuple[float, Sample]]:
@@ -272,7 +270,10 @@ class Condition:
                     "window_s": none,
                     "lost_s": stats.spread(seconds),
                     "interval_s": stats.interval(seconds),
-                    "model_s": self.model_s(mode, 1) if hasattr(self, "m") else None,
+                    # The model does not speak of writes alone.
+                    "model_s": self.model_s(mode, 1)
+                    if hasattr(self, "m") and mode != DEVICE
+                    else None,
                     "bound_s": statistics.median(self.bound_s(w) for w in windows),
                     **{
                         key: statistics.median(w[key] for w in windows)
@@ -422,7 +423,7 @@ class Condition:
                     if r["interval_s"]
                     else "",
                     *(
-                        "" if math.isnan(r[key]) else f"{1e3 * r[key]:.1f}"
+                        "" if r[key] is None else f"{1e3 * r[key]:.1f}"
                         for key in ("model_s", "bound_s", "call_s", "stage_s", "cpu_s", "late_s")
                     ),
                 ]

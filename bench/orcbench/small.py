@@ -12,6 +12,7 @@ import argparse
 import statistics
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from orcbench import facts, reporting, running, stats, svg
 from orcbench.stats import Figure, Sample
@@ -92,21 +93,10 @@ def arrays(one: Round) -> float:
     return float(one["many"]["s"] / (memcpy_s(one) + agree_s(one)))
 
 
-def run_costs(ones: list[Round]) -> list[tuple[float, float]]:
-    """Of each run: seconds that ten checkpoints a second cost, by Orcheck and by fwrite."""
-    return [
-        (
-            one["run_many"]["s"] - one["run_none"]["s"],
-            one["run_fwrite"]["s"] - one["run_none"]["s"],
-        )
-        for one in ones
-    ]
-
-
-def ratio_of_medians(rows: Sequence[tuple[float, float]]) -> float:
-    """The costs are differences of whole runs: one by one they may be near zero."""
-    below = statistics.median(row[1] for row in rows)
-    return statistics.median(row[0] for row in rows) / below if below > 0 else float("inf")
+def run_cost(one: Round) -> tuple[float, float]:
+    """Seconds that ten checkpoints a second cost a run, by Orcheck and by fwrite."""
+    none = one["run_none"]["s"]
+    return one["run_many"]["s"] - none, one["run_fwrite"]["s"] - none
 
 
 def again(one: Round) -> float:
@@ -119,8 +109,16 @@ def figures_of(
     """Each with every number of ranks, and the worst of those that have a goal."""
     figures: dict[str, Figure] = {}
 
-    def enter(key: str, of: Callable[[Round], float], found: dict[int, list[Round]]) -> None:
-        each = {ranks: stats.figure([of(one) for one in ones]) for ranks, ones in found.items()}
+    def enter(
+        key: str,
+        of: Callable[[Round], Any],
+        found: dict[int, list[Round]],
+        statistic: Callable[[Sequence[Any]], float] = statistics.median,
+    ) -> None:
+        each = {
+            ranks: stats.figure([of(one) for one in ones], statistic)
+            for ranks, ones in found.items()
+        }
         known = [each[ranks] for ranks in RANKS if ranks in each]
         whole = len(known) == len(RANKS)
         figures[key] = max(known, key=lambda one: one["value"]) if whole else stats.figure([])
@@ -131,11 +129,7 @@ def figures_of(
     enter("little_regions_over_one", regions, little)
     enter("many_arrays_over_bound", arrays, larger)
     enter("memcpy_over_memcpy", again, little)
-    costs = {ranks: run_costs(ones) for ranks, ones in runs.items()}
-    each = {ranks: stats.figure(rows, ratio_of_medians) for ranks, rows in costs.items() if rows}
-    worst = max(each.values(), key=lambda one: one["value"], default=stats.figure([]))
-    figures["often_over_fwrite"] = worst
-    figures.update({f"often_over_fwrite_{ranks}_ranks": one for ranks, one in each.items()})
+    enter("often_over_fwrite", run_cost, runs, stats.ratio_of_medians)
     return figures
 
 

@@ -74,6 +74,12 @@ def figure(
     return {"value": of(values), "interval": interval(values, of), "n": len(values)}
 
 
+def ratio_of_medians(rows: Sequence[tuple[float, float]]) -> float:
+    """Of two columns whose values may be near zero, where a median of ratios would be wild."""
+    below = statistics.median(row[1] for row in rows)
+    return statistics.median(row[0] for row in rows) / below if below > 0 else float("inf")
+
+
 def ratio_of_means(rows: Sequence[tuple[float, float]]) -> float:
     """Of two columns."""
     return statistics.mean(row[0] for row in rows) / statistics.mean(row[1] for row in rows)

@@ -109,12 +109,13 @@ static void compute(void) {
 
 /* As programs without a library do it. */
 static void write_arrays(const char *dir, int number, size_t regions) {
+    const size_t part = size / regions;
     char path[4096];
     snprintf(path, sizeof path, "%s/fwrite-%d-%d", dir, rank, number % 2);
     FILE *file = fopen(path, "w");
     if (!file) die("%s: cannot be created", path);
     for (size_t i = 0; i < regions; i++)
-        if (fwrite(source + i * (size / regions), 1, size / regions, file) != size / regions) die("%s: cannot be written", path);
+        if (fwrite(source + i * part, 1, part, file) != part) die("%s: cannot be written", path);
     if (fflush(file) || fsync(fileno(file)) || fclose(file)) die("%s: cannot be written", path);
 }
 

@@ -6,13 +6,13 @@
  * Two runs of a program differ by more than a checkpoint costs: other programs, other pages, another
  * clock. So the solver is started once, and computes windows of the same number of steps: one with
  * a checkpoint at its beginning (synchronous, asynchronous, lent, in turn), and before and after it
- * one without ("none"). "device" is what the machine takes for the writes alone: a thread writes as many bytes, from
- * memory of its own, as little of a program as can be. A window is half as long again as a flush, so what it takes longer than its
- * two neighbours is the whole cost. In addition, --runs times, whole runs with --counts checkpoints
- * and without: so long that flushes, and the removal of older files, do not meet, and that at most half of the time is
- * spent flushing (RUN_OVER_IO). --timelines: this many runs of each
- * mode with two checkpoints, and without, in which the time of every step is noted. --depth: cells in z, if the box
- * is no cube. */
+ * one without ("none"). A window is half as long again as a flush, so what it takes longer than its
+ * two neighbours is the whole cost. In "device" no checkpoint is taken: a thread writes as many bytes
+ * from memory of its own, which is what the machine takes for the writes alone. In addition, --runs
+ * times, whole runs with --counts checkpoints and without: so long that flushes, and the removal of
+ * older files, do not meet, and at least RUN_OVER_IO times as long as one checkpoint takes.
+ * --timelines: this many runs of each mode with two checkpoints, and without, in which the time of
+ * every step is noted. --depth: cells in z, if the box is no cube. */
 #define _GNU_SOURCE
 #define main lbm_main
 #include "../../examples/lbm/lbm.c"
@@ -204,7 +204,7 @@ int main(int argc, char **argv) {
     for (int mode = NONE + 1; mode < MODES; mode++)
         if (is_listed(names, MODE[mode])) chosen[modes++] = mode;
     if (!modes) die("--modes: none of sync, async, lent, device");
-    /* Writes alone have no place in whole runs: one checkpoint of theirs says all. */
+    /* The last mode: writes alone have no place in whole runs, where what matters is the sum. */
     const int whole = chosen[modes - 1] == DEVICE ? modes - 1 : modes;
     int64_t depth = number(argc, argv, "--depth", "0");
     for (char *end; different < 16 && *list; list = *end ? end + 1 : end) {
@@ -228,7 +228,7 @@ int main(int argc, char **argv) {
     open_and_resume(&block, &settings, &run); /* with three grids, so that every mode can be used */
     if (rank == 0 && !(report = fopen(option(argc, argv, "--report", NULL), "w"))) die("no report");
 
-    prepare_writes(option(argc, argv, "--dir", NULL));
+    if (whole < modes) prepare_writes(option(argc, argv, "--dir", NULL));
     double safe_s, quiet_s, step_s;
     look(&safe_s, &quiet_s, &step_s);
     int steps = (int)(1.5 * safe_s / step_s) + 1, length = (int)(1.3 * quiet_s / step_s * most) + steps;

@@ -510,24 +510,12 @@ impl Conn {
     }
 
     fn receive_some(&mut self) -> rustix::io::Result<usize> {
-        let mut piece = std::mem::take(&mut self.piece);
-        let count = self.receive_into(&mut piece);
-        if let Ok(count) = count {
-            let came = piece.get(..count).unwrap_or_default();
-            self.inbox.extend_from_slice(came);
-        }
-        self.piece = piece;
-        count
-    }
-
-    /// Receives what has arrived into `memory`, and the descriptors that came with it.
-    fn receive_into(&mut self, memory: &mut [u8]) -> rustix::io::Result<usize> {
-        if self.unix {
+        let count = if self.unix {
             let mut space =
                 [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_LIMIT))];
             let mut control = RecvAncillaryBuffer::new(&mut space);
             let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-            let mut pieces = [IoSliceMut::new(memory)];
+            let mut pieces = [IoSliceMut::new(&mut self.piece)];
             let got = net::recvmsg(&self.socket, &mut pieces, &mut control, flags)?;
             for message in control.drain() {
                 if let RecvAncillaryMessage::ScmRights(fds) = message {
@@ -539,10 +527,13 @@ impl Conn {
                     }
                 }
             }
-            Ok(got.bytes)
+            got.bytes
         } else {
-            Ok(net::recv(&self.socket, memory, RecvFlags::DONTWAIT)?.0)
-        }
+            net::recv(&self.socket, &mut self.piece[..], RecvFlags::DONTWAIT)?.0
+        };
+        let came = self.piece.get(..count).unwrap_or_default();
+        self.inbox.extend_from_slice(came);
+        Ok(count)
     }
 }
 

@@ -21,7 +21,6 @@
 //! 3. The partial pages at both ends, which may be shared with other data, always count as written
 //!    and are compared.
 //! 4. After a failed scan nothing is known, and everything is stored.
-//!
 //! 5. A page that is not protected counts as written.
 //!
 //! Not here: the kernel's side (`pool::track`), the chunks (`stage.rs`), what homes mean

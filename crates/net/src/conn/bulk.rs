@@ -24,7 +24,7 @@ use orcheck_io::failpoints::Outcome;
 use orcheck_io::poll::poll_one;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
-use rustix::net::SendFlags;
+use rustix::net::{self, RecvFlags, SendFlags};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -273,9 +273,10 @@ impl Conn {
         while coming.done_bytes < len {
             let end = len.min(coming.done_bytes + STEP_BYTES);
             let step = into.get_mut(coming.done_bytes..end).unwrap_or_default();
-            match self.receive_into(step) {
-                Ok(0) => return Err(self.ended(coming.done_bytes)),
-                Ok(count) => {
+            // A descriptor comes with a frame of its own, never within these bytes.
+            match net::recv(&self.socket, &mut *step, RecvFlags::DONTWAIT) {
+                Ok((0, _)) => return Err(self.ended(coming.done_bytes)),
+                Ok((count, _)) => {
                     coming.done_bytes += count;
                     coming.prove(into, PROVE_BYTES);
                 }

@@ -472,14 +472,8 @@ fn record(
 
 /// Sends bytes of a replica.
 fn send_piece(conn: &mut Conn, place: Place, bytes: &[u8]) {
-    let poller = Poller::new().unwrap();
     conn.queue_piece(place, bytes.len()).unwrap();
-    while !conn
-        .push_from(Some(Source { place, bytes }), LIMIT)
-        .unwrap()
-    {
-        poller.wait_for(&[(conn.as_fd(), true)], LIMIT).unwrap();
-    }
+    outbox::push_all(conn, Source { place, bytes });
 }
 
 /// Takes announced bytes of a replica.

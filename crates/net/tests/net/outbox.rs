@@ -81,7 +81,7 @@ fn a_peer_that_takes_nothing_ends_the_queue() {
 }
 
 /// Pushes until everything has left.
-fn push_all(conn: &mut Conn, source: Source<'_>) {
+pub(super) fn push_all(conn: &mut Conn, source: Source<'_>) {
     let poller = Poller::new().unwrap();
     while !conn.push_from(Some(source), LIMIT).unwrap() {
         let writable = conn.can_push(Some(source));
@@ -93,14 +93,9 @@ fn take_piece(conn: &mut Conn) -> (Place, Vec<u8>) {
     let Received::Bytes(len) = conn.receive_any(LIMIT).unwrap() else {
         panic!("expected a piece")
     };
-    let poller = Poller::new().unwrap();
     let mut bytes = vec![0; len];
-    loop {
-        match conn.take_piece(&mut bytes).unwrap() {
-            Some(place) => return (place, bytes),
-            None => drop(poller.wait(&[conn.as_fd()], LIMIT).unwrap()),
-        }
-    }
+    let place = super::take_piece(conn, &mut bytes).unwrap();
+    (place, bytes)
 }
 
 // Breaks if: a piece leaves before a message that was queued before it, with another's bytes, or

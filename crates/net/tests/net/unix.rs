@@ -40,6 +40,37 @@ fn descriptors_travel_in_their_place() {
     );
 }
 
+// Breaks if: more is taken from the socket than a piece has; the descriptor right behind it would
+// be lost.
+#[test]
+fn a_descriptor_right_behind_a_piece_arrives() {
+    let (mut one, mut two) = pair(&unix());
+    let file = std::fs::File::open("/dev/null").unwrap();
+    let bytes: Vec<u8> = (0..300_000u32).map(|i| i as u8).collect();
+    let place = Place {
+        slot: 3,
+        at_bytes: 7,
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..3 {
+                send_piece(&mut one, place, &bytes);
+                one.send_fd(file.as_fd(), LIMIT).unwrap();
+            }
+        });
+        for _ in 0..3 {
+            let mut came = vec![0; bytes.len()];
+            assert!(matches!(
+                two.receive_any(LIMIT),
+                Ok(Received::Bytes(300_000))
+            ));
+            assert_eq!(take_piece(&mut two, &mut came).unwrap(), place);
+            assert!(came == bytes);
+            two.receive_fd(LIMIT).unwrap();
+        }
+    });
+}
+
 #[test]
 fn another_user_is_a_stranger_on_a_unix_socket() {
     if orcheck_io::machine::effective_uid() != 0 {

@@ -1,6 +1,6 @@
 //! Learns which groups of pages change between any two captures. Protecting them only makes the
-//! program pay: each first write to a protected page is a fault, which takes about three times as
-//! long as copying the page, and the copy is due anyhow.
+//! program pay: each first write to a protected page is a fault, which takes longer than copying
+//! the page, and the copy is due in any case.
 //!
 //! How: a group that changed almost whole in two captures in a row is busy. The tracker leaves it
 //! unprotected and reports it as written, so it is copied and compared as any written page is. As
