@@ -408,8 +408,10 @@ fn nodes_without_agents_are_served_by_a_process_each() {
         one.wait_for(&format!("job {}: gives out what is on", site.job));
     }
     let taken = Answer::of(waits.wait_with_output().unwrap());
-    // Where `a` and `b` have everything, it does not wait until `c` is served too, and says so.
-    let code = 3 * i32::from(taken.stderr.contains("node c was not read"));
+    // Where `a` and one of the two have everything, it does not wait for the other one. Then two
+    // nodes were not read, one more than the level may lose, and the code says so.
+    let unread = taken.stderr.matches(" was not read").count();
+    let code = if unread > 1 { 3 } else { 0 };
     words(&taken, code, &["took step 2", "node d was not read"]);
     served[0].signal("TERM");
     assert_eq!(served.remove(0).end().0, Some(143));
