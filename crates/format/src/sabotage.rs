@@ -241,6 +241,7 @@ switches! {
     ReplicaBudget = "replica-budget", "that replicas stay within the room that is given for them", "orcheck-engine protect not_its_business";
     ReplicaRoom = "replica-room", "that a replica stays within the room that it asked for", "orcheck-engine protect order_within";
     ReplicaWhole = "replica-whole", "that a replica has its name only when it is whole", "orcheck-engine keeper half_of_a";
+    SlotAgain = "slot-again", "that what was written of a replica that was given up is told from the next one in its place", "orcheck-engine keeper used_again";
     ReplicaCrc = "replica-crc", "the CRC of a replica as a whole", "orcheck-engine protect order_within";
     ReplicaCount = "replica-count", "that a commit record has the replicas that its level promises", "orcheck-format format commit_records";
     ParityCount = "parity-count", "that a commit record has the parity that its level promises", "orcheck-format format commit_records";
@@ -453,7 +454,7 @@ promises! {
         LivingTemporary HomeCommitted ReferredLost FullAfterLoss Pins PinsOfPinned PinsUnread Chain
         AgentDrained RejectedCounts KeptByHand UnfinishedClaim CopyUnreferred CopyRoom NeededOrphans
         PruneProven RemovedUnreferred AgentDrains AgentShelf MendFetch AgentYields HolderGone
-        AllHeld ReplicaEpoch ReplicaWhole ReplicaCrc ReplicaCount ParityCount ParityDomain ParityReceived ParityBudget ParityEpoch ParityWhole ParityName ParityData
+        AllHeld ReplicaEpoch ReplicaWhole SlotAgain ReplicaCrc ReplicaCount ParityCount ParityDomain ParityReceived ParityBudget ParityEpoch ParityWhole ParityName ParityData
         ParityBlock ParityCrcs ParityRecord ParityComputed
         ParityWriters RepairVerified RepairInPlace RepairApart ReplicaDomain SameEnabled
         UncommittedBound StoreSettled ServerIdentity StoreRest NamesCounted StoreAnew ScrubPruned

@@ -194,16 +194,22 @@ mod tests {
         to_listener.close(0, &mut frame).unwrap();
         assert_eq!(frame, vector("plain first frame"));
         let raw: Vec<u8> = (0..1000u32).map(|at| (at * 7) as u8).collect();
-        let header = FrameHeader {
-            kind: wire::BULK,
-            flags: 0,
-            len_bytes: (wire::BULK_HEAD_BYTES + raw.len()) as u32,
-            seq: 1,
-        };
-        let place = (1u64 << 40).to_le_bytes();
-        let mut frame = [&header.encode()[..], &place, &raw].concat();
-        to_listener.close(1, &mut frame).unwrap();
-        assert_eq!(frame, vector("plain bytes"));
+        let at = (1u64 << 40).to_le_bytes();
+        let piece_at = [&7u32.to_le_bytes()[..], &at].concat();
+        for (seq, kind, place, name) in [
+            (1, wire::BULK, &at[..], "plain bytes"),
+            (2, wire::PIECE, &piece_at, "plain piece"),
+        ] {
+            let header = FrameHeader {
+                kind,
+                flags: 0,
+                len_bytes: (place.len() + raw.len()) as u32,
+                seq,
+            };
+            let mut frame = [&header.encode()[..], place, &raw].concat();
+            to_listener.close(seq, &mut frame).unwrap();
+            assert_eq!(frame, vector(name));
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@
 //! (`keeper.rs`).
 
 use crate::replicas::protect::{ConnSlot, PIECE_BYTES};
+use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Crc64, Error, Result};
 use orcheck_io::disk::File;
 use orcheck_io::machine::thread::spawn;
@@ -204,7 +205,8 @@ impl Writer {
         one: Option<&mut Incoming>,
         written: Written,
     ) -> Result<Option<u64>> {
-        let Some(one) = one.filter(|one| one.number == written.number) else {
+        let is_of = |one: &&mut Incoming| one.number == written.number || off(Switch::SlotAgain);
+        let Some(one) = one.filter(is_of) else {
             return Ok(None);
         };
         one.file = Some(written.file);

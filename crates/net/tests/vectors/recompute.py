@@ -147,6 +147,11 @@ def vectors() -> dict[str, bytes]:
     head = b"ORCf" + bytes([1, 254]) + bytes(2) + (len(place) + len(raw)).to_bytes(4, "little")
     head += (1).to_bytes(8, "little") + place
     found["plain bytes"] = head + raw + proof(key, head, raw)
+    # Its third: bytes of a replica, kind 253, for slot 7; the slot is in the head too.
+    place = (7).to_bytes(4, "little") + place
+    head = b"ORCf" + bytes([1, 253]) + bytes(2) + (len(place) + len(raw)).to_bytes(4, "little")
+    head += (2).to_bytes(8, "little") + place
+    found["plain piece"] = head + raw + proof(key, head, raw)
     return found
 
 
