@@ -1,6 +1,8 @@
 //! What a connection and two disks can do at best: bytes in memory are written to a file here while
 //! they travel over one connection and are written to a file there, past the page cache, and both
-//! files are made durable. Nothing else: no protocol, no credit, no checksum, no staging pool.
+//! files are made durable. Nothing else: no protocol, no credit, no checksum, no staging pool. One
+//! thread writes each file: with two, 256 MiB took as long on a virtual disk (0.27 to 0.33 s with
+//! either).
 //!
 //! usage: wire_floor take mac|plain ADDRESS DIR MIB
 //!        wire_floor send mac|plain ADDRESS DIR|- MIB ROUNDS
