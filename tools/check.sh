@@ -34,7 +34,8 @@ begin() { # name, command... ; runs while other steps do, until `end` counts it;
         [[ ${after:-} ]] && tail --pid="${beside[$after]}" -f /dev/null
         unset after # which is none of the command's business
         date +%s >"$logs/$name.begun"
-        "$@" >"$logs/$name.log" 2>&1 </dev/null
+        TIMEFORMAT='%U %S'
+        { time "$@" >"$logs/$name.log" 2>&1 </dev/null; } 2>"$logs/$name.cpu"
         echo $? >"$logs/$name.rc"
     } &
     beside[$name]=$!
@@ -64,7 +65,8 @@ end() { # name
     grep -h 'SKIPPED' "$log" | sort -u | sed 's/^/   /'
     passed=$((passed + ok))
     failed=$((failed + bad))
-    printf '   %d passed, %d failed, %d s\n' "$ok" "$bad" "$(($(date +%s) - $(<"$logs/$name.begun")))"
+    printf '   %d passed, %d failed, %d s, %.0f s of processors\n' "$ok" "$bad" \
+        "$(($(date +%s) - $(<"$logs/$name.begun")))" "$(awk '{ print $1 + $2 }' "$logs/$name.cpu")"
 }
 
 step() { # name, command...
