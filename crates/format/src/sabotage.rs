@@ -329,6 +329,7 @@ switches! {
     ReceiveDeadline = "receive-deadline", "that a wait for a message ends", "orcheck-net net every_wait";
     AcceptDeadline = "accept-deadline", "that strangers who keep coming do not keep a listener", "orcheck-net lib a_crowd";
     NameHeld = "name-held", "that another user who holds the name of an agent does not keep the job from running", "orcheck-jobs faults names_of_agents; orcheck-cli cli another_user_who_holds";
+    AgentLimits = "agent-limits", "that an agent with lower limits than a new run's is replaced", "orcheck-cli cli lower_limits";
     AgentHears = "agent-hears", "that a caller who says a half keeps no other from an agent", "orcheck-jobs agent say_a_half";
     ConnectDeadline = "connect-deadline", "that a wait for a listener ends", "orcheck-net net every_wait";
     DeadHolder = "dead-holder", "that a waiter looks by itself whether a gate's holder died", "orcheck-pool pool a_dead_holder";
@@ -474,7 +475,7 @@ promises! {
         NewDisk;
     "R6":
         UringDeadline ChunkDeadline GateDeadline EngineAlive RankGone Succession UndecidedSaid
-        ToldAgain UnfinishedDropped LentBytes QueueFirst SendDeadline ReceiveDeadline AcceptDeadline NameHeld AgentHears
+        ToldAgain UnfinishedDropped LentBytes QueueFirst SendDeadline ReceiveDeadline AcceptDeadline NameHeld AgentHears AgentLimits
         ConnectDeadline DeadHolder WriterGone LeadGone NodeGone RelayTells RelayHangsUp
         RoomForSnapshots PatienceEnds LossTold FencedTold NeverComes Printable ForkedLocks OwnCall
         EndBound;

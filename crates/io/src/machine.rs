@@ -26,10 +26,10 @@ pub use facts::{
     MemoryFacts, cpu_socket, cpuset, file_system_kind, kernel_at_least, kernel_version, memory,
     mount_of, online_processors, parse_list, pin_current_thread, sibling_of, thread_cpu_time,
 };
-pub use here::{arguments_of, effective_uid, host_name, local_addresses, process_id};
+pub use here::{arguments_of, effective_uid, host_name, is_stopped, local_addresses, process_id};
 pub use probe::kernel_features;
 pub use process::{
-    AGENT_NAME, close_inherited, leave_starter, raise_open_files, silence, start_detached,
+    AGENT_NAME, close_inherited, leave_starter, lower_limit, raise_limits, silence, start_detached,
     start_self,
 };
 pub use signal::install_signal;

@@ -19,7 +19,7 @@ use orcheck_engine::host::agent::Agent;
 use orcheck_format::{Error, JobName, Result};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::failpoints::Failpoints;
-use orcheck_io::machine::{close_inherited, leave_starter, raise_open_files, silence, start_self};
+use orcheck_io::machine::{close_inherited, leave_starter, raise_limits, silence, start_self};
 use serde_json::json;
 
 use crate::args::AgentArgs;
@@ -35,7 +35,7 @@ const START_LIMIT: Duration = Duration::from_secs(10);
 /// Runs the agent, or makes sure that one runs.
 pub fn run(args: &AgentArgs) -> std::result::Result<Outcome, Failure> {
     close_inherited();
-    raise_open_files();
+    raise_limits();
     let job = JobName::new(&args.job)?;
     let linger = Duration::try_from_secs_f64(args.linger).map_err(|_| {
         Error::invalid(format!("--linger {}: expected seconds from 0", args.linger))

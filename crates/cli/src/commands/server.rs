@@ -19,7 +19,7 @@ use orcheck_format::{Error, ErrorKind, Result};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::disk::write_small;
 use orcheck_io::failpoints::Failpoints;
-use orcheck_io::machine::raise_open_files;
+use orcheck_io::machine::raise_limits;
 use orcheck_io::user::read_text;
 use orcheck_net::Address;
 use orcheck_staging::open_dir;
@@ -35,7 +35,7 @@ const PIECE_MIB: u32 = 4;
 
 /// Runs the server.
 pub fn run(args: &ServerArgs) -> std::result::Result<Outcome, Failure> {
-    raise_open_files();
+    raise_limits();
     let wanted = tenants::wanted(args)?;
     let limit = time("--stop-limit", args.stop_limit)?;
     let every = time("--scrub-every", args.scrub_every)?;

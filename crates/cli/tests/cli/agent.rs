@@ -5,9 +5,11 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use orcheck_engine::host::agent::address;
+use orcheck_engine::host::agent::{KEY, address};
 use orcheck_format::JobName;
-use orcheck_net::Address;
+use orcheck_format::wire::{AgentMessage, Message};
+use orcheck_io::failpoints::Failpoints;
+use orcheck_net::{Address, Conn};
 use orcheck_testing::hosts::own_network;
 use orcheck_testing::squatter::{Squat, Squatter};
 
@@ -299,6 +301,91 @@ fn an_interval_goes_on_when_the_agent_is_killed_in_a_flush() {
         crate::answer(&["drain", "--job", &job, "--timeout", "20"]).code,
         0
     );
+}
+
+fn starting(root: &Path, timeout_s: f64) -> String {
+    format!(
+        "global = '{}'\nagent = 'start'\nagent_program = '{}'\nnode_name = 'here'\npool = '4 MiB'\nchunk = '64 KiB'\n\
+         timeout_s = {timeout_s}\n",
+        root.display(),
+        env!("CARGO_BIN_EXE_orcheck")
+    )
+}
+
+// Breaks if: an agent keeps the limits of whoever started it; runs without limits would lose
+// checkpoints to them.
+#[test]
+fn an_agent_with_lower_limits_is_replaced() {
+    let scratch = Scratch::new();
+    let root = scratch.dir("pfs");
+    let job = format!("limited-{}", std::process::id());
+    let dir = root.display().to_string();
+    let begun = orcheck(&["agent", "--detach", "--job", &job, "--node", "here"]);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "ulimit -n 200 && exec \"$0\" \"$@\""]);
+    shell.arg(begun.get_program()).args(begun.get_args());
+    let said = Answer::of(shell.args(["--dir", &dir]).output().unwrap());
+    assert_eq!(said.code, 0, "{}", said.stderr);
+    let (limited, _) = agents_with(&job)[0];
+    let mut program = Running::start("computes", &job, &starting(&root, 20.0));
+    program.wait_for("ready");
+    let others = || -> Vec<_> {
+        let all = agents_with(&job).into_iter();
+        all.filter(|one| one.0 != limited).collect()
+    };
+    let there = others();
+    assert_eq!(there.len(), 1, "{:?}", agents_with(&job));
+    drop(program);
+    // Breaks if: one with the same limits is replaced, with all that it keeps.
+    let mut again = Running::start("computes", &job, &starting(&root, 20.0));
+    again.wait_for("ready");
+    assert_eq!(others(), there);
+    drop(again);
+    let drained = crate::answer(&["drain", "--job", &job, "--timeout", "20"]);
+    assert_eq!(drained.code, 0, "{}", drained.stderr);
+}
+
+// Breaks if: an agent that does not answer is waited for longer than the job's own limit, or
+// another one is advised.
+#[test]
+fn an_agent_that_is_stopped_is_named() {
+    let scratch = Scratch::new();
+    let root = scratch.dir("pfs");
+    let job = format!("stopped-{}", std::process::id());
+    let dir = root.display().to_string();
+    let begin = [
+        "agent", "--detach", "--job", &job, "--node", "here", "--dir", &dir,
+    ];
+    assert_eq!(crate::answer(&begin).code, 0);
+    let (number, _) = agents_with(&job)[0];
+    let agent = rustix::process::Pid::from_raw(number as i32).unwrap();
+    rustix::process::kill_process(agent, rustix::process::Signal::STOP).unwrap();
+    let began = Instant::now();
+    let (_, said) = Running::start("computes", &job, &starting(&root, 1.0)).end();
+    let took = began.elapsed();
+    rustix::process::kill_process(agent, rustix::process::Signal::KILL).unwrap();
+    assert!(took < Duration::from_secs(8), "{took:?}: {said}");
+    for part in [
+        format!("process {number}, is stopped and has not answered for 1 s"),
+        format!("kill -CONT {number}"),
+    ] {
+        assert!(said.contains(&part), "{part}: {said}");
+    }
+}
+
+// Breaks if: runs that fail to hand anything over renew its time.
+#[test]
+fn callers_that_hand_nothing_over_do_not_keep_it() {
+    let scratch = Scratch::new();
+    let mut child = started(&scratch, "n0", "0.5");
+    let at = address(&JobName::new("cavity").unwrap(), "n0", scratch.path());
+    until("it ends", || {
+        if let Ok(mut conn) = Conn::connect(&at, &KEY, &Failpoints::none(), SOON) {
+            let begins = AgentMessage::Adopt { job: vec![1] };
+            let _ = conn.send(&Message::Agent(begins), SOON);
+        }
+        child.try_wait().unwrap().is_some()
+    });
 }
 
 /// Another user holds the first name of the agent of job `job` on node `here`.

@@ -6,7 +6,8 @@
 //! 2. If an error occurs after something was handed over, the end of the conversation makes the
 //!    agent release it.
 //! 3. A program that starts an agent passes it no descriptor, and need not wait for its end.
-//! 4. Another user who holds names of the agent cannot keep a job from running; a note tells the
+//! 4. An agent that a program with lower limits started (ulimit) is replaced.
+//! 5. Another user who holds names of the agent cannot keep a job from running; a note tells the
 //!    user.
 //!
 //! Not here: what the agent does (`engine::host`).
@@ -18,13 +19,14 @@ use orcheck_engine::commit::Links;
 use orcheck_engine::host::agent::{KEY, address, ask, look};
 use orcheck_engine::host::{Host, pack};
 use orcheck_engine::restart::AgentMemory;
+use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::{AgentMessage, Link, Message};
 use orcheck_format::{Error, ErrorKind, JobName, Result, Step};
 use orcheck_io::clock::Clock;
 use orcheck_io::failpoints::Failpoints;
-use orcheck_io::machine::start_detached;
+use orcheck_io::machine::{is_stopped, lower_limit, start_detached};
 use orcheck_io::user::env_var;
-use orcheck_net::{Address, Conn, Listener};
+use orcheck_net::{Address, Conn, Holder, Listener, Peer, holder};
 use orcheck_placement::Placement;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
@@ -52,16 +54,34 @@ fn ends_with(agent: AgentKind, slurm_step: Option<&str>) -> bool {
     agent == AgentKind::Start && slurm_step.is_some()
 }
 
-/// Whether the error means that there is no agent.
-fn is_absent(error: &Error) -> bool {
-    error.kind() == ErrorKind::Unavailable
+/// What was found where an agent listens.
+enum Found {
+    /// It has finished with older runs.
+    Agent(Box<Agent>),
+    /// There is none, in words.
+    Absent(Error),
 }
 
-/// Whether there is an agent that admits callers.
-fn answers(first: &Address, (failpoints, clock): (&Failpoints, &dyn Clock)) -> bool {
-    let own = look(first, failpoints, clock).map(|seen| seen.own);
-    let mut own = own.unwrap_or_default().into_iter();
-    own.any(|at| Conn::connect(&at, &KEY, failpoints, ANSWER_TIMEOUT).is_ok())
+/// The process of this user that listens there now.
+fn listens(at: &Address, failpoints: &Failpoints) -> Option<Peer> {
+    match holder(at, failpoints) {
+        Ok(Holder::Own(peer)) => Some(peer),
+        _ => None,
+    }
+}
+
+/// Why an agent that is there cannot be used: it does not answer.
+fn silent(peer: Peer, waited: Duration) -> Error {
+    let (pid, stopped) = (peer.pid, is_stopped(peer.pid));
+    let state = if stopped { " is stopped and" } else { "" };
+    let error = Error::unavailable(format!(
+        "the agent of this node, process {pid},{state} has not answered for {} s",
+        waited.as_secs_f64()
+    ));
+    error.next(match stopped {
+        true => format!("let it continue with `kill -CONT {pid}`, then start again"),
+        false => format!("end it with `kill -KILL {pid}`, then start again: the checkpoints that it has not made safe are lost"),
+    })
 }
 
 /// Where the agent of a node listens, by the options of its job.
@@ -122,9 +142,9 @@ impl Agent {
         let root = options.global.first().or(options.node_dir.as_ref());
         let root = root.map_or(Path::new(""), PathBuf::as_path);
         let at = address_of(job, node, options);
-        let reach = || Self::reach(&at, options, (failpoints, clock));
+        let reach = |replaces| Self::reach(&at, options, (failpoints, clock), replaces);
         if options.agent == AgentKind::Join {
-            let found = await_agent(&reach, clock, patience);
+            let found = await_agent(&|| reach(false), clock, patience);
             let found = found.map_err(|error| {
                 error
                     .at(format!("the agent of node '{node}', which agent = \"join\" asks for"))
@@ -136,13 +156,8 @@ impl Agent {
             });
             return found.map(Some);
         }
-        match reach() {
-            Ok(found) => return Ok(Some(found)),
-            // For example, an older run is not finished: another agent would not help.
-            Err(error) if !is_absent(&error) || answers(&at, (failpoints, clock)) => {
-                return Err(error);
-            }
-            Err(_) => {}
+        if let Found::Agent(found) = reach(true)? {
+            return Ok(Some(*found));
         }
         let linger = options.agent_linger_s.to_string();
         let dir = root.display().to_string();
@@ -161,56 +176,103 @@ impl Agent {
         // It listens before its starter returns. If another one was started at the same time, that
         // one listens.
         let started = start_detached(&options.agent_program, &arguments, START_TIMEOUT);
-        let found = reach().map_err(|error| {
-            let failed = match started {
-                Err(failed) => {
-                    let text = format!("{} ({})", failed.what(), error.what());
-                    Error::new(failed.kind(), text)
-                }
-                Ok(()) => error,
-            };
-            failed
-                .at(format!("starting the agent of node '{node}'"))
-                .next("set agent_program to the path of the program orcheck, or agent = \"off\"")
-        });
-        found.map(Some)
+        let error = match reach(false)? {
+            Found::Agent(found) => return Ok(Some(*found)),
+            Found::Absent(error) => error,
+        };
+        let failed = match started {
+            Err(failed) => {
+                let text = format!("{} ({})", failed.what(), error.what());
+                Error::new(failed.kind(), text)
+            }
+            Ok(()) => error,
+        };
+        Err(failed
+            .at(format!("starting the agent of node '{node}'"))
+            .next("set agent_program to the path of the program orcheck, or agent = \"off\""))
     }
 
     /// Reaches the agent of this user that listens there, once it has finished with older runs.
+    /// `replaces`: one that may do less than this process ends, and counts as absent.
     fn reach(
         first: &Address,
         options: &Options,
         (failpoints, clock): (&Failpoints, &dyn Clock),
-    ) -> Result<Self> {
+        replaces: bool,
+    ) -> Result<Found> {
+        let patience = Duration::from_secs_f64(options.timeout_s);
+        let wait = ANSWER_TIMEOUT.min(patience);
         let seen = look(first, failpoints, clock)?;
         let strangers = seen.strangers();
-        let mut failed = Error::unavailable(match &strangers {
+        let mut absent = Error::unavailable(match &strangers {
             None => format!("nobody listens at {first}"),
             Some(who) => format!("no agent of this user is there; {who}"),
         });
-        let mut reached = None;
         for at in &seen.own {
-            match Conn::connect(at, &KEY, failpoints, ANSWER_TIMEOUT) {
-                Ok(conn) => reached = Some(conn),
-                Err(error) => failed = error,
-            }
-            if reached.is_some() {
-                break;
-            }
+            let conn = match Conn::connect(at, &KEY, failpoints, wait) {
+                Ok(conn) => conn,
+                Err(error) => match listens(at, failpoints) {
+                    // Another agent would not help: it could not have this one's name.
+                    Some(peer) => return Err(silent(peer, wait)),
+                    None => {
+                        absent = error;
+                        continue;
+                    }
+                },
+            };
+            let mut agent = Self {
+                conn,
+                noted: 0,
+                strangers,
+            };
+            let yields = agent.ask_to_yield(options.take_over, patience);
+            return match (yields, listens(at, failpoints)) {
+                (Ok(()), Some(peer)) if replaces => agent.unless_limited(peer, patience),
+                (Ok(()), _) => Ok(Found::Agent(Box::new(agent))),
+                // It ended meanwhile.
+                (Err(error), None) => Ok(Found::Absent(error)),
+                // For example, an older run is not finished: another agent would not help.
+                (Err(error), Some(_)) => Err(error),
+            };
         }
-        let mut agent = Self {
-            conn: reached.ok_or(failed)?,
-            noted: 0,
-            strangers,
-        };
-        let patience = Duration::from_secs_f64(options.timeout_s);
+        Ok(Found::Absent(absent))
+    }
+
+    fn ask_to_yield(&mut self, force: bool, patience: Duration) -> Result<()> {
         let wanted = AgentMessage::Yield {
-            force: options.take_over,
+            force,
             patience_ms: patience.as_millis().try_into().unwrap_or(u64::MAX),
         };
         let patience = patience + ANSWER_TIMEOUT;
-        ask(&mut agent.conn, wanted, None, patience, |_| ())?;
-        Ok(agent)
+        ask(&mut self.conn, wanted, None, patience, |_| ())
+    }
+
+    /// This agent, unless its process has a lower limit of anything than ours: it has those of the
+    /// program that started it, which may have ended long ago. Then it ends.
+    fn unless_limited(mut self, peer: Peer, patience: Duration) -> Result<Found> {
+        // Breaks if: it is kept; this run would lose checkpoints to a limit that it does not have.
+        let Some(lower) = lower_limit(peer.pid).filter(|_| !off(Switch::AgentLimits)) else {
+            return Ok(Found::Agent(Box::new(self)));
+        };
+        let drain = AgentMessage::Drain {
+            patience_ms: patience.as_millis().try_into().unwrap_or(u64::MAX),
+        };
+        let patience = patience + ANSWER_TIMEOUT;
+        let pid = peer.pid;
+        ask(&mut self.conn, drain, None, patience, |_| ()).map_err(|error| {
+            error
+                .at(format!(
+                    "the agent of this node, process {pid}, has a {lower}"
+                ))
+                .next(format!(
+                    "end it with `kill -TERM {pid}` when its run is over, then start again"
+                ))
+        })?;
+        // It hangs up when it ends.
+        let _ = self.conn.receive(ANSWER_TIMEOUT);
+        Ok(Found::Absent(Error::unavailable(format!(
+            "the agent, process {pid}, had a {lower}; it was told to end"
+        ))))
     }
 
     /// Hands over the node's engine.
@@ -343,16 +405,17 @@ impl Agent {
 
 /// Tries for `patience` to reach an agent that somebody else starts.
 fn await_agent(
-    reach: &dyn Fn() -> Result<Agent>,
+    reach: &dyn Fn() -> Result<Found>,
     clock: &dyn Clock,
     patience: Duration,
 ) -> Result<Agent> {
     let until = clock.now() + patience;
     loop {
-        match reach() {
+        match reach()? {
+            Found::Agent(found) => return Ok(*found),
             // Whoever started the agent that has ended starts another one, or nobody does.
-            Err(error) if is_absent(&error) && clock.now() < until => clock.sleep(LOOK_AGAIN),
-            found => return found,
+            Found::Absent(_) if clock.now() < until => clock.sleep(LOOK_AGAIN),
+            Found::Absent(error) => return Err(error),
         }
     }
 }

@@ -21,7 +21,7 @@
 //! 2. A session ends when no rank is left and everything handed over is decided, and at the latest
 //!    one session timeout after its last rank.
 //! 3. The agent ends when a job has ended in order, or when it was told to end and no session is
-//!    left, or else a stated time after its last session.
+//!    left, or else a stated time after its last session that began.
 //! 4. Replicas that it holds for other nodes are readable until it ends, or until its node joins a
 //!    new run.
 //! 5. Another user who holds the agent's name cannot keep it from working (`names.rs`).
@@ -261,7 +261,9 @@ impl Agent {
             // Breaks if: it is forgotten meanwhile; a caller that sends half a message at the end
             // would keep the agent for its linger time.
             ended_in_order &= self.sessions.is_empty();
-            if !self.sessions.is_empty() || self.callers.iter().any(Caller::is_busy) {
+            // Breaks if: those who only ask count, or sessions that never began; runs that fail to
+            // open would keep an agent for ever.
+            if self.sessions.iter().any(Session::has_begun) {
                 idle_since = now;
             }
             let stop = self.stop.load(Ordering::Acquire);

@@ -83,6 +83,16 @@ pub fn arguments_of(pid: i32) -> Vec<String> {
         .collect()
 }
 
+/// Whether a process of this machine is stopped (SIGSTOP, or by a debugger).
+#[must_use]
+pub fn is_stopped(pid: i32) -> bool {
+    let line = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name of the program, in parentheses, may contain any byte.
+    let name_ends = line.iter().rposition(|&byte| byte == b')');
+    let state = name_ends.and_then(|at| line.get(at + 2));
+    matches!(state, Some(b'T' | b't'))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -80,13 +80,59 @@ pub fn start_detached(program: &Path, arguments: &[&str], timeout: Duration) -> 
     )))
 }
 
-/// Raises this process's limit of descriptors as far as its user may. For a program of ours: a
-/// library must not do this, because a program that waits with `select` would break.
-pub fn raise_open_files() {
-    let mut limits = getrlimit(Resource::Nofile);
-    limits.current = limits.maximum;
-    // If this is refused, whoever needs one more descriptor reports it.
-    let _ = setrlimit(Resource::Nofile, limits);
+/// The resources whose limits a process that stays takes over from its starter: as the kernel, and
+/// as a user names them.
+const LIMITED: [(Resource, &str); 7] = [
+    (Resource::Nofile, "open files (ulimit -n)"),
+    (Resource::Fsize, "the length of files (ulimit -f)"),
+    (Resource::As, "addresses (ulimit -v)"),
+    (Resource::Data, "data (ulimit -d)"),
+    (Resource::Memlock, "locked memory (ulimit -l)"),
+    (
+        Resource::Nproc,
+        "processes and threads of the user (ulimit -u)",
+    ),
+    (Resource::Cpu, "processor time (ulimit -t)"),
+];
+
+/// Raises the limits of this process as far as its user may. For a program of ours: a library must
+/// not do this, because a program that waits with `select` would break.
+pub fn raise_limits() {
+    for (resource, _) in LIMITED {
+        let mut limits = getrlimit(resource);
+        limits.current = limits.maximum;
+        // If this is refused, whoever needs more of it reports it.
+        let _ = setrlimit(resource, limits);
+    }
+}
+
+/// A limit of another process that is lower than ours, in words; `None` if there is none, or if
+/// nothing can be learned of that process.
+#[must_use]
+pub fn lower_limit(pid: i32) -> Option<String> {
+    LIMITED.iter().find_map(|&(resource, name)| {
+        let mut theirs = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        // SAFETY: no new limit is given, and the pointer is to a live variable.
+        let asked = unsafe {
+            libc::prlimit(
+                pid,
+                resource as libc::__rlimit_resource_t,
+                std::ptr::null(),
+                &raw mut theirs,
+            )
+        };
+        let ours = getrlimit(resource).current.unwrap_or(libc::RLIM_INFINITY);
+        (asked == 0 && theirs.rlim_cur < ours).then(|| {
+            let ours = match ours {
+                libc::RLIM_INFINITY => "none".to_owned(),
+                limit => limit.to_string(),
+            };
+            format!("limit of {name}: {}, ours: {ours}", theirs.rlim_cur)
+        })
+    })
 }
 
 /// Closes every descriptor except the standard streams. For the beginning of a program, before it

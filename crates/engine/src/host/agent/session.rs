@@ -169,6 +169,11 @@ impl Session {
         state.finishing.load(Ordering::Acquire) || state.stop.load(Ordering::Acquire)
     }
 
+    pub(super) fn has_begun(&self) -> bool {
+        !self.summary().is_empty()
+    }
+
+    /// What it does; empty if it could not begin.
     pub(super) fn summary(&self) -> String {
         let summary = self.state.summary.lock();
         summary.unwrap_or_else(PoisonError::into_inner).clone()
