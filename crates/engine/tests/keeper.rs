@@ -668,7 +668,7 @@ struct SlowDisk {
 }
 
 impl SlowDisk {
-    fn new() -> (Failpoints, Receiver<()>, Sender<Verdict>) {
+    fn failpoints() -> (Failpoints, Receiver<()>, Sender<Verdict>) {
         let ((begun, begins), (end, ends)) = (channel(), channel());
         let (begun, end_of) = (Mutex::new(Some(begun)), Mutex::new(ends));
         let disk = Self { begun, end: end_of };
@@ -693,7 +693,7 @@ impl FailpointHook for SlowDisk {
 // was given up would be written on under the name of the next one.
 #[test]
 fn a_slot_is_used_again_while_its_old_file_is_written() {
-    let (disk, begun, end) = SlowDisk::new();
+    let (disk, begun, end) = SlowDisk::failpoints();
     let holder = Holder::with_faults(u64::MAX, KeptReplicas::on_disk, disk);
     let mut conn = holder.connect(NodeId(0));
     reserve(&mut conn, &container(1, NodeId(0)), 1 << 20);
@@ -707,14 +707,14 @@ fn a_slot_is_used_again_while_its_old_file_is_written() {
     end.send(Verdict::Go).unwrap();
     send_piece(&mut conn, 1, 4096, &bytes[4096..]);
     assert_eq!(finish(&mut conn, &bytes), Message::Held { slot: 1 });
-    assert_eq!(names(holder.dir().as_ref()), [second.clone()]);
+    assert_eq!(names(holder.dir().as_ref()), [second.as_str()]);
     assert!(read_small(holder.dir().as_ref(), &second, 1 << 30).unwrap() == bytes);
 }
 
 // Breaks if: pieces that wait behind a write that failed are written, or the file stays.
 #[test]
 fn a_disk_that_fails_with_pieces_on_their_way_costs_one_replica() {
-    let (disk, begun, end) = SlowDisk::new();
+    let (disk, begun, end) = SlowDisk::failpoints();
     let holder = Holder::with_faults(u64::MAX, KeptReplicas::on_disk, disk);
     let mut conn = holder.connect(NodeId(0));
     let bytes = content(1 << 20);
