@@ -17,6 +17,7 @@
 //!
 //! Not here: who holds what (`draw.rs`).
 
+use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, NodeId, Result};
 use std::collections::BTreeMap;
 
@@ -106,6 +107,37 @@ impl Domains {
         let (a, b) = (&self.of[a.index()], &self.of[b.index()]);
         a.iter().any(|domain| b.contains(domain))
     }
+
+    /// Whether what one of two different nodes has may be replicated on the other one.
+    pub(crate) fn apart(&self, a: NodeId, b: NodeId) -> bool {
+        !self.together(a, b) || off(Switch::ReplicaDomain)
+    }
+
+    /// For each node, the first one of those that it is linked with: it fails together with them,
+    /// or with one that is linked with them.
+    pub(crate) fn linked(&self) -> Vec<NodeId> {
+        let mut first: Vec<usize> = (0..self.of.len()).collect();
+        let mut of_domain = BTreeMap::new();
+        let domains = self.of.iter().enumerate();
+        let pairs = domains.flat_map(|(node, of)| of.iter().map(move |&domain| (node, domain)));
+        for (node, domain) in pairs.filter(|_| !off(Switch::ReplicaDomain)) {
+            let other = *of_domain.entry(domain).or_insert(node);
+            let (a, b) = (first_of(&mut first, other), first_of(&mut first, node));
+            first[a.max(b)] = a.min(b);
+        }
+        let all = 0..self.of.len();
+        all.map(|node| NodeId(first_of(&mut first, node) as u32))
+            .collect()
+    }
+}
+
+/// Follows the links from a node, each of which leads to a smaller number, and shortens them.
+fn first_of(first: &mut [usize], mut node: usize) -> usize {
+    while first[node] != node {
+        first[node] = first[first[node]];
+        node = first[node];
+    }
+    node
 }
 
 fn wrong(what: impl std::fmt::Display) -> Error {

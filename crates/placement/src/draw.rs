@@ -1,29 +1,37 @@
-//! Draws which other nodes hold the replicas of a node's part of a checkpoint.
+//! Decides which other nodes hold the replicas of a node's part of a checkpoint.
 //!
-//! How: the holders are drawn one after the other, each uniformly among the remaining nodes that do
-//! not fail together with the owner or with a holder drawn before. Random nodes are chosen rather
-//! than neighbours, because neighbours share a switch (Walters and Chaudhary, HiPC 2007, section
-//! 4.2). The random numbers are a BLAKE3 stream keyed by the purpose of the draw, so that each step
-//! of each node has holders of its own and everybody computes the same ones.
+//! How: for each step, all parts are dealt together (`deal.rs`), so that no node receives two while
+//! another one receives none, and the step waits for the link of the one. The deal is random: the
+//! holders are random nodes rather than neighbours, because neighbours share a switch (Walters and
+//! Chaudhary, HiPC 2007, section 4.2). What is dealt, and what is drawn later for copies that were
+//! lost, comes from a BLAKE3 stream keyed by the purpose, so that each step has holders of its own
+//! and everybody computes the same ones. Only those who write a checkpoint need them: its commit
+//! record names the holders.
 //!
 //! Invariants:
 //! 1. The holders are different nodes, none is the owner, and no two of owner and holders fail
 //!    together.
-//! 2. Every node that may hold the first replica holds it with the same probability, and likewise
-//!    for the next ones, given the previous ones.
-//! 3. The holders of k replicas are the first k of the holders of more replicas.
+//! 2. Each node holds exactly one k-th replica of each step, for every k such that no set of nodes
+//!    that are linked by failure domains has more than its share, one (k+1)-th of all. Beyond that,
+//!    the deal is as even as it can be (`deal.rs`).
+//! 3. Where all these sets are equally large, every node outside the owner's set holds the k-th
+//!    replica with the same probability. Where they are not, invariant 2 does not permit that.
+//! 4. The holders of k replicas are the first k of the holders of more replicas, unless those of k
+//!    leave nothing for the next one, which only overlapping or unequal domains can do. Then that
+//!    node's holders are drawn independently of the deal.
 //!
 //! Not here: which nodes fail together (`domains.rs`).
 
+use crate::deal::Deal;
 use crate::domains::Domains;
-use orcheck_format::sabotage::{Switch, off};
+use crate::random::Random;
 use orcheck_format::{Epoch, Error, JobName, NodeId, Result, Step, count as counted};
 
 /// Number of draws before it is reported that there are no holders: with unusually overlapping
 /// domains, the first choice may leave nothing for the last.
 const DRAWS_MAX: u64 = 64;
 
-/// The subject of a draw: one checkpoint.
+/// What holders are decided for: one checkpoint.
 #[derive(Debug, Clone, Copy)]
 pub struct Draw<'a> {
     /// The job.
@@ -35,17 +43,22 @@ pub struct Draw<'a> {
 }
 
 impl Draw<'_> {
-    /// The `replicas` nodes that hold copies of `node`'s part, in the order of the draw. With the
-    /// owner's own copy, any `replicas` nodes may be lost.
+    /// The `replicas` nodes that hold copies of `node`'s part, in the order of the replicas. With
+    /// the owner's own copy, any `replicas` nodes may be lost. Deals the whole step.
     ///
     /// # Errors
     /// Invalid if there are not this many nodes that do not fail together.
     pub fn holders(&self, domains: &Domains, node: NodeId, replicas: u32) -> Result<Vec<NodeId>> {
-        self.more(domains, &[node], replicas)
+        let mut random = self.random("orcheck 1 deal of replicas", &[]);
+        match Deal::new(domains, &mut random).holders(node, replicas) {
+            Some(holders) => Ok(holders),
+            None => self.more(domains, &[node], replicas),
+        }
     }
 
     /// `count` more nodes for a part that the nodes `held` already have; the first of these stands
-    /// for its owner.
+    /// for its owner. Each is drawn among the remaining nodes that do not fail together with those
+    /// before.
     ///
     /// # Errors
     /// Invalid if there are not this many nodes that do not fail together.
@@ -71,8 +84,9 @@ impl Draw<'_> {
         count: u32,
         attempt: u64,
     ) -> Option<Vec<NodeId>> {
-        let mut random = self.random(*held.first()?, attempt);
-        let apart = |a: NodeId, b: NodeId| !domains.together(a, b) || off(Switch::ReplicaDomain);
+        let owner = u64::from(*held.first()?);
+        let mut random = self.random("orcheck 1 holders of replicas", &[owner, attempt]);
+        let apart = |a: NodeId, b: NodeId| domains.apart(a, b);
         let mut left: Vec<NodeId> = (0..domains.nodes())
             .map(NodeId)
             .filter(|n| held.iter().all(|&h| h != *n && apart(h, *n)))
@@ -95,37 +109,16 @@ impl Draw<'_> {
         Some(holders)
     }
 
-    fn random(&self, node: NodeId, attempt: u64) -> Random {
-        let mut hasher = blake3::Hasher::new_derive_key("orcheck 1 holders of replicas");
+    /// The random numbers for this purpose.
+    fn random(&self, purpose: &str, more: &[u64]) -> Random {
+        let mut hasher = blake3::Hasher::new_derive_key(purpose);
         hasher.update(&self.epoch.run.0);
-        for number in [
-            self.epoch.counter,
-            self.step.0,
-            u64::from(node),
-            attempt,
-            self.job.as_str().len() as u64,
-        ] {
+        let before = [self.epoch.counter, self.step.0];
+        let job = self.job.as_str();
+        for number in before.iter().chain(more).chain([&(job.len() as u64)]) {
             hasher.update(&number.to_le_bytes());
         }
-        hasher.update(self.job.as_str().as_bytes());
-        Random(hasher.finalize_xof())
-    }
-}
-
-struct Random(blake3::OutputReader);
-
-impl Random {
-    /// Uniform below `limit`, which is not 0.
-    fn below(&mut self, limit: u64) -> u64 {
-        // The last, incomplete range of `limit` numbers would make its members more likely.
-        let whole = u64::MAX - u64::MAX % limit;
-        loop {
-            let mut bytes = [0; 8];
-            self.0.fill(&mut bytes);
-            let number = u64::from_le_bytes(bytes);
-            if number < whole {
-                return number % limit;
-            }
-        }
+        hasher.update(job.as_bytes());
+        Random::new(&hasher)
     }
 }

@@ -5,11 +5,13 @@
 //! | --- | --- |
 //! | `placement.rs` | node → servers, one ordered flush stream per server named |
 //! | `draw.rs` | node → holders of its replicas |
+//! | `deal.rs` | all parts of a step → holders, each as many |
+//! | `random.rs` | random numbers that everybody draws alike |
 //! | `domains.rs` | which nodes fail together |
 //! | `parity.rs` | parity instead of replicas: groups of nodes, and the code |
 //!
 //! How: placement consists of pure functions of the job, the epoch, the step and the node. Anybody
-//! can compute them again, so that a restart knows where to look without being told.
+//! can compute them again; where replicas are, commit records say in addition.
 //!
 //! Invariants:
 //! 1. No I/O, no clock, no randomness except from the seed: equal input gives equal results on
@@ -21,10 +23,12 @@
 //! Not here: detecting that a server is full or lost (io, engine), moving and keeping replicas
 //! (engine), the survival of a whole job in numbers (planner).
 
+mod deal;
 mod domains;
 mod draw;
 pub mod parity;
 mod placement;
+mod random;
 
 pub use domains::Domains;
 pub use draw::Draw;
