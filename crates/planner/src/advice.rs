@@ -290,7 +290,7 @@ impl Machine {
     /// How replicas are placed and what is lost with them: for single nodes, and for those that
     /// fail together, if replicas can be kept away from these.
     fn setups(&self, task: &Task, replicas: u32) -> (Setup, Option<Setup>) {
-        let redundancy = Redundancy::Random { replicas };
+        let redundancy = Redundancy::Peers { replicas };
         let alone = Setup::alone(task.nodes, redundancy);
         let (of_unit, unit_mtbf_s) = self.failing.together;
         let together = Setup {

@@ -8,16 +8,20 @@
 //!
 //! | redundancy | a node's part is gone if it is lost and | exact |
 //! | --- | --- | --- |
+//! | peers | the next k nodes of a random ring are | rings without k+1 adjacent lost nodes |
 //! | random | all its k holders are, drawn per node | (1 − C(f−1, k)/C(n−1, k))^f |
 //! | partner | the next k nodes of a ring are | rings without k+1 adjacent lost nodes |
 //! | group | more than m of its group of g nodes are | products of what the groups may lose |
 //!
-//! The formula for random holders gives Table 1 of Walters and Chaudhary (HiPC 2007). Groups use
-//! XOR (m = 1) or Reed-Solomon codes.
+//! The formula for random holders gives Table 1 of Walters and Chaudhary (HiPC 2007). Peers are
+//! what Orcheck deals (ADR 49). Groups use XOR (m = 1) or Reed-Solomon codes.
 //!
 //! Nodes on one switch fail together: node i is on switch ⌊i / `together`⌋. With `apart`, the
 //! redundancy draws holders on other switches, uses as partners the nodes whole switches further
-//! on, and assigns nodes to groups in turn.
+//! on, and assigns nodes to groups in turn. On the ring of peers, switches are then in random
+//! order, each with its nodes side by side, and holders are whole switches further on. As what
+//! fails is random too, it does not matter which switch is where: peers are partners. Otherwise,
+//! what is lost with a switch is anywhere on the ring.
 //!
 //! Invariants:
 //! 1. A result is a probability; it is 1 if nothing can be gone, and does not grow with the number
@@ -62,6 +66,11 @@ pub const TABLE_1_PERCENT: [f64; 3] = [90.0, 99.0, 99.9];
 /// How other nodes protect a node's part of a checkpoint, in addition to the node's own copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Redundancy {
+    /// This many other nodes hold it, dealt evenly in random order, as Orcheck does.
+    Peers {
+        /// Copies beyond the node's own.
+        replicas: u32,
+    },
     /// This many other nodes hold it, drawn at random for each node.
     Random {
         /// Copies beyond the node's own.
@@ -115,7 +124,17 @@ impl Setup {
     /// The maximum rounding error of an exact probability.
     #[must_use]
     pub fn rounding(&self) -> f64 {
-        1e-14 * f64::from(self.units().max(100))
+        let counted = if self.scattered() {
+            self.nodes
+        } else {
+            self.units()
+        };
+        1e-14 * f64::from(counted.max(100))
+    }
+
+    /// Whether nodes that fail together are anywhere on a ring.
+    fn scattered(&self) -> bool {
+        !self.apart && matches!(self.redundancy, Redundancy::Peers { .. })
     }
 
     /// Number of groups of the redundancy.
@@ -140,7 +159,9 @@ impl Setup {
         }
         let apart = if self.apart { self.together } else { 1 };
         match self.redundancy {
-            Redundancy::Random { replicas } | Redundancy::Partner { replicas } => {
+            Redundancy::Peers { replicas }
+            | Redundancy::Random { replicas }
+            | Redundancy::Partner { replicas } => {
                 // As many as there are others: with `apart`, one on each whole switch.
                 let most = (self.nodes / apart).saturating_sub(1).min(GROUP_MAX - 1);
                 if replicas > most {
@@ -209,6 +230,9 @@ impl Setup {
             return Ok(None);
         }
         Ok(match self.redundancy {
+            Redundancy::Peers { replicas } if !self.apart => {
+                Some(count::ring(nodes, replicas + 1, lost * together))
+            }
             Redundancy::Random { replicas } => {
                 // With `apart`, holders are on a random set of other switches, which are then what
                 // is counted.
@@ -226,7 +250,7 @@ impl Setup {
                     survived.min(ALMOST)
                 })
             }
-            Redundancy::Partner { replicas } => {
+            Redundancy::Peers { replicas } | Redundancy::Partner { replicas } => {
                 // Of neighbours that fail together, those count whose holders are on the fewest
                 // switches.
                 let row = match self.apart {

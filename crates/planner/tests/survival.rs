@@ -1,12 +1,14 @@
 //! Tests the survival of a job against the document, against counting, and against trials.
 #![allow(clippy::unwrap_used)]
 
+use orcheck_format::{Epoch, JobName, NodeId, RunId, Step};
+use orcheck_placement::{Domains, Draw};
 use orcheck_planner::survival::{
     BLOCK_TRIALS, Found, Redundancy, Setup, TABLE_1, TABLE_1_PERCENT, Trials, agreement,
 };
 use proptest::prelude::*;
 
-use Redundancy::{Group, Partner, Random};
+use Redundancy::{Group, Partner, Peers, Random};
 
 /// The document counted in some other way: eight of its 108 entries are off by one or two.
 #[test]
@@ -71,7 +73,7 @@ fn holders(setup: &Setup, node: u32) -> (Vec<u32>, usize) {
                 parity as usize,
             )
         }
-        Random { .. } => panic!("by chance"),
+        Peers { .. } | Random { .. } => panic!("by chance"),
     }
 }
 
@@ -173,6 +175,96 @@ fn holders_at_random_by_counting() {
     }
 }
 
+/// The deals of [`ring`] that are tried for a probability.
+const RINGS: u64 = 4000;
+
+/// What `orcheck-placement` deals for one step, on switches as in `setup`.
+fn ring(setup: &Setup, step: u64) -> Vec<Vec<NodeId>> {
+    let Peers { replicas } = setup.redundancy else {
+        panic!("{setup:?}")
+    };
+    let domains = match setup.apart {
+        true => Domains::of(
+            (0..setup.nodes)
+                .map(|node| vec![node / setup.together])
+                .collect(),
+        ),
+        false => Domains::none(setup.nodes),
+    };
+    let (job, epoch) = (
+        JobName::new("cavity").unwrap(),
+        Epoch {
+            counter: 1,
+            run: RunId([7; 16]),
+        },
+    );
+    let draw = Draw {
+        job: &job,
+        epoch,
+        step: Step(step),
+    };
+    let nodes = (0..setup.nodes).map(NodeId);
+    nodes
+        .map(|node| draw.holders(&domains, node, replicas).unwrap())
+        .collect()
+}
+
+// Breaks if: peers are counted as if each node drew its own, or the deal is another one than the
+// one that is planned with.
+#[test]
+fn peers_survive_what_the_deals_of_a_job_survive() {
+    let mut counted = 0;
+    for (nodes, together, apart, replicas) in [
+        (8, 1, true, 1),
+        (8, 1, true, 2),
+        (7, 1, false, 1),
+        (12, 3, true, 1),
+        (12, 3, true, 2),
+        (12, 3, false, 2),
+        (13, 3, false, 1),
+        (13, 3, true, 1),
+    ] {
+        let setup = setup(nodes, together, apart, Peers { replicas });
+        let lost = replicas + 1;
+        // The first units: which ones does not matter, unless one is smaller.
+        let sets: Vec<u32> = (0u32..1 << setup.units())
+            .filter(|set| set.count_ones() == lost)
+            .collect();
+        let survives = |step: u64| {
+            let set = sets[step as usize % sets.len()];
+            let is_lost = |node: u32| set >> (node / together) & 1 == 1;
+            let holders = ring(&setup, step);
+            (0..nodes).filter(|&node| is_lost(node)).all(|node| {
+                holders[node as usize]
+                    .iter()
+                    .any(|holder| !is_lost(holder.0))
+            })
+        };
+        let survived = (0..RINGS).filter(|&step| survives(step)).count() as u64;
+        let dealt = Found {
+            trials: RINGS,
+            survived,
+        };
+        let exact = setup.exact(lost).unwrap();
+        assert_eq!(exact.is_some(), nodes % together == 0, "{setup:?}");
+        if let Some(exact) = exact {
+            assert!(
+                agreement(dealt, exact) > 1e-4,
+                "{setup:?}: {exact}, {dealt:?}"
+            );
+            counted += 1;
+        }
+        let tried = try_out(setup, lost, 20_000);
+        let deviation = (tried.share() * (1.0 - tried.share()) / RINGS as f64).sqrt();
+        let off = (tried.share() - dealt.share()).abs();
+        assert!(
+            off < 5.0 * deviation + 1e-3,
+            "{setup:?}: {tried:?}, {dealt:?}"
+        );
+    }
+    assert_eq!(counted, 6);
+}
+
 fn try_out(setup: Setup, lost: u32, trials: u64) -> Found {
     let run = Trials::new(setup, lost, 1).unwrap();
     let blocks = trials.div_ceil(BLOCK_TRIALS.into());
@@ -198,9 +290,11 @@ fn trials_agree_with_counts_and_formulas() {
         (60, 5, true, 3),
         (60, 5, false, 1),
     ] {
-        let setup = setup(nodes, together, apart, Random { replicas });
-        for lost in [2, setup.units() / 4, setup.units() / 2] {
-            cases.push((setup, lost, setup.exact(lost).unwrap().unwrap()));
+        for redundancy in [Random { replicas }, Peers { replicas }] {
+            let setup = setup(nodes, together, apart, redundancy);
+            for lost in [2, setup.units() / 4, setup.units() / 2] {
+                cases.push((setup, lost, setup.exact(lost).unwrap().unwrap()));
+            }
         }
     }
     let doubtful = 1e-3 / cases.len() as f64;
@@ -245,6 +339,7 @@ fn a_block_is_the_same_again_and_no_other_is() {
 #[test]
 fn large_machines_are_computed_too() {
     for redundancy in [
+        Peers { replicas: 2 },
         Random { replicas: 2 },
         Partner { replicas: 2 },
         Group {
@@ -325,6 +420,7 @@ fn nonsense_is_refused() {
     );
     // Only what is certain is 1.
     for redundancy in [
+        Peers { replicas: 4 },
         Random { replicas: 4 },
         Partner { replicas: 4 },
         Group { size: 8, parity: 4 },
@@ -349,11 +445,12 @@ proptest! {
     // Breaks if: more losses, fewer copies or less parity ever survive more.
     #[test]
     fn it_never_grows_with_what_is_lost_and_never_falls_with_what_protects(
-        nodes in 2u32..200, together in 1u32..6, apart in any::<bool>(), k in 1u32..6, size in 2u32..12, kind in 0..3,
+        nodes in 2u32..200, together in 1u32..6, apart in any::<bool>(), k in 1u32..6, size in 2u32..12, kind in 0..4,
     ) {
         let of = |k: u32| setup(nodes, together, apart, match kind {
             0 => Random { replicas: k },
             1 => Partner { replicas: k },
+            2 => Peers { replicas: k },
             _ => Group { size, parity: k },
         });
         prop_assume!(of(k).check().is_ok());

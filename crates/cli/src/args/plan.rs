@@ -105,9 +105,10 @@ pub struct BurstArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Each node keeps its own part of a checkpoint, and others keep it too or can compute it; losses are of nodes that are lost at \
-the same time, chosen at random. HOW is random:K (K copies on nodes drawn at random, as level 'peers' does), partner:K (on the \
-next K nodes), xor:G (groups of G nodes that may lose one) or rs:K+M (groups of K+M nodes that may lose M). Exact \
-where there is a formula or a count; otherwise, and with --trials, by drawing losses at random.")]
+the same time, chosen at random. HOW is peers:K (K copies on other nodes, dealt evenly in random order, as level 'peers' \
+does), random:K (on nodes drawn at random for each node), partner:K (on the next K nodes), xor:G (groups of G nodes that may \
+lose one) or rs:K+M (groups of K+M nodes that may lose M). Exact where there is a formula or a count; \
+otherwise, and with --trials, by drawing losses at random.")]
 pub struct SurvivalArgs {
     /// Print Table 1 of Walters and Chaudhary (HiPC 2007) beside the exact numbers, and mark each
     /// difference
@@ -117,7 +118,7 @@ pub struct SurvivalArgs {
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [8, 16, 32, 64, 128, 256, 512, 1024, 2048], value_parser = whole::<u32>(1, NODES_MAX.into()), allow_hyphen_values = true)]
     pub nodes: Vec<u32>,
     /// How others protect a node's part; several with commas
-    #[arg(long, value_name = "HOW", value_delimiter = ',', default_values = ["random:1", "random:2", "random:3", "random:4"], value_parser = how)]
+    #[arg(long, value_name = "HOW", value_delimiter = ',', default_values = ["peers:1", "peers:2", "peers:3", "peers:4"], value_parser = how)]
     pub with: Vec<How>,
     /// Find the most losses that are survived with this probability; several with commas
     #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_values_t = [90.0, 99.0, 99.9], value_parser = percent, allow_hyphen_values = true)]
@@ -160,6 +161,7 @@ fn how(text: &str) -> Result<How, String> {
     let number = |text: &str| text.parse::<u32>().ok();
     // As in option `protect`, too.
     let redundancy = match text.split_once([':', '=']) {
+        Some(("peers", copies)) => number(copies).map(|replicas| Redundancy::Peers { replicas }),
         Some(("random", copies)) => number(copies).map(|replicas| Redundancy::Random { replicas }),
         Some(("partner", copies)) => {
             number(copies).map(|replicas| Redundancy::Partner { replicas })
@@ -172,8 +174,8 @@ fn how(text: &str) -> Result<How, String> {
         }),
         _ => None,
     };
-    let redundancy =
-        redundancy.ok_or("expected random:K, partner:K, xor:G or rs:K+M, with whole numbers")?;
+    let redundancy = redundancy
+        .ok_or("expected peers:K, random:K, partner:K, xor:G or rs:K+M, with whole numbers")?;
     let name = text.to_owned();
     Ok(How { name, redundancy })
 }

@@ -81,7 +81,7 @@ fn what_is_exact_and_what_is_from_trials_is_told_apart() {
         "--nodes",
         "64",
         "--with",
-        "partner:1,xor:8,rs:6+2",
+        "peers:1,partner:1,xor:8,rs:6+2",
         "--percent",
         "90,50",
     ]);
@@ -493,7 +493,7 @@ fn nonsense_is_refused_with_the_flag_and_the_range() {
         &[
             "--with",
             "raid:5",
-            "expected random:K, partner:K, xor:G or rs:K+M",
+            "expected peers:K, random:K, partner:K, xor:G or rs:K+M",
         ],
     );
     refused(&["survival", "--trials", "0"], &["--trials", "0"]);

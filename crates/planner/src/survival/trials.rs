@@ -3,7 +3,8 @@
 //! How: each block of trials has its own random numbers, derived from the seed and its number, so
 //! that blocks can be divided among threads with the same result. A unit lost in a trial is marked
 //! with the trial's number, so that nothing has to be cleared for the next one. Holders are drawn
-//! only for lost nodes, one after the other until one is not lost.
+//! only for lost nodes, one after the other until one is not lost. Instead of an order of the ring
+//! of peers, it is drawn which of its places are lost.
 //!
 //! Invariants:
 //! 1. A trial does not use the exact counts: it is an independent check of them.
@@ -112,9 +113,11 @@ pub fn agreement(found: Found, exact: f64) -> f64 {
 /// The state with which a block works.
 struct Bench<'a> {
     setup: &'a Setup,
+    /// Number of nodes of each of `units`.
+    together: u32,
     lost: u32,
     random: Random,
-    /// All units; the lost ones come first.
+    /// All units, or places on the ring of scattered nodes; the lost ones come first.
     units: Vec<u32>,
     /// For each unit, the last trial in which it was lost.
     lost_in: Vec<u32>,
@@ -130,25 +133,34 @@ impl<'a> Bench<'a> {
             Redundancy::Group { size, .. } => setup.groups(size) as usize,
             _ => 0,
         };
+        let (units, together) = match setup.scattered() {
+            true => (setup.nodes, 1),
+            false => (setup.units(), setup.together),
+        };
         Self {
             setup,
+            together,
             lost: of.lost,
             random: Random::new(of.seed, block),
-            units: (0..setup.units()).collect(),
-            lost_in: vec![0; setup.units() as usize],
+            units: (0..units).collect(),
+            lost_in: vec![0; units as usize],
             of_groups: vec![(0, 0); groups],
             holders: Vec::new(),
         }
     }
 
     fn survives(&mut self, trial: u32) -> bool {
-        for at in 0..self.lost {
+        let lost = match self.setup.scattered() {
+            true => self.lost_nodes(),
+            false => self.lost,
+        };
+        for at in 0..lost {
             let other = at + self.random.below(self.units.len() as u32 - at);
             self.units.swap(at as usize, other as usize);
             self.lost_in[self.units[at as usize] as usize] = trial;
         }
-        let together = self.setup.together;
-        for at in 0..self.lost {
+        let together = self.together;
+        for at in 0..lost {
             let unit = self.units[at as usize];
             let end = self.setup.nodes.min((unit + 1) * together);
             for node in unit * together..end {
@@ -160,8 +172,21 @@ impl<'a> Bench<'a> {
         true
     }
 
+    /// How many nodes are lost with these units, whose last one may be smaller.
+    fn lost_nodes(&mut self) -> u32 {
+        let Setup {
+            nodes, together, ..
+        } = *self.setup;
+        let units = self.setup.units();
+        let fewer = match self.random.below(units) < self.lost {
+            true => units * together - nodes,
+            false => 0,
+        };
+        self.lost * together - fewer
+    }
+
     fn is_lost(&self, node: u32, trial: u32) -> bool {
-        self.lost_in[(node / self.setup.together) as usize] == trial
+        self.lost_in[(node / self.together) as usize] == trial
     }
 
     /// Whether nobody holds the part of a lost node any more.
@@ -184,7 +209,7 @@ impl<'a> Bench<'a> {
                 }
                 true
             }
-            Redundancy::Partner { replicas } => {
+            Redundancy::Peers { replicas } | Redundancy::Partner { replicas } => {
                 let step = if apart { together } else { 1 };
                 let next = |i: u32| {
                     ((u64::from(node) + u64::from(i) * u64::from(step)) % u64::from(nodes)) as u32

@@ -150,8 +150,7 @@ pub fn restorable(nodes: u32, root: &Path, gone: &BTreeSet<u32>) -> Option<u64> 
         .max()
 }
 
-// Breaks if: holders are not drawn uniformly (such as always the next nodes), or a restart does not
-// look at all nodes.
+// Breaks if: holders are not dealt evenly and at random, or a restart does not look at all nodes.
 pub fn as_often_as_the_formula_says() {
     let mut table = Table::default();
     let seed = seed();
@@ -183,7 +182,7 @@ pub fn as_often_as_the_formula_says() {
             .filter(|outcome| outcome.verdict == Verdict::Pass)
             .count();
         let share = survived as f64 / count as f64;
-        let setup = Setup::alone(workload.nodes, Redundancy::Random { replicas });
+        let setup = Setup::alone(workload.nodes, Redundancy::Peers { replicas });
         let expected = setup.exact(lost).unwrap().unwrap();
         let deviation = (expected * (1.0 - expected) / count as f64).sqrt();
         println!(

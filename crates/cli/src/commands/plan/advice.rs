@@ -351,7 +351,7 @@ fn survival(machine: &Machine, task: &Task) -> Result<(Option<String>, Value)> {
     let mut rows = Vec::new();
     if machine.disk.is_some() {
         for replicas in 1..=orcheck_planner::advice::REPLICAS_MAX {
-            let setup = Setup::alone(task.nodes, Redundancy::Random { replicas });
+            let setup = Setup::alone(task.nodes, Redundancy::Peers { replicas });
             if setup.check().is_err() {
                 break;
             }

@@ -74,7 +74,7 @@ pub fn advice(
     }
     if machine.disk.is_some() {
         let setups = (1..=REPLICAS_MAX).map(|replicas| {
-            let setup = Setup::alone(task.nodes, Redundancy::Random { replicas });
+            let setup = Setup::alone(task.nodes, Redundancy::Peers { replicas });
             (count(u64::from(replicas), "replica"), setup)
         });
         let setups: Vec<(String, Setup)> =
