@@ -4,7 +4,7 @@
 //! How: [`Replicas::wrap`] puts a [`Dir`] around the node's own directory. A container that is
 //! created there is written to the node's directory by a thread, and sent to its holders by the
 //! caller at the same time, straight from its memory; when it is made durable, it becomes durable
-//! everywhere. The holders are drawn again for each step;
+//! everywhere. Each step has other holders;
 //! with parity, they are the other members of the node's group, and each gets only the blocks for
 //! its parity file.
 //! Connections to holders are made when first needed, and again after a loss.
