@@ -11,10 +11,9 @@ On a cluster of namespaces (testbed/cluster) whose links have a rate. Three ques
 3. What does a solver (examples/lbm, whose own messages share the links) lose to each of them, by
    interval?
 
-What should come out. A replica needs a node's bytes S once over its link, k replicas k times; as
-holders are drawn independently for each node, the busiest of n receives on average 2.6 (n = 8) or
-3.1 (n = 16) parts, and the step waits for it. A central server needs n S over its one link. So one
-replica should take 2.6/8 = 0.32 and 3.1/16 = 0.19 of the central server's time. The server's time
+What should come out. A replica needs a node's bytes S once over its link, k replicas k times, and
+each node receives as many parts as it sends. A central server needs n S over its one link. So one
+replica should take 1/8 and 1/16 of the central server's time at 8 and 16 nodes. The server's time
 is taken as the smaller of what is measured and what plain TCP over its link would take for the
 bytes (`ideal`), so that no slow file system makes the ratio look better.
 """
@@ -48,6 +47,7 @@ GOALS = {
     "one_replica_over_central_8": ("<=", 0.5),
     "one_replica_over_central_16": ("<=", 0.5),
     "one_replica_slowdown_over_central": ("<=", 0.5),
+    "one_replica_slowdown_over_central_waited": ("<=", 0.5),
 }
 SERVERS = 4
 # Turns in which a stream and the floor beside it take their rounds.
@@ -96,12 +96,27 @@ def more(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--solver-rounds",
         type=int,
-        default=None,
-        help="runs of the solver of each kind (default 3, --full 7)",
+        default=7,
+        help="runs of the solver of each kind at each interval (default 7)",
+    )
+    parser.add_argument(
+        "--factors",
+        type=factors,
+        default=(0.5, 1, 2, 4, 8),
+        metavar="FACTOR,...",
+        help="intervals of the solver ÷ the ideal time of the central server (default 0.5,1,2,4,8)",
     )
     parser.add_argument(
         "--only", choices=["stream", "commit", "solver"], help="one of the three questions"
     )
+
+
+def factors(text: str) -> tuple[float, ...]:
+    """Intervals, ascending."""
+    found = tuple(sorted({float(one) for one in text.split(",")}))
+    if not all(0 < one < float("inf") for one in found):
+        raise argparse.ArgumentTypeError(f"{text}: expected numbers above 0, with commas")
+    return found
 
 
 class Bed:
@@ -313,7 +328,7 @@ def central_s(ones: list[Sample], rate: float) -> list[float]:
 # ---- 3: a solver ---------------------------------------------------------------------------------
 def solver(args: argparse.Namespace, rate: float) -> Runs:
     """(nodes, interval ÷ the central server's ideal time) -> rounds of kind -> run."""
-    rounds = args.solver_rounds or (7 if args.full else 3)
+    rounds = args.solver_rounds
     lbm = build_lbm(args)
     found: Runs = {}
     for nodes in (8, 16) if args.full else (8,):
@@ -325,7 +340,7 @@ def solver(args: argparse.Namespace, rate: float) -> Runs:
             probe = one("local", 40, 20)
             ideal_s = probe["staged_bytes"] / rate
             step_s = one("none", 40, 0)["loop_s"] / 40
-            for factor in (0.5, 1, 2, 4, 8) if args.full else (0.5,):
+            for factor in args.factors:
                 every = max(1, round(factor * ideal_s / step_s))
                 # Six checkpoints, the last one half an interval before the end.
                 steps = every * 6 + every // 2
@@ -363,10 +378,12 @@ def run_solver(bed: Bed, lbm: str, nodes: int, kind: str, steps: int, every: int
 
 
 def build_lbm(args: argparse.Namespace) -> str:
+    # make sees only that the source did not change, not that the library is another one.
     out = os.path.join(running.ROOT, "build", "examples")
     subprocess.run(
         [
             "make",
+            "--always-make",
             "-C",
             os.path.join(running.ROOT, "examples"),
             "lbm",
@@ -505,9 +522,9 @@ def figures_of(
         figures[f"one_replica_slowdown{name}"] = stats.figure(slowdown(run["rounds"], "k1"))
         figures[f"central_slowdown{name}"] = stats.figure(slowdown(run["rounds"], "central"))
         if (nodes, factor) == (8, 0.5):
-            figures["one_replica_slowdown_over_central"] = figures[
-                f"one_replica_slowdown_over_central{name}"
-            ]
+            for which in ("", "_waited"):
+                over = f"one_replica_slowdown_over_central{which}"
+                figures[over] = figures[f"{over}{name}"]
     return figures
 
 
