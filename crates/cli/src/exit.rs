@@ -53,7 +53,8 @@ Exit codes:
     4  nothing to restore: the job has no committed checkpoint
     5  corrupt: data is damaged
     6  corrupt, but an older checkpoint is good
-    7  held by another run, or superseded by a newer one
+    7  held by another run, superseded by a newer one, or two runs to choose
+       between
     8  incompatible: written by a newer version
     9  no space left, or quota used up
    10  not found: job, directory, step, rank, region or command

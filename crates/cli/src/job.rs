@@ -120,14 +120,14 @@ impl Job {
         name: JobName,
         found: Vec<JobDir>,
         hidden: Vec<Hidden>,
-        trust: &Trust,
+        scan: impl FnOnce(&JobName, &[Arc<dyn Dir>]) -> Result<Catalog>,
     ) -> std::result::Result<Job, Failure> {
         let (mut places, mut place_kinds) = (Vec::new(), Vec::new());
         for JobDir { dir, kind, .. } in found {
             places.push(dir);
             place_kinds.push(kind);
         }
-        let catalog = Catalog::scan_trusting(&name, &places, trust)?;
+        let catalog = scan(&name, &places)?;
         renamed::recognise_nodes(&catalog, &mut place_kinds);
         let mut copies: BTreeMap<String, Vec<(usize, u64)>> = BTreeMap::new();
         for (place, entry, _) in catalog.files() {

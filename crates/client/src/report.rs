@@ -60,6 +60,8 @@ pub struct Note {
     pub for_good: bool,
     /// A warning of an open job.
     pub warning: Option<String>,
+    /// What an open job did, which is no reason to warn.
+    pub told: Option<String>,
     /// Why a checkpoint of an open job is lost.
     pub lost: Option<String>,
     /// Why an open job could not be restarted.
@@ -138,6 +140,14 @@ fn is_lacking(error: &Error) -> bool {
 pub(crate) fn warned(job: &JobName, text: &str) {
     of_open_job(job, text, |text| Note {
         warning: Some(text),
+        ..Note::default()
+    });
+}
+
+/// Reports what an open job did.
+pub(crate) fn told(job: &JobName, text: &str) {
+    of_open_job(job, text, |text| Note {
+        told: Some(text),
         ..Note::default()
     });
 }

@@ -3,6 +3,7 @@
 //! | file | what |
 //! | --- | --- |
 //! | `places.rs` | all directories of a job, opened once |
+//! | `absent.rs` | directories of nodes that have no rank in this run |
 //! | `catalog.rs` | which checkpoints they hold |
 //! | `epoch.rs` | claims: who may write, and from where a run resumed |
 //! | `choose.rs` | rejects, keeps or removes a checkpoint on a person's decision |
@@ -12,6 +13,7 @@
 //!
 //! Not here: making a checkpoint visible (`commit`).
 
+pub(crate) mod absent;
 mod catalog;
 pub mod choose;
 pub mod epoch;
@@ -23,5 +25,5 @@ pub mod routed;
 pub use crate::directory::catalog::{Unread, UnreadStep};
 pub(crate) use catalog::RECORD_LIMIT_BYTES;
 pub use catalog::{Catalog, Commit, job_named_by};
-pub(crate) use places::is_directory_loss;
+pub(crate) use places::{OTHER_NODES, is_directory_loss};
 pub use places::{Places, TargetFailure};

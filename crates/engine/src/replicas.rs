@@ -44,7 +44,6 @@ pub use protect::{
     ConnSlot, Keeper, KeeperAction, KeeperEvent, Owner, OwnerAction, OwnerEvent, PIECE_BYTES,
 };
 pub use rebuilt::Rebuilt;
-pub(crate) use remote::OTHER_NODES;
 pub use remote::{Files, Holdings, NodeAt, Others, OthersContext, files_of, node_dir};
 pub use store::{KeptReplicas, ReplicaStore};
 pub use survivors::verify_parity;

@@ -5,10 +5,11 @@
 //! a commit record, or with containers that are not in these places. A checkpoint that is not here
 //! is `unreachable` while a directory cannot be read, or if it was written to a directory that was
 //! not given. It is `unreadable` if no commit record can be read and is believed. A checkpoint that
-//! the program found wrong is `rejected`.
+//! the program found wrong is `rejected`. While two runs have checkpoints under one epoch, those of
+//! both are `undecided`.
 //!
 //! The exit code is 15 if no checkpoint is restartable and one is unreachable, because nothing is
-//! known about it.
+//! known about it. It is 7 if one is undecided.
 //!
 //! Not here: whether the bytes are right (`orcheck verify`).
 
@@ -54,7 +55,7 @@ pub fn run(args: &LsArgs) -> Result<Outcome, Failure> {
     let trust = trust(&args.unlock)?;
     let mut place = args.place.clone();
     place.anywhere.extend(args.at.iter().cloned());
-    let mut search = Search::of(&place, &trust)?;
+    let mut search = Search::of(&place, &trust)?.listing();
     let names = search.names();
     if place.job.is_none() && names.len() > 1 {
         return jobs::list(&mut search, &names, &trust);
@@ -89,9 +90,11 @@ pub fn run(args: &LsArgs) -> Result<Outcome, Failure> {
     });
     let nothing_known = rows.is_empty() && job.out_of_sight().is_some();
     Ok(Outcome {
-        code: match summary.is_unreachable() || nothing_known {
-            true => exit::UNREACHABLE,
-            false => exit::OK,
+        code: match job.catalog.undecided(&job.name) {
+            // Breaks if: it is 0; a script would take what it lists for all that there is to know.
+            Some((_, error)) => Failure::from(error).code,
+            None if summary.is_unreachable() || nothing_known => exit::UNREACHABLE,
+            None => exit::OK,
         },
         text,
         document,
@@ -189,16 +192,26 @@ fn rows(job: &Job) -> Vec<Row> {
         ));
     }
     for commit in job.catalog.fenced() {
-        rows.push(committed(
-            job,
-            commit,
-            "fenced",
-            Some("superseded by a newer run".into()),
-        ));
+        let why = job.catalog.why_fenced(&commit.record);
+        let why = why.map_or_else(String::new, |why| format!(": {why}"));
+        let why = format!("superseded by a newer run{why}");
+        rows.push(committed(job, commit, "fenced", Some(why)));
     }
+    leave_undecided(job, &mut rows);
     rows.extend(uncommitted(job));
     rows.sort_by_key(|row| std::cmp::Reverse((row.step, row.counter)));
     rows
+}
+
+/// Marks what nobody can restart from before it is decided which of two runs continues the job.
+fn leave_undecided(job: &Job, rows: &mut [Row]) {
+    let Some((since, error)) = job.catalog.undecided(&job.name) else {
+        return;
+    };
+    for row in rows.iter_mut().filter(|row| row.counter >= since) {
+        row.state = "undecided";
+        row.why = Some(error.message().to_owned());
+    }
 }
 
 fn committed(job: &Job, commit: &Commit, state: &'static str, why: Option<String>) -> Row {
@@ -436,7 +449,7 @@ fn text(job: &Job, rows: &[Row], now: u64) -> String {
         };
         let tone = match row.state {
             "restartable" => Tone::Good,
-            "fenced" | "rejected" | "unreachable" | "unreadable" => Tone::Note,
+            "fenced" | "rejected" | "unreachable" | "unreadable" | "undecided" => Tone::Note,
             _ => Tone::Bad,
         };
         let dash = || "-".to_string();

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use orcheck_engine::directory::Commit;
+use orcheck_engine::directory::{Catalog, Commit};
 use orcheck_engine::encoding::Trust;
 use orcheck_engine::replicas::{Asking, node_dir};
 use orcheck_engine::upkeep::parity_files;
@@ -75,7 +75,9 @@ impl Job {
                 });
             }
         }
-        let mut job = Job::of(self.name, found, self.hidden, trust)?;
+        let mut job = Job::of(self.name, found, self.hidden, |name, places| {
+            Catalog::scan_trusting(name, places, trust)
+        })?;
         job.asked = notes;
         Ok(job)
     }

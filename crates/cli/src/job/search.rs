@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use orcheck_engine::directory::job_named_by;
+use orcheck_engine::directory::{Catalog, job_named_by};
 use orcheck_engine::encoding::Trust;
 use orcheck_format::disk::FileName;
 use orcheck_format::sabotage::{Switch, off};
@@ -30,7 +30,7 @@ use orcheck_format::{Detail, Error, ErrorKind, JobName, Level};
 use orcheck_io::disk::{Dir, Entry, linked};
 use orcheck_io::errno::is_denied;
 use orcheck_io::failpoints::Failpoints;
-use orcheck_staging::client::is_served;
+use orcheck_staging::client::{is_served, shown};
 use orcheck_staging::{open_dir, open_unlinked};
 
 use crate::args::Where;
@@ -77,7 +77,7 @@ enum Whose {
 impl Hidden {
     fn new(path: impl std::fmt::Display, error: Error, whose: Whose) -> Self {
         let path = path.to_string();
-        let named = error.message().contains(&path);
+        let named = error.message().contains(shown(&path));
         let error = if named { error } else { error.at(&path) };
         Hidden { path, error, whose }
     }
@@ -184,6 +184,8 @@ pub struct Search {
     /// Whether to keep directories that may hold the job by name although they contain nothing of
     /// Orcheck's.
     empty: Vec<JobDir>,
+    /// Whether jobs are opened to list what there is, not to use it.
+    lists: bool,
 }
 
 impl Search {
@@ -205,6 +207,7 @@ impl Search {
             hidden: Vec::new(),
             paths: Vec::new(),
             empty: Vec::new(),
+            lists: false,
         };
         let only = place.job.as_deref();
         for (path, per_node) in placed
@@ -460,7 +463,20 @@ impl Search {
         own.extend(self.empty.extract_if(.., |found| found.job == *name));
         let hidden = self.hidden.iter();
         let hidden = hidden.filter(|hidden| hidden.may_be_of(name)).cloned();
-        Job::of(name.clone(), own, hidden.collect(), trust)
+        let scan = match self.lists {
+            true => Catalog::scan_to_list,
+            false => Catalog::scan_trusting,
+        };
+        Job::of(name.clone(), own, hidden.collect(), |name, places| {
+            scan(name, places, trust)
+        })
+    }
+
+    /// Jobs are opened to list what there is: two runs that do not know of each other are no error.
+    #[must_use]
+    pub fn listing(mut self) -> Self {
+        self.lists = true;
+        self
     }
 
     /// The job of this name, or the only one.

@@ -2,7 +2,7 @@
 //! job's, under another name or in another place.
 //!
 //! How: before a job without a checkpoint begins, it is examined once more. A mistyped job name,
-//! another node name, files copied one level too high, a directory that was emptied, a server that
+//! files copied one level too high, a directory that was emptied, a server that
 //! returned with another disk: each looks like a new job. Findings are reported with names, and are
 //! an error with `strict`; with `start = 'resume'`, a start from nothing is always an error. If
 //! nothing else remembers the job, the only possible hint is a disk that is new.
@@ -12,12 +12,14 @@
 //! 2. A look costs one listing of each root, and of at most [`MOST_LOOKED_AT`] directories beside
 //!    the job's own. Only runs that begin from nothing make it. What each node remembers costs one
 //!    more listing of its own directory, and travels with a message that is sent anyway.
-//! 3. An unreadable directory is ignored: the job's own directories were read before.
+//! 3. An unreadable directory is ignored: the job's own directories were read before. One of the
+//!    job's own that belongs to an absent node, and cannot be read, refuses the start.
+//! 4. What is found is the same on all ranks.
 //!
 //! Not here: what the job's own directories hold (`engine::restart`), a disk that is replaced
 //! during a run (`Dir::check_path`).
 
-use crate::collective::agree;
+use crate::collective::{agree, agree_min, bcast_bytes};
 use crate::open::forget;
 use crate::session::Session;
 use orcheck_format::disk::{BLOCK_BYTES, CommitRecord, ContainerHeader, FileName, MAX_NODES};
@@ -33,6 +35,8 @@ use std::sync::Arc;
 
 /// Maximum number of directories beside the job's own that are examined.
 const MOST_LOOKED_AT: usize = 64;
+/// Maximum number of nodes that a message names.
+const NODES_TOLD: usize = 8;
 /// A disk that has been in use for less is new: the job may have run before it was installed. The
 /// time is long enough for a job that waits in a queue, or is resumed after a maintenance.
 const NEW_DISK_MS: u64 = 30 * 24 * 3600 * 1000;
@@ -40,12 +44,14 @@ const NEW_DISK_MS: u64 = 30 * 24 * 3600 * 1000;
 const RECORD_LIMIT_BYTES: u64 = 64 << 20;
 
 impl Session {
-    /// Begins the job from nothing, unless that is refused. Collective.
+    /// Begins the job from nothing, unless that is refused; returns what lies beside it.
+    /// Collective.
     ///
     /// # Errors
     /// Invalid with `start = 'resume'`, and with `strict` if there is data of the job, or beside
-    /// it.
-    pub(crate) fn begin_afresh(&mut self) -> Result<()> {
+    /// it; Unavailable if a directory of an absent node cannot be read.
+    pub(crate) fn begin_afresh(&mut self) -> Result<Vec<String>> {
+        let mut told = Vec::new();
         if self.options.start_resumes && !off(Switch::StartResumes) {
             let refused = Err(self.must_resume());
             self.agree_to_begin(refused)?;
@@ -56,10 +62,66 @@ impl Session {
                 let refused = self.strictly(&beside);
                 self.agree_to_begin(refused)?;
             }
-            self.warnings.extend(beside);
+            told = self.told_by_one(&beside)?;
         }
+        let readable = self.absent_are_read();
+        self.agree_to_begin(readable)?;
         self.decide(None);
-        Ok(())
+        Ok(told)
+    }
+
+    /// # Errors
+    /// Unavailable if a directory of an absent node cannot be read: the checkpoints may be there.
+    fn absent_are_read(&self) -> Result<()> {
+        let mut unread = self.link.places.absent.unread.iter();
+        match unread.next() {
+            // Breaks if: it counts as empty; the job would begin from nothing because of a mode.
+            Some(one) if !self.options.fresh && !off(Switch::AbsentUnread) => {
+                Err(Error::unavailable(format!(
+                    "job '{}' would begin from nothing, but its checkpoints may be in {}, which cannot be read: {}",
+                    self.job.as_str(),
+                    one.root,
+                    one.why.what()
+                ))
+                .next("make it readable or move it away, or set start = 'fresh' to begin from nothing"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What the lowest rank that has anything to tell tells, on all ranks. Collective.
+    fn told_by_one(&mut self, mine: &[String]) -> Result<Vec<String>> {
+        let rank = i64::from(self.rank);
+        let mut lowest = [if mine.is_empty() { i64::MAX } else { rank }];
+        agree_min(self.collective.as_mut(), Ok(()), &mut lowest)?;
+        let [teller] = lowest;
+        if teller == i64::MAX {
+            return Ok(Vec::new());
+        }
+        let bytes = match teller == rank {
+            true => mine.join("\n").into_bytes(),
+            false => Vec::new(),
+        };
+        let bytes = bcast_bytes(self.collective.as_mut(), bytes, teller as u32)?;
+        let text = String::from_utf8_lossy(&bytes);
+        Ok(text.lines().map(str::to_owned).collect())
+    }
+
+    /// Where the job was looked for, on all its nodes.
+    pub(crate) fn looked_in(&self) -> String {
+        let mut roots: Vec<String> = self.options.global.iter().map(|root| place(root)).collect();
+        roots.extend(self.options.node_dir.iter().map(|root| {
+            let mut nodes = self.link.layout.node_names();
+            let more = nodes.len().saturating_sub(NODES_TOLD);
+            nodes.truncate(NODES_TOLD);
+            let s = if nodes.len() == 1 { "" } else { "s" };
+            let more = match more {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            format!("{} (node{s} {}{more})", place(root), nodes.join(", "))
+        }));
+        roots.join(", ")
     }
 
     fn must_resume(&self) -> Error {
@@ -69,11 +131,12 @@ impl Session {
         let error = Error::invalid(format!(
             "start = 'resume', but job '{}' has no checkpoint to restart from in {}{}",
             self.job.as_str(),
-            self.roots().join(", "),
+            self.looked_in(),
             why.iter().map(|why| format!("; {why}")).collect::<String>()
         ));
         error.next(match self.resume.uncommitted {
             Some(_) => "bring the commit record back if it was removed, or set start = 'fresh' to begin from nothing",
+            None if self.options.node_dir.is_some() => "correct the job's name, the directories or the names of nodes (ORCHECK_NODE), or set start = 'auto' for a new job",
             None => "correct the job's name or the directories, or set start = 'auto' for a new job",
         })
     }
@@ -191,12 +254,6 @@ impl Session {
             })
         });
         new.collect()
-    }
-
-    fn roots(&self) -> Vec<String> {
-        let node = self.options.node_dir.iter();
-        let roots = self.options.global.iter().chain(node);
-        roots.map(|root| place(root)).collect()
     }
 
     fn beside(&self) -> Vec<String> {

@@ -40,7 +40,9 @@ impl Session {
         // miss a copy without a node.
         let mut mender = Mender::unable(step, impossible);
         if !copies.is_empty() {
-            let dirs = (Arc::clone(dir), self.link.places.others.clone());
+            let places = &self.link.places;
+            let others = [&places.others[..], &places.absent.dirs].concat();
+            let dirs = (Arc::clone(dir), others);
             let signs = (
                 Arc::clone(&self.link.shared),
                 Arc::clone(&threads.flush_stop),

@@ -14,8 +14,8 @@
 //!    or from nothing. A commit (s', e') with e' > e and s' <= s proves the same if the resumed
 //!    record is lost. An epoch that has claimed, but neither recorded where it resumed from nor
 //!    committed, restricts nothing.
-//! 4. One epoch counter belongs to one run. Two claims of different runs at one counter are an
-//!    error that names both; the catalog never chooses between them.
+//! 4. One epoch counter belongs to one run. Two runs that wrote under one counter are an error that
+//!    names both, except in a listing; the catalog never chooses between them.
 //! 5. Every skipped file is a note with the file, what was expected and what was found. Three kinds
 //!    of files are skipped silently: files that vanished between listing and reading (another
 //!    process pruned them), temporary files, and claims that are not believed, which restrict
@@ -27,8 +27,10 @@
 //! renamed or foreign files; stale copies that reappear; a crash of any writer at any point.
 //!
 //! Not here: whether the containers of a commit exist and are intact (`reader`, `verify`); every
-//! decision about which commit to use. Records that do not count: `catalog/unread.rs`.
+//! decision about which commit to use. Records that do not count: `catalog/unread.rs`; two runs at
+//! one counter: `catalog/rivals.rs`.
 
+mod rivals;
 mod unread;
 
 use orcheck_format::sabotage::{Switch, off};
@@ -41,6 +43,7 @@ use orcheck_format::disk::{Choice, Claim, CommitRecord, FileName, Resumed};
 use orcheck_format::{Decision, Epoch, Error, ErrorKind, JobName, Level, Result};
 use orcheck_io::disk::{Dir, Entry, read_small};
 
+use rivals::Rivals;
 pub use unread::{Unread, UnreadStep};
 
 /// Size of the largest commit record, claim or resumed record that a scan reads, in bytes.
@@ -100,6 +103,7 @@ pub struct Catalog {
     other_key: Option<Step>,
     files: Vec<(usize, Entry, Option<FileName>)>,
     unread: Vec<Unread>,
+    rivals: Option<Rivals>,
 }
 
 /// Commits are ordered and merged by this key.
@@ -117,7 +121,7 @@ impl Catalog {
     ///
     /// # Errors
     /// The first place's error if no place can be listed; `Invalid` if no place was given; `Fenced`
-    /// if two runs claimed one epoch counter.
+    /// if two runs wrote under one epoch counter.
     pub fn scan(job: &JobName, places: &[Arc<dyn Dir>]) -> Result<Catalog> {
         Self::scan_trusting(job, places, &Trust::default())
     }
@@ -127,6 +131,20 @@ impl Catalog {
     /// # Errors
     /// As [`Catalog::scan`].
     pub fn scan_trusting(job: &JobName, places: &[Arc<dyn Dir>], trust: &Trust) -> Result<Catalog> {
+        let catalog = Self::scan_to_list(job, places, trust)?;
+        match &catalog.rivals {
+            // Breaks if: one of them is taken instead; two runs would then write under one epoch.
+            Some(rivals) if !off(Switch::OneRunAClaim) => Err(rivals.error(job)),
+            _ => Ok(catalog),
+        }
+    }
+
+    /// As [`Catalog::scan_trusting`], for a listing: two runs at one counter are both in it, and
+    /// [`Catalog::undecided`] says so.
+    ///
+    /// # Errors
+    /// As [`Catalog::scan`], without `Fenced`.
+    pub fn scan_to_list(job: &JobName, places: &[Arc<dyn Dir>], trust: &Trust) -> Result<Catalog> {
         let mut scan = Scan::new(job, places, trust);
         let mut first_error = None;
         let mut readable = 0usize;
@@ -163,9 +181,17 @@ impl Catalog {
         &self.fenced
     }
 
+    /// The first epoch counter under which two runs wrote, and the error that says how to decide
+    /// between them; what was written under it and later ones is not restarted from before that.
+    #[must_use]
+    pub fn undecided(&self, job: &JobName) -> Option<(u64, Error)> {
+        let rivals = self.rivals.as_ref()?;
+        Some((rivals.since, rivals.error(job)))
+    }
+
     /// Why the resume rule excludes this record, which is one of [`Self::fenced`].
     #[must_use]
-    pub(crate) fn why_fenced(&self, record: &CommitRecord) -> Option<&str> {
+    pub fn why_fenced(&self, record: &CommitRecord) -> Option<&str> {
         let begin = does_not_count(record);
         let mut notes = self.notes.iter();
         notes.find_map(|note| note.strip_prefix(&begin))
@@ -373,7 +399,8 @@ struct Scan<'a> {
     refused: Option<Error>,
     other_key: Option<Step>,
     commits: BTreeMap<CommitKey, Vec<Commit>>,
-    claims: BTreeMap<u64, Vec<(Claim, String)>>,
+    /// Each with the directories that hold it.
+    claims: BTreeMap<u64, Vec<(Claim, Vec<String>)>>,
     resumed: BTreeMap<u64, Resumed>,
     choices: BTreeMap<ChoiceKey, Option<Choice>>,
     files: Vec<(usize, Entry, Option<FileName>)>,
@@ -451,7 +478,7 @@ impl<'a> Scan<'a> {
                                     self.take_commit(place, &entry.name, &bytes)
                                 }
                                 Some(FileName::Claim { epoch }) => {
-                                    self.take_claim(*epoch, &bytes, &path)
+                                    self.take_claim(*epoch, &bytes, dir)
                                 }
                                 Some(FileName::Resumed { epoch }) => {
                                     self.take_resumed(*epoch, &bytes, unread)
@@ -541,7 +568,7 @@ impl<'a> Scan<'a> {
         Ok(())
     }
 
-    fn take_claim(&mut self, counter: u64, bytes: &[u8], path: &str) -> Result<()> {
+    fn take_claim(&mut self, counter: u64, bytes: &[u8], dir: &dyn Dir) -> Result<()> {
         let claim = Claim::decode(bytes)?;
         // A claim that is not believed restricts nothing, and each run with another key leaves one:
         // no note.
@@ -556,11 +583,13 @@ impl<'a> Scan<'a> {
             )));
         }
         let claims = self.claims.entry(counter).or_default();
-        if claims
-            .iter()
-            .all(|(other, _)| other.epoch.run != claim.epoch.run)
+        let place = dir.path().display().to_string();
+        match claims
+            .iter_mut()
+            .find(|(other, _)| other.epoch == claim.epoch)
         {
-            claims.push((claim, path.to_string()));
+            Some((_, places)) => places.push(place),
+            None => claims.push((claim, vec![place])),
         }
         Ok(())
     }
@@ -625,7 +654,7 @@ impl<'a> Scan<'a> {
     }
 
     fn finish(mut self) -> Result<Catalog> {
-        let claims = self.settle_claims()?;
+        let (claims, rivals) = self.settle_claims();
         let Sorted {
             commits,
             fenced,
@@ -649,46 +678,12 @@ impl<'a> Scan<'a> {
             other_key: self.other_key,
             files: self.files,
             unread: Vec::new(),
+            rivals,
         };
         Ok(Catalog {
             unread: unread::find(&catalog, self.unread),
             ..catalog
         })
-    }
-
-    /// Determines the claim of each epoch counter.
-    ///
-    /// # Errors
-    /// Fenced if two runs wrote under one counter.
-    fn settle_claims(&mut self) -> Result<BTreeMap<u64, Claim>> {
-        let mut claims = BTreeMap::new();
-        for (counter, mut found) in std::mem::take(&mut self.claims) {
-            // A run that failed to start may have left its claim; only runs that got further count.
-            let wrote = |run| {
-                let resumed = self.resumed.get(&counter);
-                let of_run = |epoch: Epoch| epoch.counter == counter && epoch.run == run;
-                resumed.is_some_and(|resumed| resumed.epoch.run == run)
-                    || self.commits.keys().any(|(_, epoch, _)| of_run(*epoch))
-            };
-            let writers = found.iter().filter(|(claim, _)| wrote(claim.epoch.run));
-            if found.len() > 1 && writers.count() < 2 {
-                found.sort_by_key(|(claim, _)| wrote(claim.epoch.run));
-                if let Some(last) = found.pop() {
-                    found = vec![last];
-                }
-            }
-            if let [first, second, ..] = found.as_slice()
-                && !off(Switch::OneRunAClaim)
-            {
-                // Breaks if: the first claim is taken instead; two runs would then write under one
-                // epoch.
-                return Err(two_runs(self.job, counter, first, second));
-            }
-            if let Some((claim, _)) = found.pop() {
-                claims.insert(counter, claim);
-            }
-        }
-        Ok(claims)
     }
 
     /// Sorts the commits into those that count, those that are superseded, and those that were
@@ -772,23 +767,4 @@ struct Sorted {
     commits: Vec<Commit>,
     fenced: Vec<Commit>,
     rejected: Vec<Commit>,
-}
-
-fn two_runs(
-    job: &JobName,
-    counter: u64,
-    (first, first_path): &(Claim, String),
-    (second, second_path): &(Claim, String),
-) -> Error {
-    Error::fenced(format!(
-        "two runs of job {} claimed epoch counter {counter}: {} (host {}, process {}, file {first_path}) and {} (host {}, process {}, file {second_path})",
-        job.as_str(),
-        first.epoch,
-        first.host,
-        first.pid,
-        second.epoch,
-        second.host,
-        second.pid
-    ))
-    .next("find out which run is real, stop the other, and remove the other's claim file")
 }

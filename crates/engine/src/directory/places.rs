@@ -14,6 +14,7 @@
 //!
 //! Not here: what the files mean (`catalog.rs`), which server a node uses (`plan::placement`).
 
+use crate::directory::absent::AbsentNodes;
 use crate::encoding::Trust;
 use orcheck_format::disk::FileName;
 use orcheck_format::sabotage::{Switch, off};
@@ -24,6 +25,9 @@ use orcheck_staging::client::shown;
 use orcheck_staging::{open_dir, open_shared};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// The path of all directories of other nodes (it leads nowhere on this machine).
+pub(crate) const OTHER_NODES: &str = "other nodes";
 
 /// Directory handles of one job, as one node sees them.
 #[derive(Clone)]
@@ -38,6 +42,8 @@ pub struct Places {
     /// Level `peers`: the files that other nodes hold. Each file appears once in each of these
     /// directories, as far as there are copies.
     pub others: Vec<Arc<dyn Dir>>,
+    /// Level `node`, or `peers`: what lies beside this node's own directory.
+    pub absent: AbsentNodes,
     /// Level `global`: the placed directories by server index; `None` for one that accepts no
     /// files.
     pub servers: Vec<Option<Arc<dyn Dir>>>,
@@ -108,6 +114,15 @@ impl From<TargetFailure> for Error {
 }
 
 impl Away {
+    /// The note on the directory of an absent node.
+    pub(crate) fn note(&self) -> String {
+        let place = format!(
+            "{}, of a node that is not in this run, is not read",
+            self.root
+        );
+        self.why.clone().at(place).message().to_owned()
+    }
+
     fn error(&self) -> Error {
         let place = format!("level global, directory {}", self.root);
         self.why.clone().at(place)
@@ -187,6 +202,7 @@ impl Places {
                 node,
                 losses: 0,
                 others: Vec::new(),
+                absent: AbsentNodes::default(),
                 servers,
                 read_only,
                 server_roots: server_roots.to_vec(),
@@ -195,6 +211,23 @@ impl Places {
                 trust: Trust::nobody(),
             }),
         }
+    }
+
+    /// Looks for directories of nodes that are not `present` beside that of this node, below the
+    /// same root.
+    ///
+    /// # Errors
+    /// When the job's directory below the root cannot be listed.
+    pub fn find_absent(
+        &mut self,
+        node_root: &Path,
+        present: &[String],
+        failpoints: &Failpoints,
+    ) -> Result<()> {
+        let of_job = open_dir(node_root, failpoints.clone())?.child(self.job.as_str(), false)?;
+        self.absent = AbsentNodes::find(of_job.as_ref(), present)
+            .map_err(|error| error.at("looking for directories of other nodes"))?;
+        Ok(())
     }
 
     /// Whether level `global` is configured and none of its directories is even readable.
@@ -261,15 +294,33 @@ impl Places {
     }
 
     /// Readable directories of `level`: those of [`Self::of_level`], followed by those that can
-    /// only be read.
+    /// only be read, or belong to other nodes.
     #[must_use]
     pub fn to_read(&self, level: Level) -> Vec<Arc<dyn Dir>> {
+        let mut dirs = self.of_members(level);
+        if level != Level::Global {
+            dirs.extend(self.absent.dirs.iter().cloned());
+        }
+        dirs
+    }
+
+    /// As [`Self::to_read`], without the directories of absent nodes.
+    #[must_use]
+    pub(crate) fn of_members(&self, level: Level) -> Vec<Arc<dyn Dir>> {
         let mut dirs = self.of_level(level);
         match level {
             Level::Global => dirs.extend(self.read_only.iter().cloned()),
             // None if there are no replicas.
             _ => dirs.extend(self.others.iter().cloned()),
         }
+        dirs
+    }
+
+    /// The directories of level `node` that this node sees by itself.
+    #[must_use]
+    pub fn at_hand(&self) -> Vec<Arc<dyn Dir>> {
+        let mut dirs = self.of_level(self.node_level());
+        dirs.extend(self.absent.dirs.iter().cloned());
         dirs
     }
 

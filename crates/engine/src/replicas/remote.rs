@@ -14,6 +14,7 @@
 //! Survives: a node that vanishes, stalls or sends wrong bytes (an error names it). Not here: which
 //! node is asked for what (`restart`).
 
+use crate::directory::OTHER_NODES;
 use orcheck_format::disk::FileName;
 use orcheck_format::wire::Message;
 use orcheck_format::{Error, NodeId, Rank, Result};
@@ -33,9 +34,6 @@ const AHEAD: usize = 3;
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of copies of a file that are considered.
 const COPIES_MAX: usize = 256;
-
-/// The path of all directories of other nodes (it leads nowhere on this machine).
-pub(crate) const OTHER_NODES: &str = "other nodes";
 
 /// Names of files with their lengths.
 pub type Files = Vec<(String, u64)>;

@@ -9,9 +9,8 @@
 //! Survives: damaged records and foreign files. Not here: opening and reading a candidate
 //! (`view.rs`), agreement among ranks (crate `client`), epochs (`epoch.rs`).
 
-use crate::directory::{Catalog, Commit, Places, Unread};
+use crate::directory::{Catalog, Commit, OTHER_NODES, Places, Unread};
 use crate::encoding::{Trust, other_key};
-use crate::replicas::OTHER_NODES;
 use orcheck_format::disk::FileName;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Epoch, Error, ErrorKind, JobName, Result, Step, count, without_next};

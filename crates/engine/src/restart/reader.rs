@@ -59,8 +59,8 @@ use orcheck_format::{Error, ErrorKind, Rank, Result};
 use orcheck_io::disk::{Dir, File};
 use orcheck_io::memory::{Span, zeroed};
 
+use crate::directory::OTHER_NODES;
 use crate::encoding::{ContainerKey, Proof, Trust, WHO_CAN_WRITE};
-use crate::replicas::OTHER_NODES;
 use crate::restart::memory::AgentMemory;
 use crate::restart::shared::{Order, SharedReads, key};
 

@@ -157,6 +157,13 @@ fn two_runs_at_one_counter_are_refused_and_named() {
     ] {
         assert!(error.message().contains(&part), "{part} is not in: {error}");
     }
+    // A later run that began from nothing has seen and superseded both.
+    claim(&dirs[0], epoch(3), Some(None));
+    let catalog = scan(&scratch, &["a", "b"]).unwrap();
+    assert!(catalog.commits().is_empty());
+    std::fs::remove_file(dirs[0].join(FileName::Resumed { epoch: 3 }.to_string())).unwrap();
+    assert!(scan(&scratch, &["a", "b"]).is_err());
+    std::fs::remove_file(dirs[0].join(FileName::Claim { epoch: 3 }.to_string())).unwrap();
     // The same claim in both places is one claim.
     claim(&dirs[1], epoch(2), None);
     assert_eq!(scan(&scratch, &["a", "b"]).unwrap().claims().len(), 1);

@@ -298,7 +298,7 @@ fn restart_and_stored_need_a_found_checkpoint() {
         says(
             &refused(session.find()),
             ErrorKind::NotFound,
-            &["job 'job' has no checkpoint", "start from nothing"],
+            &["job 'job' begins from nothing", "has no checkpoint"],
         );
         says(
             &refused(session.restart()),
@@ -709,7 +709,7 @@ fn fresh_begins_anew_and_fences_what_was_there() {
         says(
             &refused(session.unwrap().find()),
             ErrorKind::NotFound,
-            &["start from nothing"],
+            &["begins from nothing"],
         );
     });
     job.run(|session, _| assert_eq!(session.unwrap().find().unwrap(), 5));
@@ -740,7 +740,7 @@ fn fresh_begins_anew_and_fences_what_was_there() {
         says(
             &refused(session.find()),
             ErrorKind::NotFound,
-            &["start from nothing"],
+            &["begins from nothing"],
         );
         let mut state = State::new(rank, 1, 20);
         state.protect(&mut session).unwrap();

@@ -90,6 +90,15 @@ pub const PROOFS: &[(&str, &str)] = &[
          is restartable after each fault)",
     ),
     (
+        "W1",
+        "orcheck-jobs session: other_names; orcheck-engine keeper",
+    ),
+    ("W2", "orcheck-jobs session: other_names, beside"),
+    (
+        "W3",
+        "orcheck-jobs session: other_names; orcheck-engine reading: catalog; orcheck-cli cli: names",
+    ),
+    (
         "N1",
         "orcheck-engine lib: any_layout; orcheck-engine reading: array; orcheck-jobs session: \
          arrays_are_redistributed, encoded_and_incremental_checkpoints_are_redistributed, \

@@ -81,21 +81,38 @@ impl Summary {
     }
 }
 
-/// Lists them.
-pub fn list(search: &mut Search, names: &[JobName], trust: &Trust) -> Result<Outcome, Failure> {
+/// The summaries of the jobs that can be looked at, the warnings, and the exit code if one cannot,
+/// or not wholly.
+fn summaries(
+    search: &mut Search,
+    names: &[JobName],
+    trust: &Trust,
+) -> (Vec<Summary>, Vec<String>, u8) {
     let mut summaries = Vec::new();
     let hidden = search.hidden().iter();
     let mut warnings: Vec<String> = hidden.map(|hidden| hidden.note()).collect();
     let mut code = exit::OK;
     for name in names {
         match search.take(name, trust) {
-            Ok(job) => summaries.push(Summary::of(&job, &rows(&job))),
+            Ok(job) => {
+                if let Some((_, error)) = job.catalog.undecided(name) {
+                    code = code.max(Failure::from(error.clone()).of_one());
+                    warnings.push(format!("job {}: {error}", name.as_str()));
+                }
+                summaries.push(Summary::of(&job, &rows(&job)));
+            }
             Err(failure) => {
                 code = code.max(failure.of_one());
                 warnings.push(format!("job {}: {}", name.as_str(), failure.error));
             }
         }
     }
+    (summaries, warnings, code)
+}
+
+/// Lists them.
+pub fn list(search: &mut Search, names: &[JobName], trust: &Trust) -> Result<Outcome, Failure> {
+    let (summaries, warnings, mut code) = summaries(search, names, trust);
     if summaries.iter().any(Summary::is_unreachable) {
         code = exit::UNREACHABLE;
     }

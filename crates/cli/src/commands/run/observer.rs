@@ -189,6 +189,12 @@ impl Observer {
                 }
                 continue;
             }
+            if let Some(text) = note.told {
+                if !heard.notes.contains(&text) {
+                    heard.notes.push(text);
+                }
+                continue;
+            }
             if let Some(text) = note.lost {
                 heard.lost.push(text);
                 continue;

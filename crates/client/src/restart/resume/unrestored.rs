@@ -20,16 +20,35 @@ use orcheck_format::{Detail, Error, ErrorKind, Rank, Result, Step};
 const OR_FRESH: &str = "run `orcheck verify`; set start = 'fresh' to begin from nothing";
 
 impl Session {
-    /// The message that the job begins from nothing.
-    pub(super) fn nothing_there(&self) -> Error {
+    /// The message that the job begins from nothing: what it lacks, where it was looked for, and
+    /// what lies beside that.
+    pub(super) fn nothing_there(&self, lacks: &str, beside: &[String]) -> Error {
         let job = self.job.as_str();
         // Breaks if: both messages are the same; a user would believe that the checkpoints of the
         // job are gone.
         let why = match self.options.fresh {
-            true => format!("job '{job}' begins from nothing, because start = 'fresh'"),
-            false => format!("job '{job}' has no checkpoint"),
+            true => {
+                return Error::not_found(format!(
+                    "job '{job}' begins from nothing, because start = 'fresh'"
+                ));
+            }
+            false => format!(
+                "job '{job}' begins from nothing: it has {lacks} in {}",
+                self.looked_in()
+            ),
         };
-        Error::not_found(why).next("start from nothing")
+        let all: Vec<String> = std::iter::once(why).chain(beside.iter().cloned()).collect();
+        Error::not_found(all.join("; ")).next(match self.options.node_dir {
+            Some(_) => "if it has run before, end it, correct the directories or the names of nodes (ORCHECK_NODE), and start it again",
+            None => "if it has run before, end it, correct the directories, and start it again",
+        })
+    }
+
+    /// Tells `orcheck run`, on rank 0.
+    pub(super) fn tell_run(&self, text: &str) {
+        if self.rank == Rank(0) {
+            report::told(&self.job, text);
+        }
     }
 
     /// The error that no requested checkpoint is among those that exist.
@@ -99,16 +118,17 @@ impl Session {
         self.blame_away(error)
     }
 
-    /// Reports the outcome of a search or restart to `orcheck run`, unless it is a fresh start: not
-    /// every program reports it.
+    /// Reports the outcome of a search or restart to `orcheck run`: not every program reports it.
     pub(super) fn report_restart<T>(&mut self, came_to: Result<T>) -> Result<T> {
         self.pass_on_warnings();
         let from_nothing = self.resume.state.is_decided();
         if let Err(error) = &came_to
             && self.rank == Rank(0)
-            && !(from_nothing && error.kind() == ErrorKind::NotFound)
         {
-            report::failed(&self.job, error);
+            match from_nothing && error.kind() == ErrorKind::NotFound {
+                true => self.tell_run(error.message()),
+                false => report::failed(&self.job, error),
+            }
         }
         came_to
     }

@@ -359,17 +359,23 @@ pub(super) fn comes_back(
         Err(error) => return (Err(error), Vec::new()),
     };
     let mut state = State::empty(rank, SCALE);
+    let mut begins = Vec::new();
     let found = match session.find() {
         Ok(_) => (state.protect(&mut session))
             .and_then(|()| session.restart())
             .map(Some),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            // All ranks are told; one is enough here.
+            begins.extend((rank == 0).then(|| error.to_string()));
+            Ok(None)
+        }
         Err(error) => Err(error),
     };
     if let Ok(Some(step)) = found {
         assert!(state.is(rank, step, SCALE), "rank {rank}: wrong bytes");
     }
-    let told = std::iter::from_fn(|| session.take_warning()).collect();
+    let told = std::iter::from_fn(|| session.take_warning());
+    let told = begins.into_iter().chain(told).collect();
     // All ranks are here and have listened: who leaves first is no news to the others.
     if found.is_ok() {
         session.close(LONG).unwrap();
