@@ -74,7 +74,7 @@ impl Draw<'_> {
             held.first().copied().unwrap_or_default(),
             counted(domains.nodes().into(), "node")
         ))
-        .next("ask for fewer replicas, use more nodes, or correct the topology file"))
+        .next("ask for fewer replicas (options `peers` and `replicas`), use more nodes, or correct the topology file"))
     }
 
     fn once(
