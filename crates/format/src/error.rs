@@ -248,13 +248,19 @@ impl Error {
         &self.message
     }
 
-    /// The same error with the place prepended: "place: message".
+    /// The same error with the place prepended: "place: message". A message that begins with the
+    /// end of the place does not say it twice.
     #[must_use]
     pub fn at(self, place: impl fmt::Display) -> Self {
+        let place = printable(place.to_string());
+        let rest = match self.message.split_once(": ") {
+            Some((head, rest)) if says_at_its_end(&place, head) => rest,
+            _ => &self.message,
+        };
         Error {
             kind: self.kind,
             detail: self.detail,
-            message: format!("{}: {}", printable(place.to_string()), self.message),
+            message: format!("{place}: {rest}"),
         }
     }
 
@@ -366,6 +372,13 @@ pub fn count(number: u64, one: &str) -> String {
     }
 }
 
+/// Whether a place ends with this one, which is a whole word or address of it, whatever the scheme.
+fn says_at_its_end(place: &str, head: &str) -> bool {
+    let head = head.strip_prefix("tcp:").unwrap_or(head);
+    let before = place.strip_suffix(head);
+    before.is_some_and(|before| before.is_empty() || before.ends_with([' ', '/']))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -433,5 +446,18 @@ mod tests {
             "nothing here (block 3 is damaged), and 2 more. Next: give all directories"
         );
         assert_eq!(inner.what(), "block 3 is damaged");
+    }
+
+    #[test]
+    fn a_place_is_said_once() {
+        let error = Error::unavailable("tcp:127.0.0.1:79: the server does not know this key");
+        let error = error.at("orcheck://127.0.0.1:79");
+        let error = error.at("level global, directory orcheck://127.0.0.1:79");
+        assert_eq!(
+            error.message(),
+            "level global, directory orcheck://127.0.0.1:79: the server does not know this key"
+        );
+        let other = Error::corrupt("node1: damaged").at("anode1");
+        assert_eq!(other.message(), "anode1: node1: damaged");
     }
 }

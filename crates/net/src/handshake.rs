@@ -345,13 +345,18 @@ pub(crate) fn is_itself(socket: &OwnedFd) -> bool {
 
 /// The error that one side encrypts and the other does not.
 pub(crate) fn other_side(at: &Address, whom: Whom, encrypt: bool) -> Error {
-    let (ours, theirs) = if encrypt {
-        ("encrypts", "does not")
-    } else {
-        ("does not encrypt", "does")
+    let (who, other) = match (whom, encrypt) {
+        (Whom::Rank, true) => ("this rank", "the other one"),
+        (Whom::Rank, false) => ("the other rank", "this one"),
+        (Whom::Server, true) => ("the address", "the server"),
+        (Whom::Server, false) => ("the server", "the address"),
+    };
+    let asks = match whom {
+        Whom::Rank => "encrypts what it sends",
+        Whom::Server => "asks for encryption",
     };
     Error::invalid(format!(
-        "{at}: this side {ours} what it sends, the listener {theirs}; the connection is refused"
+        "{at}: refused, because {who} {asks} and {other} does not"
     ))
     .next(match (whom, encrypt) {
         (Whom::Rank, _) => "give all ranks of the job the same net_encrypt",

@@ -602,14 +602,14 @@ fn both_sides_encrypt_or_there_is_no_connection() {
         (
             key(),
             hiding(),
-            "this side encrypts",
-            "the listener does not",
+            "this rank encrypts",
+            "the other one does not",
         ),
         (
             hiding(),
             key(),
-            "this side does not encrypt",
-            "the listener does",
+            "the other rank encrypts",
+            "this one does not",
         ),
     ];
     for (theirs, ours, here, there) in cases {
