@@ -23,6 +23,14 @@ impl Session {
     pub(super) fn forget_memory(&mut self) {
         if let Some(taken_bytes) = self.resume.memory.release() {
             self.progress.stats.memory_bytes = taken_bytes;
+            if let (Some((step, _)), true) = (self.resume.from, taken_bytes > 0) {
+                let node = self.link.layout.node_of(self.rank);
+                self.tell_run(&format!(
+                    "job '{}' restarted from step {step}; rank 0 took {taken_bytes} bytes of it from memory that the agent of node '{}' had kept",
+                    self.job.as_str(),
+                    self.link.layout.nodes[node.index()].name
+                ));
+            }
         }
         let agent = self.link.threads.as_mut();
         if let Some(agent) = agent.and_then(|threads| threads.agent.as_mut()) {
