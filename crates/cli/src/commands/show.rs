@@ -306,12 +306,12 @@ impl<'a> View<'a> {
             0 => "restart: on any number of ranks\n".into(),
             few if few <= MOST_NAMED => {
                 format!(
-                    "restart: on {ranks}, to which these regions belong: {}\n",
+                    "restart: on {ranks} only, because these regions belong to their ranks: {}\n",
                     named.join(", ")
                 )
             }
             all => format!(
-                "restart: on {ranks}, to which {all} regions belong, such as {}\n",
+                "restart: on {ranks} only, because {all} regions belong to their ranks ({}, …)\n",
                 named.join(", ")
             ),
         }

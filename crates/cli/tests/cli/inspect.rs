@@ -251,7 +251,7 @@ fn show_tells_containers_ranks_and_regions() {
         "step 40",
         "4 ranks on 2 nodes",
         "readable",
-        "restart: on 4 ranks, to which these regions belong: ",
+        "restart: on 4 ranks only, because these regions belong to their ranks: ",
         "stored by rank 0",
         "3000",
     ] {

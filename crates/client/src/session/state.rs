@@ -526,10 +526,14 @@ impl Session {
         }
         enough.retain(|&l| l >= level);
         if enough.is_empty() {
-            return Err(
-                Error::unsupported(format!("level {level} is not configured"))
-                    .next("set `global` for level global, `node_dir` and `peers` for level peers"),
-            );
+            let next = match (level, self.options.peers) {
+                (Level::Peers(losses), had) if had > 0 => {
+                    format!("set `peers` to {losses} instead of {had}, or wait for fewer losses")
+                }
+                (Level::Peers(losses), _) => format!("set `node_dir` and `peers = {losses}`"),
+                _ => "set `global`, or wait for a weaker level".to_owned(),
+            };
+            return Err(Error::unsupported(format!("level {level} is not configured")).next(next));
         }
         Ok(enough)
     }

@@ -91,7 +91,7 @@ impl Copy {
         let ranks = count(self.found.record.world_size.into(), "rank");
         let opened = self.all_ranks().map(|_| ());
         opened.map_err(|error| match self.is_of_one_node(&error) {
-            true => other_nodes_needed(&ranks, &error),
+            true => other_nodes_needed(self.level, &ranks, &error),
             false => error,
         })
     }
@@ -387,7 +387,7 @@ impl RankView {
                 && copy.is_of_one_node(&error)
             {
                 let ranks = count(copy.found.record.world_size.into(), "rank");
-                let needed = other_nodes_needed(&ranks, &error);
+                let needed = other_nodes_needed(level, &ranks, &error);
                 unseen = Some(needed.at(format!("level {level}")));
                 return None;
             }
@@ -444,14 +444,18 @@ impl RankView {
 }
 
 /// The error that a node's own directory lacks other nodes' parts, which nobody can see here.
-fn other_nodes_needed(ranks: &str, error: &Error) -> Error {
+fn other_nodes_needed(level: Level, ranks: &str, error: &Error) -> Error {
+    let avoids = match level {
+        Level::Node => "; with the option peers, nodes read each other's",
+        _ => "",
+    };
     Error::unavailable(format!(
         "{ranks} wrote it, in other parts, so the parts of all nodes are needed: {}",
         error.what()
     ))
     .with(Detail::NotGiven)
     .next(format!(
-        "restart with {ranks} in the same parts, or copy the step to where all nodes see it (`orcheck copy --to global`); the options peers and global avoid this"
+        "restart with {ranks} in the same parts; if `orcheck show` says that any number of ranks can restart, copy the step to where all nodes see it (`orcheck copy --to global`){avoids}"
     ))
 }
 

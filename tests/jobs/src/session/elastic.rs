@@ -675,7 +675,8 @@ fn a_node_alone_has_too_little_for_other_ranks_and_says_so() {
                 ErrorKind::Unavailable,
                 &[
                     "4 ranks wrote it, in other parts, so the parts of all nodes are needed",
-                    "restart with 4 ranks in the same parts, or copy the step",
+                    "restart with 4 ranks in the same parts; if",
+                    "copy the step",
                 ],
             );
         });
