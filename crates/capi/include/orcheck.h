@@ -10,7 +10,7 @@
  * #include <orcheck_mpi.h>          // or <orcheck.h> and orc_open() for one rank without MPI
  *
  * orc_session *s; uint64_t t = 0; int due;
- * orc_array a = { sizeof a };
+ * orc_array a = { .struct_size = sizeof a };
  * ORC_TRY(orc_mpi_open(&s, MPI_COMM_WORLD, "cavity",
  *                      "global = [\"/scratch/me/ckpt\"]\nevery_s = 600"));
  * orc_status r = orc_find(s, &t);                           // which step is there?
@@ -470,7 +470,7 @@ typedef struct {
    */
   uint64_t pool_used_bytes;
   /**
-   * Newest step committed at ::ORC_NODE, 0 if none.
+   * Newest step committed at ::ORC_NODE, or with the option `peers` at ::ORC_PEERS; 0 if none.
    */
   uint64_t committed_node_step;
   /**
@@ -505,7 +505,8 @@ typedef struct {
   /**
    * Why it refers to no older checkpoint: 1 no older one was known, 2 the chain of references
    * has reached incremental_chain, 3 most of the last one had changed, 4 a checkpoint was lost
-   * or the directories changed. 0: it may refer to older ones.
+   * or the directories changed. 0: it may refer to older ones. Where most of the state changes
+   * every time, 3 and 0 alternate: after each that stores everything, the next one compares.
    */
   uint64_t full_because;
   /**
@@ -514,7 +515,8 @@ typedef struct {
    */
   uint64_t flushed_bytes;
   /**
-   * The bytes that they take in files, which are fewer with compression.
+   * The bytes that they take in files: with headers, manifests and blocks of 4 KiB, which shows
+   * where the state is small; fewer with compression.
    */
   uint64_t file_bytes;
   /**
@@ -544,7 +546,8 @@ typedef struct {
   uint64_t memory_bytes;
   /**
    * Of blocked_s: the agreement of the ranks, which is mostly waiting until all of them call.
-   * What blocked_s has beside agree_s, stage_s and wait_s is preparing, before the agreement.
+   * What blocked_s has beside agree_s, stage_s and wait_s is preparing, before the agreement;
+   * it is longest in the first checkpoint of a session.
    */
   double agree_s;
   /**
@@ -570,7 +573,7 @@ typedef struct {
   double wait_sum_s;
   /**
    * Bytes of the node's staging pool that have memory: about what its ranks protect, in
-   * whole chunks, times held_steps.
+   * whole chunks, and one chunk a rank more, times held_steps.
    */
   uint64_t pool_memory_bytes;
 } orc_stats;
@@ -1089,14 +1092,17 @@ orc_status orc_safe_step(orc_session *session, int level, uint64_t *step);
 #endif
 
 /**
- * For programs that end at the first error: makes a call, and for any status but ::ORC_OK prints place, call and
- * orc_message() to standard error and ends the program. This is part of your program, compiled by
+ * For programs that end at the first error: makes a call, and for any status but ::ORC_OK prints place,
+ * orc_message() and the call (not the name of a variable that holds the status) to standard error and ends the program. This is part of your program, compiled by
  * your compiler; the library itself never prints or exits. Include stdio.h and stdlib.h where you use it.
  */
 #define ORC_TRY(call) \
   do { \
     if ((call) != ORC_OK) { \
-      fprintf(stderr, "%s:%d: %s\n  in %s\n", __FILE__, __LINE__, orc_message(), #call); \
+      const char *orc_call_ = #call; \
+      fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, orc_message()); \
+      while (*orc_call_ && *orc_call_ != '(') ++orc_call_; \
+      if (*orc_call_) fprintf(stderr, "  in %s\n", #call); \
       ORC_TRY_END(); \
     } \
   } while (0)

@@ -292,7 +292,7 @@ pub struct orc_stats {
     pub pool_bytes: u64,
     /// Of these: in use now.
     pub pool_used_bytes: u64,
-    /// Newest step committed at ::ORC_NODE, 0 if none.
+    /// Newest step committed at ::ORC_NODE, or with the option `peers` at ::ORC_PEERS; 0 if none.
     pub committed_node_step: u64,
     /// Newest step committed at ::ORC_GLOBAL, 0 if none.
     pub committed_global_step: u64,
@@ -311,12 +311,14 @@ pub struct orc_stats {
     pub tracked_bytes: u64,
     /// Why it refers to no older checkpoint: 1 no older one was known, 2 the chain of references
     /// has reached incremental_chain, 3 most of the last one had changed, 4 a checkpoint was lost
-    /// or the directories changed. 0: it may refer to older ones.
+    /// or the directories changed. 0: it may refer to older ones. Where most of the state changes
+    /// every time, 3 and 0 alternate: after each that stores everything, the next one compares.
     pub full_because: u64,
     /// Bytes of snapshots that the flushing thread of this rank has written so far; every level
     /// counts.
     pub flushed_bytes: u64,
-    /// The bytes that they take in files, which are fewer with compression.
+    /// The bytes that they take in files: with headers, manifests and blocks of 4 KiB, which shows
+    /// where the state is small; fewer with compression.
     pub file_bytes: u64,
     /// Computing time between two checkpoints with interval = "auto", seconds; 0: off, or not known
     /// yet.
@@ -334,7 +336,8 @@ pub struct orc_stats {
     /// an earlier run. Everything else that it read came from files.
     pub memory_bytes: u64,
     /// Of blocked_s: the agreement of the ranks, which is mostly waiting until all of them call.
-    /// What blocked_s has beside agree_s, stage_s and wait_s is preparing, before the agreement.
+    /// What blocked_s has beside agree_s, stage_s and wait_s is preparing, before the agreement;
+    /// it is longest in the first checkpoint of a session.
     pub agree_s: f64,
     /// Number of checkpoints of this session so far, and what they took together. A double holds
     /// nanoseconds exactly for weeks.
@@ -348,6 +351,6 @@ pub struct orc_stats {
     /// Sum of wait_s.
     pub wait_sum_s: f64,
     /// Bytes of the node's staging pool that have memory: about what its ranks protect, in
-    /// whole chunks, times held_steps.
+    /// whole chunks, and one chunk a rank more, times held_steps.
     pub pool_memory_bytes: u64,
 }

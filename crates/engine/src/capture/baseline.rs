@@ -485,7 +485,9 @@ impl Capture {
         if wanted.rests {
             let mut state = self.baseline.lock();
             let name = self.names[region].clone();
-            let text = format!("region '{name}' is compared for {REST} checkpoints, not tracked");
+            let text = format!(
+                "region '{name}' is compared for {REST} checkpoints, not tracked: for several in a row, more than a quarter of its pages was written, or pages in too many places. Next: if that stays so, protect it without ORC_CPU_WRITES_ONLY"
+            );
             note(&mut state.notes, text);
             state.resting.insert(name, REST);
         } else {
