@@ -1,7 +1,7 @@
 """What does a checkpoint of little state, or of many regions, cost beyond its copy?
 
 The time of orc_checkpoint of 64 KiB a rank against what it cannot do without (memcpy of the same
-bytes, two reductions, 50 microseconds), and of 8 MB a rank in 128 regions against one region, and
+bytes, two reductions, 50 microseconds), and of 8 MiB a rank in 128 regions against one region, and
 against memcpy and one reduction. Everything in one run, in turn, in the same state: after the same
 pause in which all ranks sleep. So memcpy and the reduction begin with caches as cold as the call's.
 In addition whole runs of the larger state in 128 arrays with ten checkpoints a second, beside the
