@@ -17,12 +17,14 @@
 use crate::directory::places::Away;
 use orcheck_format::disk::FileName;
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{ErrorKind, Result, crc64};
+use orcheck_format::{Error, ErrorKind, Result, crc64};
 use orcheck_io::disk::{Dir, Entry};
 use std::sync::Arc;
 
 /// Maximum number of directories of absent nodes that are read.
-pub const MOST_ABSENT: usize = 64;
+const MOST_ABSENT: usize = 64;
+/// Maximum number of notes on those that cannot be read.
+const MOST_NOTES: usize = 8;
 
 /// The directories of absent nodes.
 #[derive(Clone, Default)]
@@ -69,15 +71,15 @@ impl AbsentNodes {
             }
         }
         known.sort_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
+        let too_many = known.split_off(known.len().min(MOST_ABSENT));
+        if let Some((_, _, first, _)) = too_many.first() {
+            found.unread.push(Away {
+                root: first.path().display().to_string(),
+                why: not_looked_at(too_many.len()),
+            });
+        }
         let mut seen = Vec::new();
-        for (at, (_, name, dir, entries)) in known.into_iter().enumerate() {
-            if at >= MOST_ABSENT {
-                found.unread.push(Away {
-                    root: dir.path().display().to_string(),
-                    why: too_many(),
-                });
-                continue;
-            }
+        for (_, name, dir, entries) in known {
             seen.extend_from_slice(name.as_bytes());
             for entry in entries {
                 seen.extend_from_slice(format!("/{}:{}", entry.name, entry.len_bytes).as_bytes());
@@ -88,9 +90,14 @@ impl AbsentNodes {
         Ok(found)
     }
 
-    /// Which ones are not read, and why.
+    /// Which ones are not read, and why; of many, the first few.
     pub fn notes(&self) -> impl Iterator<Item = String> {
-        self.unread.iter().map(Away::note)
+        let more = self.unread.len().saturating_sub(MOST_NOTES);
+        let more = (more > 0).then(|| {
+            format!("{more} more directories of nodes that are not in this run cannot be read")
+        });
+        let first = self.unread.iter().take(MOST_NOTES);
+        first.map(Away::note).chain(more)
     }
 
     /// The paths of those that are read.
@@ -101,9 +108,10 @@ impl AbsentNodes {
     }
 }
 
-fn too_many() -> orcheck_format::Error {
-    orcheck_format::Error::unavailable(format!(
-        "more than {MOST_ABSENT} nodes of earlier runs have a directory there, and the others have newer epochs"
+/// Why this many directories are left out.
+fn not_looked_at(left_out: usize) -> Error {
+    Error::unavailable(format!(
+        "of directories of nodes that are not in a run, {MOST_ABSENT} with the newest epochs are read; this is the first of {left_out} others"
     ))
     .next("remove the directories of nodes that the job does not need any more")
 }
@@ -124,4 +132,41 @@ fn newest_epoch(entries: &[Entry]) -> Option<u64> {
         name => name.checkpoint().map(|(_, epoch, _)| epoch),
     });
     epochs.max()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use orcheck_io::disk::write_small;
+    use orcheck_io::failpoints::Failpoints;
+    use orcheck_staging::open_dir;
+    use orcheck_testing::Scratch;
+
+    // Breaks if: all are read, or the first by name: a node of an old run would hide a newer one.
+    #[test]
+    fn of_many_directories_the_newest_are_read_and_the_others_are_one_note() {
+        let scratch = Scratch::new("absent");
+        let of_job = open_dir(scratch.path(), Failpoints::none()).unwrap();
+        for node in 0..MOST_ABSENT as u64 + 3 {
+            let dir = of_job.child(&format!("n{node:03}"), true).unwrap();
+            let claim = FileName::Claim { epoch: node + 1 };
+            write_small(dir.as_ref(), &claim.to_string(), b"").unwrap();
+        }
+        of_job.child("lost+found", true).unwrap();
+        of_job.child("empty", true).unwrap();
+        let present = ["n066".to_owned()];
+        let found = AbsentNodes::find(of_job.as_ref(), &present).unwrap();
+        let read = found.paths();
+        assert_eq!(read.len(), MOST_ABSENT);
+        assert!(read[0].ends_with("/n065"), "{read:?}");
+        assert!(!read.iter().any(|path| path.ends_with("/n001")));
+        let notes: Vec<String> = found.notes().collect();
+        assert_eq!(notes.len(), 1, "{notes:?}");
+        assert!(notes[0].contains("/n001") && notes[0].contains("first of 2"));
+        // The same files have the same number, whoever looks.
+        let again = AbsentNodes::find(of_job.as_ref(), &present).unwrap();
+        assert_eq!(again.digest, found.digest);
+        let other = AbsentNodes::find(of_job.as_ref(), &["n065".to_owned()]).unwrap();
+        assert_ne!(other.digest, found.digest);
+    }
 }

@@ -18,6 +18,8 @@ use crate::directory::epoch::describe;
 use orcheck_format::disk::Claim;
 use orcheck_format::{Epoch, Error, JobName, RunId};
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::path::Path;
 
 /// Two runs that wrote under one epoch counter.
 pub(super) struct Rivals {
@@ -115,11 +117,16 @@ fn described((claim, _): &(Claim, Vec<String>)) -> String {
 fn places_of((claim, dirs): &(Claim, Vec<String>)) -> String {
     let here = dirs.iter().filter(|dir| !dir.starts_with(OTHER_NODES));
     let here: Vec<&str> = here.map(String::as_str).collect();
-    match &here[..] {
-        [] => format!(
-            "move the directories of the job on nodes {} away",
-            claim.nodes.join(", ")
-        ),
-        here => format!("`mv {} ELSEWHERE`", here.join(" ")),
-    }
+    // What a member of this run has is not among the directories of the one that looks.
+    let is_there = |node: &&String| {
+        let mut dirs = here.iter();
+        dirs.any(|dir| Path::new(dir).file_name() == Some(OsStr::new(node)))
+    };
+    let there = claim.nodes.iter().filter(|node| !is_there(node));
+    let there: Vec<&str> = there.map(String::as_str).collect();
+    let mv = (!here.is_empty()).then(|| format!("`mv {} ELSEWHERE`", here.join(" ")));
+    let others = (!there.is_empty())
+        .then(|| format!("move what nodes {} have of the job away", there.join(", ")));
+    let both: Vec<String> = mv.into_iter().chain(others).collect();
+    both.join(", and ")
 }
