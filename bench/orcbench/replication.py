@@ -342,8 +342,10 @@ def solver(args: argparse.Namespace, rate: float) -> Runs:
             step_s = one("none", 40, 0)["loop_s"] / 40
             for factor in args.factors:
                 every = max(1, round(factor * ideal_s / step_s))
-                # Six checkpoints, the last one half an interval before the end.
-                steps = every * 6 + every // 2
+                # The last checkpoint is half an interval before the end. Where intervals are long,
+                # few of them: all would take hours.
+                taken = 6 if factor <= 1 else max(2, round(8 / factor))
+                steps = every * taken + every // 2
                 samples = []
                 for number in range(rounds):
                     order = kinds[number % len(kinds) :] + kinds[: number % len(kinds)]

@@ -260,6 +260,13 @@ impl Job {
         self
     }
 
+    /// A run waits this long for another one to end, instead of not at all.
+    pub fn waits_for_others(mut self) -> Self {
+        let wait = "take_over_wait_s = ";
+        self.options = (self.options).replace(&format!("{wait}0.0"), &format!("{wait}20.0"));
+        self
+    }
+
     /// Another size of the pool than 8 MiB.
     pub fn pool(mut self, size: &str) -> Self {
         self.options = self.options.replace("'8 MiB'", &format!("'{size}'"));

@@ -138,13 +138,7 @@ fn a_run_that_is_just_ending_is_waited_for() {
         return;
     }
     let scratch = Scratch::new("ending");
-    let job = Job::new(scratch.path(), 1, 1, false);
-    let job = Job {
-        options: job
-            .options
-            .replace("take_over_wait_s = 0.0", "take_over_wait_s = 20.0"),
-        ..job
-    };
+    let job = Job::new(scratch.path(), 1, 1, false).waits_for_others();
     // The second run lists the directory before it looks at the holder: then the first one ends.
     let hold = Hold::at("file.lock", "epoch-000001.claim");
     hold.release();
