@@ -16,7 +16,7 @@ use crate::open::connect::NodeSide;
 use crate::open::environment::Environment;
 use crate::options::{AgentKind, Options};
 use orcheck_engine::commit::Links;
-use orcheck_engine::host::agent::{KEY, address, ask, look};
+use orcheck_engine::host::agent::{KEY, address, ask, look, read_status};
 use orcheck_engine::host::{Host, pack};
 use orcheck_engine::restart::AgentMemory;
 use orcheck_format::sabotage::{Switch, off};
@@ -71,23 +71,35 @@ fn listens(at: &Address, failpoints: &Failpoints) -> Option<Peer> {
 }
 
 /// Why an agent that is there cannot be used: it does not answer.
-fn silent(peer: Peer, waited: Duration) -> Error {
+fn silent(peer: Peer, waited: Duration, cause: &Error) -> Error {
     let (pid, stopped) = (peer.pid, is_stopped(peer.pid));
+    let who = match pid {
+        // Breaks if: its number is told; 0 stands for all processes of the caller's own group.
+        0 => "a process in another PID namespace".to_owned(),
+        pid => format!("process {pid}"),
+    };
     let state = if stopped { " is stopped and" } else { "" };
     let error = Error::unavailable(format!(
-        "the agent of this node, process {pid},{state} has not answered for {} s",
-        waited.as_secs_f64()
+        "the agent of this node, {who},{state} has not answered for {} s ({})",
+        waited.as_secs_f64(),
+        cause.what()
     ));
-    error.next(match stopped {
-        true => format!("let it continue with `kill -CONT {pid}`, then start again"),
-        false => format!("end it with `kill -KILL {pid}`, then start again: the checkpoints that it has not made safe are lost"),
+    error.next(match (pid, stopped) {
+        (0, _) => "look for `orcheck agent` in the containers of this host".to_owned(),
+        (_, true) => format!("let it continue with `kill -CONT {pid}`, then start again"),
+        (_, false) => format!("end it with `kill -KILL {pid}`, then start again: the checkpoints that it has not made safe are lost"),
     })
+}
+
+/// The directory that distinguishes jobs of the same name.
+fn root_of(options: &Options) -> &Path {
+    let root = options.global.first().or(options.node_dir.as_ref());
+    root.map_or(Path::new(""), PathBuf::as_path)
 }
 
 /// Where the agent of a node listens, by the options of its job.
 fn address_of(job: &JobName, node: &str, options: &Options) -> Address {
-    let root = options.global.first().or(options.node_dir.as_ref());
-    address(job, node, root.map_or(Path::new(""), PathBuf::as_path))
+    address(job, node, root_of(options))
 }
 
 /// Asks, when called, for the memory that the agent of this node kept of an earlier run of the job.
@@ -122,8 +134,8 @@ pub(crate) struct Agent {
     conn: Conn,
     /// Number of notes at the last request.
     noted: u64,
-    /// Other users that hold its names.
-    strangers: Option<String>,
+    /// What the user should know of it, until it is told.
+    notes: Vec<String>,
 }
 
 impl Agent {
@@ -139,8 +151,7 @@ impl Agent {
         if options.agent == AgentKind::Off {
             return Ok(None);
         }
-        let root = options.global.first().or(options.node_dir.as_ref());
-        let root = root.map_or(Path::new(""), PathBuf::as_path);
+        let root = root_of(options);
         let at = address_of(job, node, options);
         let reach = |replaces| Self::reach(&at, options, (failpoints, clock), replaces);
         if options.agent == AgentKind::Join {
@@ -193,7 +204,7 @@ impl Agent {
     }
 
     /// Reaches the agent of this user that listens there, once it has finished with older runs.
-    /// `replaces`: one that may do less than this process ends, and counts as absent.
+    /// `replaces`: one with lower limits than this process is told to end, and counts as absent.
     fn reach(
         first: &Address,
         options: &Options,
@@ -213,7 +224,7 @@ impl Agent {
                 Ok(conn) => conn,
                 Err(error) => match listens(at, failpoints) {
                     // Another agent would not help: it could not have this one's name.
-                    Some(peer) => return Err(silent(peer, wait)),
+                    Some(peer) => return Err(silent(peer, wait, &error)),
                     None => {
                         absent = error;
                         continue;
@@ -223,7 +234,7 @@ impl Agent {
             let mut agent = Self {
                 conn,
                 noted: 0,
-                strangers,
+                notes: strangers.into_iter().collect(),
             };
             let yields = agent.ask_to_yield(options.take_over, patience);
             return match (yields, listens(at, failpoints)) {
@@ -248,12 +259,26 @@ impl Agent {
     }
 
     /// This agent, unless its process has a lower limit of anything than ours: it has those of the
-    /// program that started it, which may have ended long ago. Then it ends.
+    /// program that started it, which may have ended long ago. Then it is told to end, if it holds
+    /// nothing that is nowhere else.
     fn unless_limited(mut self, peer: Peer, patience: Duration) -> Result<Found> {
         // Breaks if: it is kept; this run would lose checkpoints to a limit that it does not have.
         let Some(lower) = lower_limit(peer.pid).filter(|_| !off(Switch::AgentLimits)) else {
             return Ok(Found::Agent(Box::new(self)));
         };
+        let status = read_status(&mut self.conn, patience)?;
+        let (own, sessions) = status.split_first().unzip();
+        let replicas = own.and_then(|own| own.get("replica_bytes"));
+        // Breaks if: it ends; what it holds for nodes that are lost may be the only copy.
+        let holds = replicas.is_none_or(|bytes| bytes != "0");
+        // Who lives there is told by the locks of the job, as without agents.
+        if holds || sessions.is_some_and(|sessions| !sessions.is_empty()) {
+            self.notes.push(format!(
+                "the agent of this node, process {}, has a {lower}; it is used all the same, because it holds replicas of other nodes in memory or serves a run",
+                peer.pid
+            ));
+            return Ok(Found::Agent(Box::new(self)));
+        }
         let drain = AgentMessage::Drain {
             patience_ms: patience.as_millis().try_into().unwrap_or(u64::MAX),
         };
@@ -285,7 +310,7 @@ impl Agent {
         placement: Option<&Placement>,
         notes: &mut Vec<String>,
     ) -> Result<()> {
-        notes.extend(self.strangers.take());
+        notes.append(&mut self.notes);
         let adoption = pack(&host.plan, host.places.losses, placement);
         let job = adoption.encode();
         self.give(AgentMessage::Adopt { job }, side.pool.fd(), notes)?;

@@ -127,6 +127,8 @@ struct Caller {
     conn: Conn,
     /// It waits for older runs to finish: since when, and until when.
     yields: Option<(Duration, Duration)>,
+    /// When it was told that older runs have finished: it hands over next.
+    expected: Option<Duration>,
     /// It waits until this time for all sessions to end.
     drains: Option<Duration>,
     adopting: Option<Adopting>,
@@ -270,7 +272,10 @@ impl Agent {
             if stop {
                 self.sessions.iter().for_each(Session::stop);
             }
-            let alone = self.sessions.is_empty() && !self.callers.iter().any(Caller::is_busy);
+            // Breaks if: those who are about to hand over do not count; the agent would leave in
+            // the middle of an `orc_open`.
+            let needed = |caller: &Caller| caller.is_busy() || caller.is_expected(now);
+            let alone = self.sessions.is_empty() && !self.callers.iter().any(needed);
             if alone
                 && (stop
                     || ended_in_order
@@ -315,6 +320,7 @@ impl Agent {
         self.callers.push(Caller {
             conn,
             yields: None,
+            expected: None,
             drains: None,
             adopting: None,
             awaits: None,
@@ -373,6 +379,7 @@ impl Agent {
             ),
             false => Ok(()),
         };
+        caller.expected = answer.is_ok().then_some(now);
         reply_to(caller, answer)
     }
 
@@ -498,7 +505,12 @@ impl Agent {
     }
 
     fn send_status(&self, conn: &mut Conn) -> Result<()> {
-        let kept = fields(&[("kept_bytes", &self.kept.bytes().to_string())]);
+        // What cannot be counted may be there.
+        let replicas = self.ram.used_bytes().unwrap_or(u64::MAX);
+        let kept = fields(&[
+            ("kept_bytes", &self.kept.bytes().to_string()),
+            ("replica_bytes", &replicas.to_string()),
+        ]);
         let notes = std::iter::once(self.whose.clone() + &kept);
         for text in notes.chain(self.sessions.iter().map(Session::summary)) {
             conn.send(&Message::Agent(AgentMessage::Note { text }), WORD)?;
@@ -534,9 +546,19 @@ pub type AgentStatus = Vec<BTreeMap<String, String>>;
 /// # Errors
 /// Unavailable if it is gone or does not answer.
 pub fn status(at: &Address, timeout: Duration) -> Result<AgentStatus> {
-    let mut conn = Conn::connect(at, &KEY, &Failpoints::none(), timeout)?;
+    read_status(
+        &mut Conn::connect(at, &KEY, &Failpoints::none(), timeout)?,
+        timeout,
+    )
+}
+
+/// Asks the agent of this conversation for its status.
+///
+/// # Errors
+/// Unavailable if it is gone or does not answer.
+pub fn read_status(conn: &mut Conn, timeout: Duration) -> Result<AgentStatus> {
     let mut told = Vec::new();
-    ask(&mut conn, AgentMessage::Status, None, timeout, |text| {
+    ask(conn, AgentMessage::Status, None, timeout, |text| {
         told.push(read_fields(&text));
     })?;
     Ok(told)
@@ -593,6 +615,10 @@ pub fn finish(at: &Address, patience: Duration, timeout: Duration) -> Result<Age
 }
 
 impl Caller {
+    fn is_expected(&self, now: Duration) -> bool {
+        (self.expected).is_some_and(|since| now.saturating_sub(since) < HANDING_OVER)
+    }
+
     fn is_busy(&self) -> bool {
         let busy = [self.yields.is_some(), self.drains.is_some()];
         busy.contains(&true) || self.adopting.is_some() || self.awaits.is_some()
