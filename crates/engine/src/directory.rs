@@ -3,7 +3,6 @@
 //! | file | what |
 //! | --- | --- |
 //! | `places.rs` | all directories of a job, opened once |
-//! | `absent.rs` | directories of nodes that have no rank in this run |
 //! | `catalog.rs` | which checkpoints they hold |
 //! | `epoch.rs` | claims: who may write, and from where a run resumed |
 //! | `choose.rs` | rejects, keeps or removes a checkpoint on a person's decision |
@@ -13,7 +12,6 @@
 //!
 //! Not here: making a checkpoint visible (`commit`).
 
-pub(crate) mod absent;
 mod catalog;
 pub mod choose;
 pub mod epoch;

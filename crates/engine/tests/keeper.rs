@@ -226,30 +226,6 @@ fn a_container_arrives_and_is_read_back() {
     assert!(error.message().contains("node n1/"), "{error}");
 }
 
-// Breaks if: the keeper gives out its own directory alone: what an old name of the host has would
-// be in reach of its own ranks only.
-#[test]
-fn what_lies_in_directories_of_absent_nodes_is_given_out_too() {
-    let absent = Scratch::new("absent");
-    let bytes = content(5 << 20);
-    let file = container(1, NodeId(0));
-    std::fs::write(absent.path().join(&file), &bytes).unwrap();
-    let beside = open_dir(absent.path(), Failpoints::none()).unwrap();
-    let holder = Holder::with_room(0, |dir| KeptReplicas::on_disk(dir).with(&[beside]));
-    let context = OthersContext {
-        own: (Rank(0), NodeId(0)),
-        members: 2,
-        asks_own: false,
-        nodes: holder.nodes(&KEY),
-        timeout: LONG,
-        failpoints: Failpoints::none(),
-    };
-    let holdings = vec![Vec::new(), vec![(file.clone(), bytes.len() as u64)]];
-    let dirs = Others::new(context, &holdings).dirs();
-    let read = read_small(dirs[0].as_ref(), &file, 1 << 30);
-    assert!(read.unwrap() == bytes);
-}
-
 #[test]
 fn what_does_not_fit_is_refused_and_leaves_nothing() {
     let (holder, own) = (Holder::new(1 << 20), Scratch::new("owner"));

@@ -405,10 +405,8 @@ switches! {
     UnknownVariable = "unknown-variable", "that a mistyped variable of the environment is not ignored", "orcheck-client lib no_option_names";
     UntriggeredSaid = "untriggered-said", "that a program which asks for due checkpoints hears that no trigger is configured", "orcheck-jobs session without_a_trigger";
     PassedMultiple = "passed-multiple", "that a step trigger sees a multiple which the program stepped over", "orcheck-jobs session stepped_over";
+    OtherNames = "other-names", "that a job does not begin from nothing beside checkpoints that nodes of other names took", "orcheck-jobs session beside_nodes";
     StartResumes = "start-resumes", "that a job which must resume does not begin from nothing", "orcheck-jobs session must_resume";
-    AbsentRead = "absent-read", "that directories of nodes which are not in a run are read", "orcheck-jobs session other_names";
-    AbsentUnread = "absent-unread", "that a job does not begin from nothing beside a directory that it cannot read", "orcheck-jobs session cannot_be_read";
-    AbsentClaimed = "absent-claimed", "that directories of nodes which are not in a run are claimed", "orcheck-jobs session other_names";
     BesideSaid = "beside-said", "that a start from nothing beside the user's data is reported", "orcheck-jobs session beside";
     NewDisk = "new-disk", "that a start from nothing on a server with a new disk is told", "orcheck-jobs served an_empty_disk";
     UncommittedSaid = "uncommitted-said", "that containers without a commit record are reported", "orcheck-jobs session record_was_removed";
@@ -472,10 +470,6 @@ promises! {
         Exclusive ClaimOnce ClaimLock LockExcludes OneRunAClaim EpochBefore EpochAfter Superseded
         Resumed HaltOfEpoch HaltedStays ToldToRun NoProgress CounterFirst CounterOfNames LeadFirst
         SupersededByLater FencesMore CopySuperseded CopySupersedes ClaimsStay;
-    "W1":
-        AbsentRead AbsentClaimed;
-    "W2":
-        AbsentUnread;
     "R4":
         Rejected AskAgain RejectedStands FallBack OtherCopy OtherPlace Rebuild;
     "R5":
@@ -531,6 +525,8 @@ promises! {
         PartsOverlap;
     "N4":
         RankCount;
+    "W1":
+        OtherNames;
     "N1":
         WantedTwice PlaceInUse SharedVerified;
 }

@@ -25,7 +25,6 @@ pub mod memory;
 pub mod misread;
 pub mod mistakes;
 pub mod optional;
-pub mod other_names;
 pub mod outlive;
 pub mod overrun;
 pub mod parity;

@@ -29,7 +29,6 @@ fn main() -> ExitCode {
             ("overrun", overrun::TESTS),
             ("parity", parity::TESTS),
             ("parity_encrypted", parity::TESTS),
-            ("other_names", other_names::TESTS),
             ("peers", peers::TESTS),
             ("peers_encrypted", peers::TESTS),
             ("regions", regions::TESTS),

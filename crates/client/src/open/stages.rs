@@ -35,7 +35,7 @@ use crate::options::{AgentKind, Numa, Options};
 use crate::trigger::Trigger;
 use orcheck_engine::commit::{ControlShared, Links};
 use orcheck_engine::directory::Places;
-use orcheck_engine::directory::epoch::{Claimant, claim_beside};
+use orcheck_engine::directory::epoch::{Claimant, claim};
 use orcheck_engine::encoding::{Recipe, Trust};
 use orcheck_engine::host::{Host, HostPlan, server_names};
 use orcheck_engine::node::{Index, IndexShape, Layout, POOL_OF_RANK, Patience, pool_chunks};
@@ -146,18 +146,6 @@ impl<'a> Ranks<'a> {
         Recalled::start(self.rank, ask)
     }
 
-    /// Looks for directories of nodes that are not in this run.
-    fn find_absent(&self, places: &mut Places) -> Result<()> {
-        match &self.options.node_dir {
-            Some(root) => places.find_absent(
-                root,
-                &self.layout.node_names(),
-                &self.environment.failpoints,
-            ),
-            None => Ok(()),
-        }
-    }
-
     /// Opens the directories; with `create`, also creates those of the job.
     fn open_places(&self, create: bool) -> Result<Places> {
         let group = self.options.group.as_deref().map(group_id).transpose();
@@ -180,8 +168,6 @@ struct Found {
     kept_pool: Option<Arc<Pool>>,
     /// Directories in which this rank claims the epoch.
     claim_dirs: Vec<Arc<dyn Dir>>,
-    /// Directories of absent nodes in which it does so afterwards.
-    absent: Vec<Arc<dyn Dir>>,
     /// The counter that this run may claim.
     counter: u64,
     notes: Vec<String>,
@@ -215,8 +201,6 @@ impl Found {
             Agent::find(&ranks.job, ranks.node_name(), &looking, world, patience)
         })?;
         leave_out_global(collective, &mut places, &mut ranks.options, &mut notes)?;
-        let looked = ranks.find_absent(&mut places);
-        agree(collective, looked)?;
         if let Some(again) = &mut again {
             again.take_over_pool(collective, &ranks.layout)?;
         }
@@ -224,26 +208,14 @@ impl Found {
             notes.push("the agents were started by ranks of a Slurm step and end with it: level process is not offered; start `orcheck agent` in a step of its own and set agent = \"join\"".to_owned());
         }
         let claim_dirs = claim_dirs(&places, ranks.leads_node, ranks.leads_job);
-        let mut look_dirs = claim_dirs.clone();
-        let absent = match ranks.layout.leads_host(ranks.rank) {
-            // Breaks if: all nodes of a host do; a look at a lock takes it for a moment, and would
-            // look like a living run to another node.
-            true => places.absent.dirs.clone(),
-            false => Vec::new(),
-        };
-        look_dirs.extend(absent.iter().cloned());
-        if ranks.leads_node {
-            notes.extend(places.absent.notes());
-        }
         let job = (&ranks.job, &*places.trust);
         let clock = ranks.environment.clock.as_ref();
-        let counter = agree_on_counter(collective, &look_dirs, &looking, job, clock)?;
+        let counter = agree_on_counter(collective, &claim_dirs, &looking, job, clock)?;
         Ok(Self {
             places,
             agent: agent.flatten(),
             kept_pool: again.map(|again| Arc::clone(&again.pool)),
             claim_dirs,
-            absent,
             counter,
             notes,
         })
@@ -426,7 +398,7 @@ fn start(
         shape: owned.shape,
         places: places.clone(),
         room: (places.node.clone().filter(|_| holds_replicas))
-            .map(|dir| Arc::new(KeptReplicas::on_disk(dir).with(&places.absent.dirs))),
+            .map(|dir| Arc::new(KeptReplicas::on_disk(dir))),
         gates: Arc::clone(&joined.gates),
         shared: Arc::new(ControlShared::default()),
         clock: Arc::clone(&ranks.environment.clock),
@@ -565,8 +537,7 @@ fn node_side(
     };
     let clock = ranks.environment.clock.as_ref();
     let (claim_dirs, counter) = (&found.claim_dirs, found.counter);
-    let absent = &found.absent;
-    let claim = || claim_beside(claim_dirs, absent, &claimant, counter, clock);
+    let claim = || claim(claim_dirs, &claimant, counter, clock);
     let listener = Listener::bind(&node_address(start.run, node))?;
     if let Some(pool) = &found.kept_pool {
         return Ok(NodeSide {

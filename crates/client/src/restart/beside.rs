@@ -2,7 +2,7 @@
 //! job's, under another name or in another place.
 //!
 //! How: before a job without a checkpoint begins, it is examined once more. A mistyped job name,
-//! files copied one level too high, a directory that was emptied, a server that
+//! another node name, files copied one level too high, a directory that was emptied, a server that
 //! returned with another disk: each looks like a new job. Findings are reported with names, and are
 //! an error with `strict`; with `start = 'resume'`, a start from nothing is always an error. If
 //! nothing else remembers the job, the only possible hint is a disk that is new.
@@ -12,9 +12,10 @@
 //! 2. A look costs one listing of each root, and of at most [`MOST_LOOKED_AT`] directories beside
 //!    the job's own. Only runs that begin from nothing make it. What each node remembers costs one
 //!    more listing of its own directory, and travels with a message that is sent anyway.
-//! 3. An unreadable directory is ignored: the job's own directories were read before. One of the
-//!    job's own that belongs to an absent node, and cannot be read, refuses the start.
-//! 4. What is found is the same on all ranks.
+//! 3. A job does not begin from nothing beside its own checkpoints: directories of nodes of other
+//!    names below `node_dir` refuse the start, unless `start = 'fresh'` asks for it.
+//! 4. An unreadable directory is ignored: the job's own directories were read before.
+//! 5. What is found is the same on all ranks.
 //!
 //! Not here: what the job's own directories hold (`engine::restart`), a disk that is replaced
 //! during a run (`Dir::check_path`).
@@ -49,7 +50,7 @@ impl Session {
     ///
     /// # Errors
     /// Invalid with `start = 'resume'`, and with `strict` if there is data of the job, or beside
-    /// it; Unavailable if a directory of an absent node cannot be read.
+    /// it, or if nodes of other names hold checkpoints of the job.
     pub(crate) fn begin_afresh(&mut self) -> Result<Vec<String>> {
         let mut told = Vec::new();
         if self.options.start_resumes && !off(Switch::StartResumes) {
@@ -57,36 +58,22 @@ impl Session {
             self.agree_to_begin(refused)?;
         }
         if !self.options.fresh && !off(Switch::BesideSaid) {
-            let beside = self.beside();
+            let Beside { hints, of_job } = self.beside();
+            // Breaks if: it begins; two runs would write under one epoch, and nobody could say
+            // later which one counts.
+            let left = match of_job.first() {
+                Some(_) if !off(Switch::OtherNames) => Err(self.other_names(&of_job)),
+                _ => Ok(()),
+            };
+            self.agree_to_begin(left)?;
             if self.options.strict {
-                let refused = self.strictly(&beside);
+                let refused = self.strictly(&hints);
                 self.agree_to_begin(refused)?;
             }
-            told = self.told_by_one(&beside)?;
+            told = self.told_by_one(&hints)?;
         }
-        let readable = self.absent_are_read();
-        self.agree_to_begin(readable)?;
         self.decide(None);
         Ok(told)
-    }
-
-    /// # Errors
-    /// Unavailable if a directory of an absent node cannot be read: the checkpoints may be there.
-    fn absent_are_read(&self) -> Result<()> {
-        let mut unread = self.link.places.absent.unread.iter();
-        match unread.next() {
-            // Breaks if: it counts as empty; the job would begin from nothing because of a mode.
-            Some(one) if !self.options.fresh && !off(Switch::AbsentUnread) => {
-                Err(Error::unavailable(format!(
-                    "job '{}' would begin from nothing, but its checkpoints may be in {}, which cannot be read: {}",
-                    self.job.as_str(),
-                    one.root,
-                    one.why.what()
-                ))
-                .next("make it readable or move it away, or set start = 'fresh' to begin from nothing"))
-            }
-            _ => Ok(()),
-        }
     }
 
     /// What the lowest rank that has anything to tell tells, on all ranks. Collective.
@@ -124,10 +111,22 @@ impl Session {
         roots.join(", ")
     }
 
+    fn other_names(&self, of_job: &[String]) -> Error {
+        Error::invalid(format!(
+            "job '{}' would begin from nothing in {}, but {}",
+            self.job.as_str(),
+            self.looked_in(),
+            of_job.join("; ")
+        ))
+        .next("give the nodes of this run those names (ORCHECK_NODE), or set start = 'fresh' to begin from nothing")
+    }
+
     fn must_resume(&self) -> Error {
         let mut why = self.of_the_job();
         // Breaks if: it is left out; a mistyped name, the likeliest cause, would not be named.
-        why.extend(self.beside());
+        let Beside { hints, of_job } = self.beside();
+        why.extend(hints);
+        why.extend(of_job);
         let error = Error::invalid(format!(
             "start = 'resume', but job '{}' has no checkpoint to restart from in {}{}",
             self.job.as_str(),
@@ -256,14 +255,17 @@ impl Session {
         new.collect()
     }
 
-    fn beside(&self) -> Vec<String> {
+    fn beside(&self) -> Beside {
         let around = Around {
             job: &self.job,
             nodes: self.link.layout.node_names(),
             failpoints: &self.environment.failpoints,
         };
-        let mut found = self.emptied();
-        found.extend(self.new_disks());
+        let mut found = Beside {
+            hints: self.emptied(),
+            of_job: Vec::new(),
+        };
+        found.hints.extend(self.new_disks());
         if self.rank == Rank(0) {
             for root in &self.options.global {
                 around.look(root, false, &mut found);
@@ -278,6 +280,14 @@ impl Session {
     }
 }
 
+/// What lies beside the directories of a run, in words.
+struct Beside {
+    /// What may be data of the job.
+    hints: Vec<String>,
+    /// Checkpoints of the job that nodes with other names took.
+    of_job: Vec<String>,
+}
+
 /// What to look for.
 struct Around<'a> {
     job: &'a JobName,
@@ -288,13 +298,13 @@ struct Around<'a> {
 
 impl Around<'_> {
     /// Looks below one root; `of_nodes`: whether each node has a directory of its own there.
-    fn look(&self, root: &Path, of_nodes: bool, found: &mut Vec<String>) {
+    fn look(&self, root: &Path, of_nodes: bool, found: &mut Beside) {
         let job = self.job.as_str();
         let Ok(dir) = open_dir(root, self.failpoints.clone()) else {
             return;
         };
         if let Some(file) = self.own_file_in(dir.as_ref()) {
-            found.push(format!(
+            found.hints.push(format!(
                 "{root} itself holds checkpoint files of job '{job}' (such as {file}), which \
                  belong in {root}/{job}",
                 root = place(root)
@@ -302,7 +312,7 @@ impl Around<'_> {
         }
         for name in subdirectories(dir.as_ref(), |name| is_near(job, name)) {
             if let Some(step) = newest_step(dir.as_ref(), &name) {
-                found.push(format!(
+                found.hints.push(format!(
                     "{}/{name} holds checkpoints of job '{name}' up to step {step}: the name '{job}' may be mistyped",
                     place(root)
                 ));
@@ -314,14 +324,18 @@ impl Around<'_> {
         let of_this_run = |name: &str| of_nodes && self.nodes.iter().any(|node| node == name);
         for name in subdirectories(own.as_ref(), |name| !of_this_run(name)) {
             if let Some(step) = newest_step(own.as_ref(), &name) {
-                found.push(format!(
-                    "{}/{job}/{name} holds checkpoints of this job up to step {step}, written on node '{name}', which no rank of this run is on: if it is the same machine or disk, set ORCHECK_NODE={name}",
+                let text = format!(
+                    "{}/{job}/{name} holds checkpoints of this job up to step {step}, taken on node '{name}', which no rank of this run is on",
                     place(root)
-                ));
+                );
+                match of_nodes {
+                    true => found.of_job.push(text),
+                    false => found.hints.push(text),
+                }
             }
         }
         if of_nodes && let Some(file) = self.own_file_in(own.as_ref()) {
-            found.push(format!(
+            found.hints.push(format!(
                 "{root}/{job} itself holds checkpoint files of this job (such as {file}), which \
                  belong in the directory of their node below it",
                 root = place(root)

@@ -40,9 +40,7 @@ impl Session {
         // miss a copy without a node.
         let mut mender = Mender::unable(step, impossible);
         if !copies.is_empty() {
-            let places = &self.link.places;
-            let others = [&places.others[..], &places.absent.dirs].concat();
-            let dirs = (Arc::clone(dir), others);
+            let dirs = (Arc::clone(dir), self.link.places.others.clone());
             let signs = (
                 Arc::clone(&self.link.shared),
                 Arc::clone(&threads.flush_stop),

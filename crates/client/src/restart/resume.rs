@@ -26,8 +26,8 @@ use crate::restart::optional::{Readings, may_keep};
 use crate::session::Session;
 use orcheck_engine::commit::copy_here;
 use orcheck_engine::directory::choose::listed;
-use orcheck_engine::directory::epoch::{knows, record_resumed};
-use orcheck_engine::replicas::{Files, Others, OthersContext, Rebuilt, ReplicaStore, files_of};
+use orcheck_engine::directory::epoch::record_resumed;
+use orcheck_engine::replicas::{Others, OthersContext, Rebuilt, ReplicaStore, files_of};
 use orcheck_engine::restart::{
     Candidate, NodeView, Offer, RankView, SharedReads, candidates, node_view,
 };
@@ -158,7 +158,7 @@ impl Session {
             // read all others; nobody would know that a later run superseded what it lists.
             let dirs = match whole[0] {
                 0 => self.link.places.to_read(Level::Node),
-                _ => self.link.places.at_hand(),
+                _ => self.link.places.of_level(Level::Node),
             };
             node_view(&self.job, &dirs, &self.link.places.trust)
         };
@@ -233,7 +233,6 @@ impl Session {
             (Some(dir), _) => files_of(dir.as_ref()),
             _ => Ok(Vec::new()),
         };
-        let own = self.with_absent(own)?;
         let mut holdings = exchange_holdings(self.collective.as_mut(), &self.link.layout, own)?;
         let known = self
             .link
@@ -262,31 +261,8 @@ impl Session {
         self.link.places.others = Others::new(context, &holdings).dirs();
         let rebuilt = Rebuilt::of(&self.link.places.to_read(Level::Node), None);
         self.link.places.others.extend(rebuilt);
-        // Everybody reads it, and it may go at any time: it counts as held by none of this run.
-        let beside = self.link.places.absent.dirs.iter();
-        let beside: Result<Vec<_>> = beside.map(|dir| files_of(dir.as_ref())).collect();
-        holdings.push(beside.unwrap_or_default().concat());
         peers.holdings = holdings;
         Ok(absent.silent)
-    }
-
-    /// Adds what directories of absent nodes hold to what a node holds, unless every rank sees them
-    /// by itself. Collective.
-    fn with_absent(&mut self, own: Result<Files>) -> Result<Result<Files>> {
-        let absent = &self.link.places.absent;
-        let mut digests = [absent.digest, !absent.digest];
-        agree_min(self.collective.as_mut(), Ok(()), &mut digests)?;
-        if digests[0] == !digests[1] || !self.link.layout.leads_node(self.rank) {
-            return Ok(own);
-        }
-        Ok(own.and_then(|mut files| {
-            for dir in &absent.dirs {
-                files.extend(files_of(dir.as_ref())?);
-            }
-            files.sort();
-            files.dedup_by(|a, b| a.0 == b.0);
-            Ok(files)
-        }))
     }
 
     /// Opens the next candidate on all ranks, skipping those that a rank cannot open. `damaged` is
@@ -353,24 +329,8 @@ impl Session {
             .inspect_err(|_| self.resume.found = None)?;
         self.warnings.append(&mut self.resume.skipped);
         self.warnings.extend(notes);
-        self.warnings.extend(self.other_names(candidate));
         self.resume.state = Past::Found;
         Ok(())
-    }
-
-    /// The note that the nodes which took a checkpoint have other names now. On rank 0.
-    fn other_names(&self, found: Candidate) -> Option<String> {
-        let places = &self.link.places;
-        let own = places.node.as_ref().filter(|_| self.rank == Rank(0))?;
-        let read = places.absent.paths();
-        if read.is_empty() || knows(own.as_ref(), found.epoch, &places.trust) {
-            return None;
-        }
-        Some(format!(
-            "step {} was taken on nodes with other names: it is read from {}. Next: remove these directories once this run has checkpoints of its own",
-            found.step,
-            read.join(", ")
-        ))
     }
 
     /// The error that a region is not in the found checkpoint, with those that are.
@@ -701,8 +661,6 @@ impl Session {
         if self.link.layout.leads_node(self.rank) {
             dirs.extend(self.link.places.of_level(Level::Node));
         }
-        let claimed = self.link.claim.as_ref();
-        dirs.extend(claimed.into_iter().flat_map(|claim| claim.absent.clone()));
         let recorded = record_resumed(
             &dirs,
             &self.job,

@@ -60,8 +60,6 @@ pub struct ClaimLock {
     pub notes: Vec<String>,
     /// The claims, by directory; locked as long as this lives.
     locks: Vec<(Arc<dyn Dir>, Box<dyn File>)>,
-    /// Directories of absent nodes that this node has claimed for its run.
-    pub absent: Vec<Arc<dyn Dir>>,
     confirmed: bool,
 }
 
@@ -154,20 +152,6 @@ pub fn claim(
     counter: u64,
     clock: &dyn Clock,
 ) -> Result<ClaimLock> {
-    claim_beside(dirs, &[], claimant, counter, clock)
-}
-
-/// The same, and then in the directories of `absent` nodes.
-///
-/// # Errors
-/// Fenced if another run claimed the same epoch first; otherwise the error of a directory.
-pub fn claim_beside(
-    dirs: &[Arc<dyn Dir>],
-    absent: &[Arc<dyn Dir>],
-    claimant: &Claimant,
-    counter: u64,
-    clock: &dyn Clock,
-) -> Result<ClaimLock> {
     let epoch = Epoch {
         counter,
         run: claimant.run,
@@ -187,7 +171,6 @@ pub fn claim_beside(
         epoch,
         notes: Vec::new(),
         locks: Vec::new(),
-        absent: Vec::new(),
         confirmed: false,
     };
     for dir in dirs {
@@ -195,43 +178,7 @@ pub fn claim_beside(
             return Err(explain(error, dir.as_ref(), claimant, counter));
         }
     }
-    // Breaks if: they are not claimed; a run on nodes of those names would neither end nor be
-    // refused, and two runs would write under one counter.
-    if !off(Switch::AbsentClaimed) {
-        for dir in absent {
-            claim_absent(dir, &claim, &mut held, claimant)?;
-        }
-    }
     Ok(held)
-}
-
-/// Claims the directory of an absent node, unless another node of this run has done so. One that
-/// cannot be written is only read.
-fn claim_absent(
-    dir: &Arc<dyn Dir>,
-    claim: &Claim,
-    held: &mut ClaimLock,
-    claimant: &Claimant,
-) -> Result<()> {
-    if knows(dir.as_ref(), claim.epoch, &claimant.trust) {
-        return Ok(());
-    }
-    let Err(error) = claim_one(dir, claim, held, &claimant.trust) else {
-        held.absent.push(Arc::clone(dir));
-        return Ok(());
-    };
-    let counter = claim.epoch.counter;
-    match read_claim(dir.as_ref(), counter, &claimant.trust) {
-        Ok(_) => Err(explain(error, dir.as_ref(), claimant, counter)),
-        Err(_) => {
-            held.notes.push(format!(
-                "{}, of a node that is not in this run, is read, but not written: {}",
-                dir.path().display(),
-                error.what()
-            ));
-            Ok(())
-        }
-    }
 }
 
 /// Makes a claim that appears under its name whole and locked, or not at all, and never replaces
@@ -540,12 +487,6 @@ pub(crate) fn look_at_claim(dir: &dyn Dir, counter: u64, trust: &Trust) -> Resul
         Ok(claim) => Ok((claim, true)),
         Err(_) => Ok((read_claim(dir, counter, &Trust::nobody())?, false)),
     }
-}
-
-/// Whether the node of a directory took part in this epoch.
-#[must_use]
-pub fn knows(dir: &dyn Dir, epoch: Epoch, trust: &Trust) -> bool {
-    read_claim(dir, epoch.counter, trust).is_ok_and(|claim| claim.epoch == epoch)
 }
 
 /// Records in every directory what this run resumed from (`None`: a fresh start).

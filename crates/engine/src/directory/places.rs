@@ -14,7 +14,6 @@
 //!
 //! Not here: what the files mean (`catalog.rs`), which server a node uses (`plan::placement`).
 
-use crate::directory::absent::AbsentNodes;
 use crate::encoding::Trust;
 use orcheck_format::disk::FileName;
 use orcheck_format::sabotage::{Switch, off};
@@ -42,8 +41,6 @@ pub struct Places {
     /// Level `peers`: the files that other nodes hold. Each file appears once in each of these
     /// directories, as far as there are copies.
     pub others: Vec<Arc<dyn Dir>>,
-    /// Level `node`, or `peers`: what lies beside this node's own directory.
-    pub absent: AbsentNodes,
     /// Level `global`: the placed directories by server index; `None` for one that accepts no
     /// files.
     pub servers: Vec<Option<Arc<dyn Dir>>>,
@@ -114,15 +111,6 @@ impl From<TargetFailure> for Error {
 }
 
 impl Away {
-    /// The note on the directory of an absent node.
-    pub(crate) fn note(&self) -> String {
-        let place = format!(
-            "{}, of a node that is not in this run, is not read",
-            self.root
-        );
-        self.why.clone().at(place).message().to_owned()
-    }
-
     fn error(&self) -> Error {
         let place = format!("level global, directory {}", self.root);
         self.why.clone().at(place)
@@ -202,7 +190,6 @@ impl Places {
                 node,
                 losses: 0,
                 others: Vec::new(),
-                absent: AbsentNodes::default(),
                 servers,
                 read_only,
                 server_roots: server_roots.to_vec(),
@@ -211,23 +198,6 @@ impl Places {
                 trust: Trust::nobody(),
             }),
         }
-    }
-
-    /// Looks for directories of nodes that are not `present` beside that of this node, below the
-    /// same root.
-    ///
-    /// # Errors
-    /// When the job's directory below the root cannot be listed.
-    pub fn find_absent(
-        &mut self,
-        node_root: &Path,
-        present: &[String],
-        failpoints: &Failpoints,
-    ) -> Result<()> {
-        let of_job = open_dir(node_root, failpoints.clone())?.child(self.job.as_str(), false)?;
-        self.absent = AbsentNodes::find(of_job.as_ref(), present)
-            .map_err(|error| error.at("looking for directories of other nodes"))?;
-        Ok(())
     }
 
     /// Whether level `global` is configured and none of its directories is even readable.
@@ -294,33 +264,15 @@ impl Places {
     }
 
     /// Readable directories of `level`: those of [`Self::of_level`], followed by those that can
-    /// only be read, or belong to other nodes.
+    /// only be read.
     #[must_use]
     pub fn to_read(&self, level: Level) -> Vec<Arc<dyn Dir>> {
-        let mut dirs = self.of_members(level);
-        if level != Level::Global {
-            dirs.extend(self.absent.dirs.iter().cloned());
-        }
-        dirs
-    }
-
-    /// As [`Self::to_read`], without the directories of absent nodes.
-    #[must_use]
-    pub(crate) fn of_members(&self, level: Level) -> Vec<Arc<dyn Dir>> {
         let mut dirs = self.of_level(level);
         match level {
             Level::Global => dirs.extend(self.read_only.iter().cloned()),
             // None if there are no replicas.
             _ => dirs.extend(self.others.iter().cloned()),
         }
-        dirs
-    }
-
-    /// The directories of level `node` that this node sees by itself.
-    #[must_use]
-    pub fn at_hand(&self) -> Vec<Arc<dyn Dir>> {
-        let mut dirs = self.of_level(self.node_level());
-        dirs.extend(self.absent.dirs.iter().cloned());
         dirs
     }
 

@@ -221,15 +221,6 @@ impl Layout {
             .any(|node| node.host != self.nodes[0].host)
     }
 
-    /// Whether this rank hosts the control thread of the first node on its host.
-    #[must_use]
-    pub fn leads_host(&self, rank: Rank) -> bool {
-        let node = self.node_of(rank).index();
-        let host = &self.nodes[node].host;
-        let first = self.nodes.iter().position(|other| &other.host == host);
-        self.leads_node(rank) && first == Some(node)
-    }
-
     /// How many of the job's nodes share the host of node `node`.
     #[must_use]
     pub fn nodes_on_host_of(&self, node: NodeId) -> u32 {

@@ -574,7 +574,7 @@ impl Came {
 }
 
 /// Serves one peer until it leaves, takes too long, or the session ends.
-fn read_to(mut conn: Conn, first: Message, dir: &KeptReplicas, poller: &Poller, stop: &AtomicBool) {
+fn read_to(mut conn: Conn, first: Message, dir: &dyn Dir, poller: &Poller, stop: &AtomicBool) {
     let mut open = None;
     let mut next = Some(first);
     while !stop.load(Ordering::Acquire) {
@@ -638,7 +638,7 @@ fn listing(dir: &dyn Dir) -> Message {
 
 /// Reads bytes of a file, which stays open for the next piece.
 fn fetch(
-    dir: &KeptReplicas,
+    dir: &dyn Dir,
     open: &mut Option<(String, Box<dyn File>)>,
     name: &str,
     at_bytes: u64,
@@ -653,11 +653,7 @@ fn fetch(
     }
     let file = match open {
         Some((known, file)) if known == name => file,
-        other => {
-            &other
-                .insert((name.to_owned(), dir.open_for_others(name)?))
-                .1
-        }
+        other => &other.insert((name.to_owned(), dir.open(name)?)).1,
     };
     let mut bytes = zeroed(len_bytes as usize)?;
     file.read_at(&mut bytes, at_bytes)?;

@@ -52,8 +52,6 @@ pub struct KeptReplicas {
     ram: Arc<Ram>,
     store: ReplicaStore,
     memory_bytes: u64,
-    /// Directories of absent nodes: given out like the node's own files, and never written.
-    absent: Vec<Arc<dyn Dir>>,
 }
 
 impl KeptReplicas {
@@ -71,30 +69,7 @@ impl KeptReplicas {
             ram,
             store,
             memory_bytes,
-            absent: Vec::new(),
         }
-    }
-
-    /// Also gives out what these directories of absent nodes hold.
-    #[must_use]
-    pub fn with(mut self, absent: &[Arc<dyn Dir>]) -> Self {
-        self.absent = absent.to_vec();
-        self
-    }
-
-    /// Opens a file to give it to another node.
-    ///
-    /// # Errors
-    /// What the disks say.
-    pub(crate) fn open_for_others(&self, name: &str) -> Result<Box<dyn File>> {
-        let mut opened = self.open(name);
-        for dir in &self.absent {
-            match &opened {
-                Err(error) if error.kind() == ErrorKind::NotFound => opened = dir.open(name),
-                _ => break,
-            }
-        }
-        opened
     }
 
     /// Creates a replica with space for `len_bytes`.

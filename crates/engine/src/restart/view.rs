@@ -14,7 +14,7 @@
 //! the files). Not here: which candidates there are (`candidates.rs`), parts of several ranks
 //! (`all_ranks.rs`).
 
-use crate::directory::epoch::knows;
+use crate::directory::epoch::read_claim;
 use crate::directory::{Places, RECORD_LIMIT_BYTES};
 use crate::encoding::Proof;
 use crate::restart::Candidate;
@@ -533,10 +533,13 @@ fn home_of(places: &Places, level: Level) -> String {
 /// Whether every directory of a level that this run uses also belonged to the candidate's run: it
 /// then holds that run's claim, which is older than any record.
 fn was_there(places: &Places, candidate: Candidate, level: Level) -> bool {
-    // A node that is not in this run need not have been in that one.
-    let dirs = places.of_members(level);
+    let dirs = places.to_read(level);
     let all = level != Level::Global || dirs.len() == places.server_roots.len();
-    let claimed = |dir: &Arc<dyn Dir>| knows(dir.as_ref(), candidate.epoch, &places.trust);
+    let counter = candidate.epoch.counter;
+    let claimed = |dir: &Arc<dyn Dir>| {
+        read_claim(dir.as_ref(), counter, &places.trust)
+            .is_ok_and(|claim| claim.epoch == candidate.epoch)
+    };
     all && dirs.iter().all(claimed)
 }
 

@@ -41,7 +41,6 @@ fn places(image: &Image, node: NodeId, trust: &Arc<Trust>) -> Places {
         job: job(),
         node: dir(Place::Node(node.0)),
         losses: 1,
-        absent: Default::default(),
         others: dir(Place::Node((node.0 + 1) % NODES)).into_iter().collect(),
         servers: (0..SERVERS)
             .map(|server| dir(Place::Server(server)))

@@ -129,7 +129,6 @@ impl<'a> Left<'a> {
             job: JobName::new("job").unwrap(),
             node: self.dirs.get(&home).cloned(),
             losses: self.material.replicas as u8,
-            absent: Default::default(),
             others: others.map(|(_, dir)| Arc::clone(dir)).collect(),
             servers: Vec::new(),
             read_only: Vec::new(),

@@ -15,6 +15,7 @@ use std::path::Path;
 pub const TESTS: &[Test] = session_tests![
     a_job_that_must_resume_does_not_begin_from_nothing,
     a_start_from_nothing_beside_data_is_reported_and_refused_by_strict,
+    a_job_does_not_begin_from_nothing_beside_nodes_of_other_names,
     a_refused_start_leaves_nothing_and_writes_nothing,
     a_refused_start_leaves_nothing_on_any_node,
     that_a_start_is_fresh_by_choice_is_not_called_a_lack_of_checkpoints,
@@ -144,6 +145,29 @@ fn a_start_from_nothing_beside_data_is_reported_and_refused_by_strict() {
             }
         }
     }
+}
+
+// Breaks if: it begins from nothing; two runs would write under one epoch, and nobody could say
+// later which one counts.
+fn a_job_does_not_begin_from_nothing_beside_nodes_of_other_names() {
+    let scratch = Scratch::new("other-names");
+    let old = Job::new(scratch.path(), 2, 0, true).placed(&["a", "b"]);
+    save(&old, &[(1, 10), (2, 10)]);
+    let new = old.clone().placed(&["x", "y"]);
+    for _ in 0..2 {
+        new.run(|session, _| {
+            let mut session = session.unwrap();
+            let error = refused(session.find());
+            let of_a = "local/job/a holds checkpoints of this job up to step 2, taken on node 'a'";
+            says(&error, ErrorKind::Invalid, &[of_a, "ORCHECK_NODE"]);
+            assert_eq!(refused(session.checkpoint(3)).kind(), ErrorKind::Invalid);
+        });
+    }
+    old.run(|session, _| assert_eq!(session.unwrap().find().unwrap(), 2));
+    new.clone().with("start = 'fresh'").run(|session, _| {
+        let error = refused(session.unwrap().find());
+        assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+    });
 }
 
 // Breaks if: the claim stays, after which the mistyped name is listed as a job; or the run

@@ -43,7 +43,6 @@ pub fn places(workload: &Workload, image: &Image, node: u32, view: View) -> Plac
         job: JobName::new("job").unwrap(),
         node: node_level.then(|| dir(format!("local/job/n{node}"))),
         losses: workload.losses,
-        absent: Default::default(),
         others: Vec::new(),
         servers: (0..dirs)
             .map(|i| Some(dir(format!("ost{i}/job"))))

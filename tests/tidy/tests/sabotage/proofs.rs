@@ -89,14 +89,10 @@ pub const PROOFS: &[(&str, &str)] = &[
         "orcheck-jobs faults: reported; tests/jobs/src/oracle.rs (compares the reports with what \
          is restartable after each fault)",
     ),
+    ("W1", "orcheck-jobs session: beside"),
     (
-        "W1",
-        "orcheck-jobs session: other_names; orcheck-engine keeper",
-    ),
-    ("W2", "orcheck-jobs session: other_names, beside"),
-    (
-        "W3",
-        "orcheck-jobs session: other_names; orcheck-engine reading: catalog; orcheck-cli cli: names",
+        "W2",
+        "orcheck-engine reading: catalog; orcheck-cli cli: names",
     ),
     (
         "N1",

@@ -7,8 +7,8 @@
 //!
 //! Invariants:
 //! 1. A claim of a run that wrote nothing restricts nobody.
-//! 2. Two runs that wrote under one counter are told apart, until a later run that saw both began
-//!    from nothing.
+//! 2. Two runs that wrote under one counter are told apart, until a later run began from nothing,
+//!    which supersedes both.
 //!
 //! Not here: reading the claims (`catalog.rs`).
 
@@ -124,7 +124,12 @@ fn places_of((claim, dirs): &(Claim, Vec<String>)) -> String {
     };
     let there = claim.nodes.iter().filter(|node| !is_there(node));
     let there: Vec<&str> = there.map(String::as_str).collect();
-    let mv = (!here.is_empty()).then(|| format!("`mv {} ELSEWHERE`", here.join(" ")));
+    let mv = (!here.is_empty()).then(|| {
+        format!(
+            "`mv {} DIR`, where DIR is outside of the job's directories",
+            here.join(" ")
+        )
+    });
     let others = (!there.is_empty())
         .then(|| format!("move what nodes {} have of the job away", there.join(", ")));
     let both: Vec<String> = mv.into_iter().chain(others).collect();

@@ -386,17 +386,17 @@ fn make_host(
         failpoints,
         false,
     )?;
-    if let Some(root) = &root {
-        let nodes = plan.layout.node_names();
-        places.find_absent(root, &nodes, failpoints)?;
-    }
     places.losses = what.losses;
     places.trust = plan.recipe.trust()?;
     let room = match (&plan.replication, &places.node) {
         (Some(replication), Some(disk)) => {
             let (store, memory) = (replication.store, replication.budget_bytes);
-            let room = KeptReplicas::new(Arc::clone(disk), ram, store, memory);
-            Some(Arc::new(room.with(&places.absent.dirs)))
+            Some(Arc::new(KeptReplicas::new(
+                Arc::clone(disk),
+                ram,
+                store,
+                memory,
+            )))
         }
         _ => None,
     };

@@ -277,7 +277,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         name: "all ranks are on other nodes, and the file system has everything",
         levels: BOTH,
         home: ["w", "x", "y", "z"],
-        told: &["taken on nodes with other names", "local/job/a"],
+        told: &["local/job/w holds nothing of the run"],
         ..CALM
     },
     // ---- killed --------------------------------------------------------------------------------
@@ -470,6 +470,8 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         name: "the directory of one node has another name",
         levels: NODE,
         happens: |scene| scene.rename("local/job/b", "local/job/x"),
+        gives: Gives::Refused(ErrorKind::Corrupt),
+        told: &["local/job/b holds nothing of the run"],
         ..CALM
     },
     Scenario {
@@ -483,7 +485,11 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         name: "all nodes have other names, and their directories have not",
         levels: NODE,
         home: ["w", "x", "y", "z"],
-        told: &["taken on nodes with other names", "local/job/a"],
+        gives: Gives::Refused(ErrorKind::Invalid),
+        told: &[
+            "taken on node 'a', which no rank of this run is on",
+            "ORCHECK_NODE",
+        ],
         ..CALM
     },
     Scenario {
