@@ -24,8 +24,7 @@
 //!       171 …        per place: key of the extent (two words), whether it is there, its CRC, and
 //!                    the place's chunk plus one
 //!       331 …        per writer: news (incremented when one of its rings gets an entry)
-//!       …            per rank:   done, taken, popped, declared[2], …, slow,
-//!                    declared bytes[2]
+//!       …            per rank:   done, taken, popped, declared[2], …, slow
 //!       …            the board: the last 64 steps, then for each its state and error per level,
 //!                    and the text of the error
 //!       …            per rank:   the reasons for the last 16 snapshots that it gave up
@@ -163,8 +162,7 @@ const FLUSHED_BYTES: u32 = 8;
 const STORED_BYTES: u32 = 9;
 const ROUTED_BYTES: u32 = 10;
 const SLOW: u32 = 11;
-const DECLARED_BYTES: u32 = 12;
-const RANK_WORDS: u32 = 14;
+const RANK_WORDS: u32 = 12;
 
 /// Lock byte that the control thread of a node holds while it is alive.
 pub const ENGINE_ALIVE: u64 = 8;
@@ -217,17 +215,11 @@ impl<'p> Index<'p> {
             .fold(0, u64::saturating_add)
     }
 
-    /// Declares how many bytes of a container this rank's next snapshot takes at most.
-    pub fn declare_bytes(&self, local: u32, turn: u64, bytes: u64) {
-        let word = DECLARED_BYTES + (turn % 2) as u32;
-        self.set(self.rank_word(local, word), bytes);
-    }
-
-    /// The maximum number of bytes that a rank declared for this turn, the one before or the one
+    /// The maximum number of chunks that a rank declared for this turn, the one before or the one
     /// after.
     #[must_use]
-    pub fn declared_bytes(&self, local: u32) -> u64 {
-        let declared = [0, 1].map(|turn| self.get(self.rank_word(local, DECLARED_BYTES + turn)));
+    pub fn chunks_of(&self, local: u32) -> u64 {
+        let declared = [0, 1].map(|turn| self.get(self.rank_word(local, DECLARED + turn)));
         declared[0].max(declared[1])
     }
 

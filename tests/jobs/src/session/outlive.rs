@@ -454,7 +454,7 @@ fn replicas_in_memory_outlive_the_ranks_and_a_node() {
     for (store, on_disk) in [("memory", 4), ("both", 8), ("spill", 4)] {
         let scratch = Scratch::new("ram");
         let root = scratch.path();
-        let option = format!("replica_store = '{store}'\nreplica_budget = '1 MiB'");
+        let option = format!("replica_store = '{store}'\nreplica_budget = '18 MiB'");
         let first = peers_job(scratch.path(), &["a", "b", "c", "d"]).with(&option);
         let mut agents = first.agents();
         first.run_ranks(|session, rank| {

@@ -19,9 +19,6 @@ use orcheck_io::machine::thread_cpu_time;
 use orcheck_pool::Gate;
 use std::sync::Arc;
 
-/// Header, trailer, and what a manifest says apart from the records of its ranks, at most.
-const AROUND_RANKS_BYTES: u64 = 64 << 10;
-
 /// One container of the step being flushed, or the reason why there is none.
 pub(super) struct Sink {
     pub(super) level: Level,
@@ -115,11 +112,12 @@ impl Flusher {
     }
 
     /// The maximum length of a container in bytes, by what its ranks declared.
-    fn most_bytes(&self) -> u64 {
+    pub(super) fn most_bytes(&self) -> u64 {
         let locals = self.context.ranks.iter().map(|&(local, _)| local);
-        let declared = locals.map(|local| self.index().declared_bytes(local));
-        // Breaks if: whole chunks are counted; a small disk would refuse what fits.
-        declared.fold(AROUND_RANKS_BYTES, u64::saturating_add)
+        let chunks: u64 = locals.map(|local| self.index().chunks_of(local)).sum();
+        let chunk_bytes = u64::from(self.context.pool.shape().chunk_bytes);
+        (chunks * chunk_bytes)
+            .saturating_add(self.context.ranks.len() as u64 * (1 << 16) + (1 << 20))
     }
 
     pub(super) fn open_sink(&mut self, step: Step, level: Level) -> Result<Sink> {

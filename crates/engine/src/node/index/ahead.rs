@@ -5,8 +5,8 @@
 //! Not here: why; see `docs/adr/0047-a-checkpoint-takes-over-what-the-last-one-was-made-of.md`.
 
 use super::{
-    BOARD_STEPS, DECLARED, DECLARED_BYTES, DONE, FLUSH_CPU_NS, GOING, GONE, HALT, Index, NEWS,
-    NOTES, POPPED, RETURNS, SLOW, TAKEN, WRITERS,
+    BOARD_STEPS, DECLARED, DONE, FLUSH_CPU_NS, GOING, GONE, HALT, Index, NEWS, NOTES, POPPED,
+    RETURNS, SLOW, TAKEN, WRITERS,
 };
 use orcheck_format::WriterId;
 use orcheck_io::memory::fetch_code_ahead;
@@ -21,8 +21,6 @@ impl Index<'_> {
             POPPED,
             DECLARED,
             DECLARED + 1,
-            DECLARED_BYTES,
-            DECLARED_BYTES + 1,
             FLUSH_CPU_NS,
             SLOW,
         ];
