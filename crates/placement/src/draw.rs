@@ -68,13 +68,20 @@ impl Draw<'_> {
                 return Ok(holders);
             }
         }
+        let (nodes, needed) = (domains.nodes(), held.len() as u64 + u64::from(count));
+        if u64::from(nodes) < needed {
+            return Err(Error::invalid(format!(
+                "replicas of a node's part of a checkpoint: {count}; that takes {needed} nodes, and the job has {nodes}"
+            ))
+            .next("set smaller `peers` and `replicas`, or use more nodes"));
+        }
         Err(Error::invalid(format!(
             "{} of node {}'s part of the checkpoint cannot be placed: the job has {}, and each replica needs another node, one that does not fail together with those that hold the part",
             counted(count.into(), "replica"),
             held.first().copied().unwrap_or_default(),
-            counted(domains.nodes().into(), "node")
+            counted(nodes.into(), "node")
         ))
-        .next("ask for fewer replicas (options `peers` and `replicas`), use more nodes, or correct the topology file"))
+        .next("set smaller `peers` and `replicas`, use more nodes, or correct the topology file"))
     }
 
     fn once(

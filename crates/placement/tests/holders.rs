@@ -242,7 +242,7 @@ fn what_cannot_be_had_is_refused() {
 
 // Breaks if: one is counted as many, "1 replicas among the 1 nodes".
 #[test]
-fn a_replica_on_a_job_of_one_node_is_refused_in_the_singular() {
+fn more_replicas_than_other_nodes_are_refused() {
     let job = JobName::new("cavity").unwrap();
     let draw = Draw {
         job: &job,
@@ -250,7 +250,8 @@ fn a_replica_on_a_job_of_one_node_is_refused_in_the_singular() {
         step: Step(1),
     };
     let error = draw.holders(&Domains::none(1), NodeId(0), 1).unwrap_err();
-    let words = "1 replica of node 0's part of the checkpoint cannot be placed: the job has 1 node, and each replica needs another node";
+    let words =
+        "replicas of a node's part of a checkpoint: 1; that takes 2 nodes, and the job has 1";
     assert!(error.message().starts_with(words), "{error}");
 }
 

@@ -198,7 +198,7 @@ impl Running {
                 }
                 if *level != Level::Global {
                     text += &format!(
-                        "\n  step {step} is only on nodes; `orcheck copy --to global` with --global DIR brings it to a file system"
+                        "\n  step {step} is only on nodes; `orcheck copy --to global --global DIR`, with the directories that were given here, brings it to a file system"
                     );
                 }
                 if let Some(OutOfReach::Step(newer)) = out_of_reach {

@@ -327,8 +327,11 @@ fn an_agent_with_lower_limits_is_replaced() {
     let said = Answer::of(shell.args(["--dir", &dir]).output().unwrap());
     assert_eq!(said.code, 0, "{}", said.stderr);
     let (limited, _) = agents_with(&job)[0];
+    let began = Instant::now();
     let mut program = Running::start("computes", &job, &starting(&root, 20.0));
     program.wait_for("ready");
+    // Breaks if: the agent and the run wait for each other until one gives up.
+    assert!(began.elapsed() < Duration::from_secs(8));
     let others = || -> Vec<_> {
         let all = agents_with(&job).into_iter();
         all.filter(|one| one.0 != limited).collect()

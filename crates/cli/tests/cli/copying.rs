@@ -271,7 +271,7 @@ fn a_job_whose_nodes_are_gone_continues_from_the_copy() {
     let words = format!("newest safe step: {step} at level node, taken ");
     assert!(status.contains(&words), "{status}");
     assert!(
-        status.contains("`orcheck copy --to global` with --global DIR brings it to a file system"),
+        status.contains("`orcheck copy --to global --global DIR`, with the directories"),
         "{status}"
     );
     let copy = [

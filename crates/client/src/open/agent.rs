@@ -269,12 +269,18 @@ impl Agent {
         let status = read_status(&mut self.conn, patience)?;
         let (own, sessions) = status.split_first().unzip();
         let replicas = own.and_then(|own| own.get("replica_bytes"));
-        // Breaks if: it ends; what it holds for nodes that are lost may be the only copy.
-        let holds = replicas.is_none_or(|bytes| bytes != "0");
-        // Who lives there is told by the locks of the job, as without agents.
-        if holds || sessions.is_some_and(|sessions| !sessions.is_empty()) {
+        let why = if sessions.is_some_and(|sessions| !sessions.is_empty()) {
+            // Who lives there is told by the locks of the job, as without agents.
+            Some("serves a run")
+        } else if replicas.is_none_or(|bytes| bytes != "0") {
+            // Breaks if: it ends; what it holds for nodes that are lost may be the only copy.
+            Some("may hold replicas of other nodes in memory")
+        } else {
+            None
+        };
+        if let Some(why) = why {
             self.notes.push(format!(
-                "the agent of this node, process {}, has a {lower}; it is used all the same, because it holds replicas of other nodes in memory or serves a run",
+                "the agent of this node, process {}, has a {lower}; it is used anyway, because it {why}",
                 peer.pid
             ));
             return Ok(Found::Agent(Box::new(self)));

@@ -59,7 +59,7 @@ pub(super) fn without(enabled: Enabled, anywhere: bool, resumes: bool) -> Result
         _ if anywhere => Ok(None),
         Enabled::Named(Name::Auto) => Ok(Some(Without::NoDirectory)),
         Enabled::Said(true) => Err(Error::invalid("no directory is configured").next(
-            "set `global` (directories of the parallel file system), `node_dir` (a local one), or enabled = 'auto' to run without checkpoints",
+            "set `global` (directories of the parallel file system; ORCHECK_GLOBAL), `node_dir` (a local one; ORCHECK_NODE_DIR), or enabled = 'auto' to run without checkpoints",
         )),
     }
 }

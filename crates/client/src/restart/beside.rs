@@ -14,8 +14,8 @@
 //!    more listing of its own directory, and travels with a message that is sent anyway.
 //! 3. A job does not begin from nothing beside its own checkpoints: directories of nodes of other
 //!    names below `node_dir` refuse the start, unless `start = 'fresh'` asks for it.
-//! 4. An unreadable directory is ignored: the job's own directories were read before.
-//! 5. What is found is the same on all ranks.
+//! 4. Any other directory that is unreadable is ignored.
+//! 5. What is told is the same on all ranks.
 //!
 //! Not here: what the job's own directories hold (`engine::restart`), a disk that is replaced
 //! during a run (`Dir::check_path`).
@@ -25,9 +25,9 @@ use crate::open::forget;
 use crate::session::Session;
 use orcheck_format::disk::{BLOCK_BYTES, CommitRecord, ContainerHeader, FileName, MAX_NODES};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Error, JobName, Level, NodeId, Rank, Result, Step};
+use orcheck_format::{Error, ErrorKind, JobName, Level, NodeId, Rank, Result, Step};
 use orcheck_io::clock::moment;
-use orcheck_io::disk::{Dir, read_small};
+use orcheck_io::disk::{Dir, Entry, read_small};
 use orcheck_io::failpoints::Failpoints;
 use orcheck_staging::client::shown;
 use orcheck_staging::open_dir;
@@ -49,8 +49,9 @@ impl Session {
     /// Collective.
     ///
     /// # Errors
-    /// Invalid with `start = 'resume'`, and with `strict` if there is data of the job, or beside
-    /// it, or if nodes of other names hold checkpoints of the job.
+    /// Invalid with `start = 'resume'`. Invalid if nodes of other names hold checkpoints of the
+    /// job, unless with `start = 'fresh'`. With `strict`, Invalid if there is any data of the job,
+    /// or beside it.
     pub(crate) fn begin_afresh(&mut self) -> Result<Vec<String>> {
         let mut told = Vec::new();
         if self.options.start_resumes && !off(Switch::StartResumes) {
@@ -118,7 +119,7 @@ impl Session {
             self.looked_in(),
             of_job.join("; ")
         ))
-        .next("give the nodes of this run those names (ORCHECK_NODE), or set start = 'fresh' to begin from nothing")
+        .next("give the nodes of this run those names (ORCHECK_NODE) or run on those nodes; or set start = 'fresh' to begin from nothing")
     }
 
     fn must_resume(&self) -> Error {
@@ -321,16 +322,15 @@ impl Around<'_> {
         let Ok(own) = dir.child(job, false) else {
             return;
         };
-        let of_this_run = |name: &str| of_nodes && self.nodes.iter().any(|node| node == name);
-        for name in subdirectories(own.as_ref(), |name| !of_this_run(name)) {
-            if let Some(step) = newest_step(own.as_ref(), &name) {
-                let text = format!(
-                    "{}/{job}/{name} holds checkpoints of this job up to step {step}, taken on node '{name}', which no rank of this run is on",
-                    place(root)
-                );
-                match of_nodes {
-                    true => found.of_job.push(text),
-                    false => found.hints.push(text),
+        if of_nodes {
+            self.look_at_nodes(root, own.as_ref(), found);
+        } else {
+            for name in subdirectories(own.as_ref(), |_| true) {
+                if let Some(step) = newest_step(own.as_ref(), &name) {
+                    found.hints.push(format!(
+                        "{}/{job}/{name} holds checkpoints of this job up to step {step}",
+                        place(root)
+                    ));
                 }
             }
         }
@@ -340,6 +340,36 @@ impl Around<'_> {
                  belong in the directory of their node below it",
                 root = place(root)
             ));
+        }
+    }
+
+    /// Looks at the directories of nodes that are not in this run, until there are enough of them
+    /// to name.
+    fn look_at_nodes(&self, root: &Path, of_job: &dyn Dir, found: &mut Beside) {
+        let entries = of_job.list().unwrap_or_default().into_iter();
+        let others = entries.filter(|entry| entry.is_dir && !self.nodes.contains(&entry.name));
+        let mut others: Vec<String> = others.map(|entry| entry.name).collect();
+        others.sort();
+        for name in others {
+            let listed = of_job.child(&name, false).and_then(|dir| dir.list());
+            let text = match &listed {
+                // Containers without a record may be of a run that committed nothing.
+                Ok(entries) => newest(entries, |name| match name {
+                    FileName::Commit { step, .. } => Some(step),
+                    _ => None,
+                })
+                .map(|step| {
+                    format!("holds checkpoints of this job up to step {step}, taken on node '{name}', which no rank of this run is on")
+                }),
+                Err(error) if error.kind() == ErrorKind::NotFound => None,
+                // Breaks if: it counts as empty; the job would begin from nothing because of a mode.
+                Err(error) => Some(format!("cannot be read: {}", error.what())),
+            };
+            let of_name = |text| format!("{}/{}/{name} {text}", place(root), self.job.as_str());
+            found.of_job.extend(text.map(of_name));
+            if found.of_job.len() >= NODES_TOLD {
+                return;
+            }
         }
     }
 
@@ -399,14 +429,16 @@ fn newest_step(parent: &dyn Dir, name: &str) -> Option<Step> {
 }
 
 fn newest_file(dir: &dyn Dir) -> Option<Step> {
-    let entries = dir.list().ok()?;
-    let steps = entries
-        .iter()
-        .filter_map(|entry| match FileName::parse(&entry.name) {
-            Some(FileName::Container { step, .. } | FileName::Commit { step, .. }) => Some(step),
-            _ => None,
-        });
-    steps.max()
+    newest(&dir.list().ok()?, |name| match name {
+        FileName::Container { step, .. } | FileName::Commit { step, .. } => Some(step),
+        _ => None,
+    })
+}
+
+/// The newest step in the names of files.
+fn newest(entries: &[Entry], step_of: impl Fn(FileName) -> Option<Step>) -> Option<Step> {
+    let names = (entries.iter()).filter_map(|entry| FileName::parse(&entry.name));
+    names.filter_map(step_of).max()
 }
 
 /// The newest epoch before this one that a directory remembers.

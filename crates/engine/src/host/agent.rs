@@ -127,7 +127,7 @@ struct Caller {
     conn: Conn,
     /// It waits for older runs to finish: since when, and until when.
     yields: Option<(Duration, Duration)>,
-    /// When it was told that older runs have finished: it hands over next.
+    /// It was told that older runs have finished, and hands over before this time.
     expected: Option<Duration>,
     /// It waits until this time for all sessions to end.
     drains: Option<Duration>,
@@ -379,7 +379,9 @@ impl Agent {
             ),
             false => Ok(()),
         };
-        caller.expected = answer.is_ok().then_some(now);
+        // The other nodes of its run may wait as long for theirs.
+        let handing_over = until.saturating_sub(since) + HANDING_OVER;
+        caller.expected = answer.is_ok().then_some(now.saturating_add(handing_over));
         reply_to(caller, answer)
     }
 
@@ -439,6 +441,9 @@ impl Agent {
                 return Continue(caller);
             }
             AgentMessage::Drain { patience_ms } => {
+                // Breaks if: it still counts as about to hand over; the agent would wait for it,
+                // and it for the agent.
+                caller.expected = None;
                 caller.drains = Some(self.clock.now() + Duration::from_millis(patience_ms));
                 return Continue(caller);
             }
@@ -616,7 +621,7 @@ pub fn finish(at: &Address, patience: Duration, timeout: Duration) -> Result<Age
 
 impl Caller {
     fn is_expected(&self, now: Duration) -> bool {
-        (self.expected).is_some_and(|since| now.saturating_sub(since) < HANDING_OVER)
+        self.expected.is_some_and(|until| now < until)
     }
 
     fn is_busy(&self) -> bool {

@@ -70,7 +70,7 @@ fn what_a_newer_run_superseded_is_not_copied() {
     refused(
         &site,
         ErrorKind::Fenced,
-        &["two runs of job cavity claimed epoch counter 1"],
+        &["two runs of job cavity began without seeing each other"],
     );
     // What the newer run resumed from may be copied.
     let site = Site::new();

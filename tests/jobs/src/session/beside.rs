@@ -8,7 +8,8 @@ use crate::support::{Job, State, needs_own_disks, shown};
 use crate::{Test, session_tests};
 use orcheck_client::{Session, Which};
 use orcheck_format::{ErrorKind, Level, Step};
-use orcheck_testing::Scratch;
+use orcheck_io::failpoints::Verdict;
+use orcheck_testing::{FaultPlan, Scratch};
 use std::path::Path;
 
 /// What is tested here.
@@ -163,7 +164,27 @@ fn a_job_does_not_begin_from_nothing_beside_nodes_of_other_names() {
             assert_eq!(refused(session.checkpoint(3)).kind(), ErrorKind::Invalid);
         });
     }
+    let plan = FaultPlan::new().always("dir.list", Verdict::Fail(13));
+    let unreadable = plan.only_where("local/job/b").failpoints().1;
+    new.clone().failpoints(unreadable).run(|session, _| {
+        let error = refused(session.unwrap().find());
+        says(&error, ErrorKind::Invalid, &["local/job/b cannot be read"]);
+    });
     old.run(|session, _| assert_eq!(session.unwrap().find().unwrap(), 2));
+    // A run that committed nothing left nothing to continue from.
+    let begun = Scratch::new("begun");
+    let old = Job::new(begun.path(), 2, 0, true).placed(&["a", "b"]);
+    save(&old, &[(1, 10)]);
+    for node in ["a", "b"] {
+        let dir = begun.path().join("local/job").join(node);
+        let names = disk::names(&dir);
+        let records = names.iter().filter(|name| name.ends_with(".commit"));
+        records.for_each(|name| disk::remove_file(&dir.join(name)));
+    }
+    old.placed(&["x", "y"]).run(|session, _| {
+        let error = refused(session.unwrap().find());
+        assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+    });
     new.clone().with("start = 'fresh'").run(|session, _| {
         let error = refused(session.unwrap().find());
         assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");

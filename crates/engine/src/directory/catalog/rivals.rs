@@ -131,7 +131,7 @@ fn places_of((claim, dirs): &(Claim, Vec<String>)) -> String {
         )
     });
     let others = (!there.is_empty())
-        .then(|| format!("move what nodes {} have of the job away", there.join(", ")));
+        .then(|| format!("move away the job's directories on {}", there.join(", ")));
     let both: Vec<String> = mv.into_iter().chain(others).collect();
     both.join(", and ")
 }
