@@ -362,7 +362,7 @@ impl Around<'_> {
                     format!("holds checkpoints of this job up to step {step}, taken on node '{name}', which no rank of this run is on")
                 }),
                 Err(error) if error.kind() == ErrorKind::NotFound => None,
-                // Breaks if: it counts as empty; the job would begin from nothing because of a mode.
+                // Breaks if: it counts as empty; a mode would make the job begin from nothing.
                 Err(error) => Some(format!("cannot be read: {}", error.what())),
             };
             let of_name = |text| format!("{}/{}/{name} {text}", place(root), self.job.as_str());
