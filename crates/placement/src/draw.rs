@@ -71,7 +71,9 @@ impl Draw<'_> {
         let (nodes, needed) = (domains.nodes(), held.len() as u64 + u64::from(count));
         if u64::from(nodes) < needed {
             return Err(Error::invalid(format!(
-                "replicas of a node's part of a checkpoint: {count}; that takes {needed} nodes, and the job has {nodes}"
+                "{} of each part of a checkpoint: that takes {needed} nodes, and the job has {}",
+                counted(count.into(), "replica"),
+                counted(nodes.into(), "node")
             ))
             .next("set smaller `peers` and `replicas`, or use more nodes"));
         }

@@ -251,7 +251,7 @@ fn more_replicas_than_other_nodes_are_refused() {
     };
     let error = draw.holders(&Domains::none(1), NodeId(0), 1).unwrap_err();
     let words =
-        "replicas of a node's part of a checkpoint: 1; that takes 2 nodes, and the job has 1";
+        "1 replica of each part of a checkpoint: that takes 2 nodes, and the job has 1 node";
     assert!(error.message().starts_with(words), "{error}");
 }
 
