@@ -346,7 +346,13 @@ impl Around<'_> {
     /// Looks at the directories of nodes that are not in this run, until there are enough of them
     /// to name.
     fn look_at_nodes(&self, root: &Path, of_job: &dyn Dir, found: &mut Beside) {
-        let entries = of_job.list().unwrap_or_default().into_iter();
+        let entries = match of_job.list() {
+            Ok(entries) => entries.into_iter(),
+            Err(error) => {
+                let (path, why) = (place(of_job.path()), error.what());
+                return found.of_job.push(format!("{path} cannot be listed: {why}"));
+            }
+        };
         let others = entries.filter(|entry| entry.is_dir && !self.nodes.contains(&entry.name));
         let mut others: Vec<String> = others.map(|entry| entry.name).collect();
         others.sort();

@@ -302,8 +302,6 @@ fn adoption(job: &JobName) -> Adoption {
 fn peers_job(root: &std::path::Path, nodes: &[&'static str]) -> Job {
     Job::new(root, nodes.len() as u32, 0, true)
         .placed(nodes)
-        // Agents of nodes that are not in the next run hold their claims until they have finished.
-        .waits_for_others()
         .with("peers = 1")
 }
 
