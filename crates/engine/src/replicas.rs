@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `protect.rs` | both sides as state machines; pure |
 //! | `owner.rs` | a directory whose containers also appear on other nodes |
+//! | `leaving.rs` | the bytes that leave for holders, and their checksum |
 //! | `keeper.rs` | the holder: takes replicas in and serves them |
 //! | `taken.rs` | the holder's memory for pieces, and the thread that writes them |
 //! | `remote.rs` | the files of other nodes, as directories |
@@ -21,6 +22,7 @@
 
 mod gather;
 mod keeper;
+mod leaving;
 mod lend;
 mod members;
 pub mod mend;

@@ -420,7 +420,10 @@ fn send_piece(conn: &mut Conn, slot: u32, at_bytes: u64, bytes: &[u8]) {
     let place = Place { slot, at_bytes };
     let poller = Poller::new().unwrap();
     conn.queue_piece(place, bytes.len()).unwrap();
-    while !conn.push_from(Some(Source { place, bytes }), LONG).unwrap() {
+    while !conn
+        .push_from(Some(Source::new(place, bytes)), LONG)
+        .unwrap()
+    {
         poller.wait_for(&[(conn.as_fd(), true)], LONG).unwrap();
     }
 }

@@ -27,7 +27,7 @@ mod bulk;
 mod outbox;
 
 pub use bulk::{Place, Received};
-pub use outbox::Source;
+pub use outbox::{Leaves, Source};
 
 use crate::guard::{Guard, MAC_BYTES};
 use orcheck_format::sabotage::{Switch, off};

@@ -70,7 +70,11 @@ pub(crate) fn check_peer(socket: &OwnedFd, at: &Address) -> Result<String> {
                 ))
                 .next("end that process, or ask its user to"));
             }
-            Ok(format!("process {} at {at}", peer.pid))
+            // Ranks hand connections to agents.
+            Ok(format!(
+                "process {} (or one that it handed the connection to) at {at}",
+                peer.pid
+            ))
         }
         Address::Tcp(_) => {
             let _ = sockopt::set_tcp_nodelay(socket, true);

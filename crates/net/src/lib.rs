@@ -33,7 +33,7 @@ mod listener;
 mod munge;
 mod names;
 
-pub use crate::conn::{Place, Received, Source};
+pub use crate::conn::{Leaves, Place, Received, Source};
 pub use address::Address;
 pub use conn::Conn;
 #[doc(hidden)]

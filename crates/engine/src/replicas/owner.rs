@@ -2,12 +2,12 @@
 //! nodes.
 //!
 //! How: [`Replicas::wrap`] puts a [`Dir`] around the node's own directory. A container that is
-//! created there is written to the node's directory by a thread, and sent to its holders by the
-//! caller at the same time, straight from its memory; when it is made durable, it becomes durable
-//! everywhere. Each step has other holders;
-//! with parity, they are the other members of the node's group, and each gets only the blocks for
-//! its parity file.
-//! Connections to holders are made when first needed, and again after a loss.
+//! created there is written to the node's directory and sent to its holders straight from the
+//! caller's memory, large parts at the same time (a thread writes them). Its checksum is computed
+//! as the bytes leave (`leaving.rs`). When it is made durable, it becomes durable everywhere. Each
+//! step has other holders; with parity, they are the other members of the node's group, and each
+//! gets only the blocks for its parity file. Connections to holders are made when first needed,
+//! and again after a loss.
 //!
 //! Invariants:
 //! 1. `sync` returns Ok only when every holder has the whole file durable (see `protect.rs`).
@@ -15,11 +15,14 @@
 //!    parity were copied. All queues together then have at most [`QUEUED_BYTES`].
 //! 3. Every wait for a holder ends after `timeout` without progress, and when the session ends.
 //! 4. A container that does not become durable is dropped everywhere.
+//! 5. One container is on its way at a time: what holders say of others is left over from those
+//!    that were given up, and ignored.
 //!
 //! Survives: holders that are slow, refuse, vanish or violate the protocol: the container is lost,
 //! and the error names them. Not here: the holder's side (`keeper.rs`), the protocol
 //! (`protect.rs`).
 
+use crate::replicas::leaving::{Left, Window, cut, locked, source};
 use crate::replicas::part::{Part, Picks};
 use crate::replicas::protect::{Owner, OwnerAction, OwnerEvent, PIECE_BYTES};
 use crate::replicas::remote::{CONNECT_TIMEOUT, NodeAt};
@@ -185,6 +188,12 @@ impl Replicas {
         self.context.own.1
     }
 
+    /// Its name.
+    #[must_use]
+    pub fn node_name(&self) -> &str {
+        &self.context.nodes[self.context.own.1.index()].name
+    }
+
     /// Wraps the node's own directory: containers of at most `most_bytes` in it go to these holders
     /// too.
     #[must_use]
@@ -233,7 +242,8 @@ impl Replicas {
         let mut sending = Sending {
             owner,
             slot,
-            crc: Crc64::new(),
+            left: Arc::default(),
+            most_bytes,
             sent: BTreeMap::new(),
             ready_bytes: 0,
             let_go_bytes: 0,
@@ -384,7 +394,10 @@ struct Transfer {
 struct Sending {
     owner: Owner,
     slot: u32,
-    crc: Crc64,
+    /// What has left for holders of the whole container.
+    left: Arc<Mutex<Left>>,
+    /// What the holders set aside.
+    most_bytes: u64,
     /// What was sent to each holder of parity.
     sent: BTreeMap<NodeId, Crc64>,
     ready_bytes: u64,
@@ -392,19 +405,7 @@ struct Sending {
     outcome: Option<Result<()>>,
 }
 
-/// Bytes of the container that are in memory, and their offset in it.
-type Window<'a> = Option<(u64, &'a [u8])>;
-
 impl Sending {
-    fn source<'a>(&self, window: Window<'a>) -> Option<Source<'a>> {
-        let slot = self.slot;
-        let of = |(at_bytes, bytes)| Source {
-            place: Place { slot, at_bytes },
-            bytes,
-        };
-        window.map(of)
-    }
-
     fn take(&mut self, with: &Replicas, holders: &[NodeId], event: OwnerEvent, window: Window<'_>) {
         let actions = self.owner.step(event);
         self.carry_out(with, holders, actions, window);
@@ -418,6 +419,9 @@ impl Sending {
         actions: Vec<OwnerAction>,
         window: Window<'_>,
     ) {
+        let left = Arc::clone(&self.left);
+        let leaves = |at: u64, bytes: &[u8]| locked(&left).add(at, bytes);
+        let source = source(self.slot, window, &leaves);
         let mut failed = Vec::new();
         let is_lost = (actions.iter()).any(|action| matches!(action, OwnerAction::Lost(_)));
         if is_lost {
@@ -458,12 +462,12 @@ impl Sending {
                     continue;
                 }
             };
-            if let Err(error) = send(with, node, queued, self.source(window)) {
+            if let Err(error) = send(with, node, queued, source) {
                 failed.push((node, error));
             }
         }
         if is_lost {
-            with.drain(holders, self.source(window));
+            with.drain(holders, source);
         }
         for (node, error) in failed {
             self.take(with, holders, OwnerEvent::Gone(node, error), window);
@@ -499,6 +503,9 @@ impl Sending {
         window: Window<'_>,
         enough: impl Fn(&Self) -> bool,
     ) -> Result<()> {
+        let left = Arc::clone(&self.left);
+        let leaves = |at: u64, bytes: &[u8]| locked(&left).add(at, bytes);
+        let source = source(self.slot, window, &leaves);
         let context = &with.context;
         let mut until = context.clock.now() + context.timeout;
         while !enough(self) {
@@ -506,7 +513,7 @@ impl Sending {
                 return Err(error.clone());
             }
             let queued_bytes = with.queued_bytes(holders);
-            let news = listen(with, holders, self.source(window), SLICE)?;
+            let news = listen(with, holders, source, SLICE)?;
             if !news.is_empty() || with.queued_bytes(holders) < queued_bytes {
                 until = context.clock.now() + context.timeout;
             }
@@ -531,17 +538,6 @@ impl Sending {
             _ => Ok(()),
         }
     }
-}
-
-/// The bytes of these ranges of the container, if all are in memory.
-fn cut(window: Window<'_>, ranges: &[(u64, u64)], len: u64) -> Option<Vec<u8>> {
-    let (start, there) = window?;
-    let mut bytes = Vec::with_capacity(usize::try_from(len).ok()?);
-    for &(at, len) in ranges {
-        let from = usize::try_from(at.checked_sub(start)?).ok()?;
-        bytes.extend_from_slice(there.get(from..from.checked_add(usize::try_from(len).ok()?)?)?);
-    }
-    Some(bytes)
 }
 
 fn slot_of(message: &Message) -> Option<u32> {
@@ -637,8 +633,14 @@ impl Transfer {
                 sending.ready_bytes
             )));
         }
-        sending.crc.update(bytes);
-        sending.ready_bytes = at + bytes.len() as u64;
+        let end = at + bytes.len() as u64;
+        if end > sending.most_bytes {
+            return Err(Error::internal(format!(
+                "the container has {end} bytes, and its ranks declared at most {}",
+                sending.most_bytes
+            )));
+        }
+        sending.ready_bytes = end;
         let window = (at, bytes);
         let sent = match meanwhile {
             Some(work) if bytes.len() >= BESIDE_BYTES => {
@@ -698,7 +700,7 @@ impl Transfer {
     /// Ends it; returns when all holders have it durable.
     fn finish(&self, meanwhile: impl FnOnce() -> Result<()>) -> Result<()> {
         let mut sending = self.sending();
-        let crc = sending.crc.value();
+        let crc = locked(&sending.left).crc();
         self.take(&mut sending, OwnerEvent::End(crc), None);
         meanwhile()?;
         sending.wait(&self.replicas, &self.holders, None, |sending| {

@@ -60,7 +60,7 @@ pub enum OwnerEvent {
     Gone(NodeId, Error),
     /// The container has this many bytes now.
     Ready(u64),
-    /// It is complete; the checksum of all its bytes.
+    /// It is complete; the checksum of what was sent to holders of the whole container.
     End(u64),
     /// It will not be completed.
     GiveUp(Error),

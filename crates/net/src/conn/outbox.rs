@@ -31,17 +31,39 @@ use std::time::Duration;
 
 const PIECE_HEAD_BYTES: usize = HEADER_BYTES + wire::PIECE_HEAD_BYTES;
 
+/// Learns that these bytes leave, and their offset.
+pub type Leaves<'a> = dyn Fn(u64, &[u8]) + Sync + 'a;
+
 /// Bytes of a replica in the caller's memory.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct Source<'a> {
     /// Whose they are, and the offset of the first one.
     pub place: Place,
     /// The bytes.
     pub bytes: &'a [u8],
+    /// Is told of every part right before it is sent for the first time on a connection, while the
+    /// part is in the cache.
+    pub leaves: Option<&'a Leaves<'a>>,
 }
 
-impl Source<'_> {
-    fn part(&self, piece: Piece) -> Option<&[u8]> {
+impl<'a> Source<'a> {
+    /// These bytes of a replica; nobody is told when they leave.
+    #[must_use]
+    pub fn new(place: Place, bytes: &'a [u8]) -> Self {
+        Source {
+            place,
+            bytes,
+            leaves: None,
+        }
+    }
+
+    fn tell(&self, piece: Piece, at: usize, bytes: &[u8]) {
+        if let Some(leaves) = self.leaves {
+            leaves(piece.place.at_bytes + at as u64, bytes);
+        }
+    }
+
+    fn part(&self, piece: Piece) -> Option<&'a [u8]> {
         let at = piece.place.at_bytes.checked_sub(self.place.at_bytes)?;
         let at = usize::try_from(at).ok()?;
         let part = self.bytes.get(at..at.checked_add(piece.len_bytes)?)?;
@@ -98,22 +120,25 @@ impl Lent {
     }
 
     /// What comes next; adds it to the proof before it is sent for the first time.
-    fn next<'a>(&'a mut self, sent_bytes: usize, part: &'a [u8]) -> &'a [u8] {
+    fn next<'a>(&'a mut self, sent_bytes: usize, source: &Source<'a>) -> Option<&'a [u8]> {
+        let part = source.part(self.piece)?;
         let Some(at) = sent_bytes.checked_sub(PIECE_HEAD_BYTES) else {
-            return self.head.get(sent_bytes..).unwrap_or_default();
+            return self.head.get(sent_bytes..);
         };
         if let Some(at) = at.checked_sub(part.len()) {
-            return self.proof.get(at..).unwrap_or_default();
+            return self.proof.get(at..);
         }
         if at == self.proven_bytes {
             let end = part.len().min(at + STEP_BYTES);
-            self.mac.add(part.get(at..end).unwrap_or_default());
+            let step = part.get(at..end)?;
+            source.tell(self.piece, at, step);
+            self.mac.add(step);
             self.proven_bytes = end;
             if end == part.len() {
                 self.proof = self.mac.proof(&self.head);
             }
         }
-        part.get(at..self.proven_bytes).unwrap_or_default()
+        part.get(at..self.proven_bytes)
     }
 }
 
@@ -277,9 +302,8 @@ impl Conn {
         let rest = match &mut now.what {
             What::Frame(frame) => frame.get(now.sent_bytes..).unwrap_or_default(),
             What::Lent(lent) => {
-                let source = source.as_ref();
-                let part = source.and_then(|source| source.part(lent.piece));
-                lent.next(now.sent_bytes, part.ok_or(Errno::FAULT)?)
+                let source = source.as_ref().ok_or(Errno::FAULT)?;
+                lent.next(now.sent_bytes, source).ok_or(Errno::FAULT)?
             }
         };
         let more = match rest.len() < left_bytes {
@@ -337,8 +361,10 @@ impl Conn {
     fn begin_piece(&mut self, piece: Piece, source: Option<Source<'_>>) -> Result<What> {
         let place = piece.place.encode();
         let Some(mac) = self.send.running() else {
-            let part = source.as_ref().and_then(|source| source.part(piece));
-            let part = part.ok_or_else(|| Error::internal("bytes of a piece are not there"))?;
+            let there = source.and_then(|source| Some((source, source.part(piece)?)));
+            let (source, part) =
+                there.ok_or_else(|| Error::internal("bytes of a piece are not there"))?;
+            source.tell(piece, 0, part);
             let mut frame = Vec::with_capacity(PIECE_HEAD_BYTES + piece.len_bytes + MAC_BYTES);
             frame.resize(HEADER_BYTES, 0);
             frame.extend_from_slice(&place);

@@ -104,10 +104,7 @@ fn one_kind_of_bytes_is_not_taken_for_the_other() {
             at_bytes: 0,
         };
         one.queue_piece(place, 4).unwrap();
-        let source = Source {
-            place,
-            bytes: b"text",
-        };
+        let source = Source::new(place, b"text");
         assert!(one.push_from(Some(source), LIMIT).unwrap());
         assert!(matches!(two.receive_any(LIMIT), Ok(Received::Bytes(4))));
         let error = two.receive_bulk(&mut bytes, LIMIT).unwrap_err();

@@ -473,7 +473,7 @@ fn record(
 /// Sends bytes of a replica.
 fn send_piece(conn: &mut Conn, place: Place, bytes: &[u8]) {
     conn.queue_piece(place, bytes.len()).unwrap();
-    outbox::push_all(conn, Source { place, bytes });
+    outbox::push_all(conn, Source::new(place, bytes));
 }
 
 /// Takes announced bytes of a replica.

@@ -6,6 +6,7 @@ use orcheck_format::wire::Message;
 use orcheck_io::poll::Poller;
 use orcheck_net::{Conn, Place, Received, Source};
 use std::os::fd::AsFd;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 #[test]
@@ -99,16 +100,23 @@ fn take_piece(conn: &mut Conn) -> (Place, Vec<u8>) {
 }
 
 // Breaks if: a piece leaves before a message that was queued before it, with another's bytes, or
-// with the bytes of the wrong step.
+// with the bytes of the wrong step; or a part of it that leaves is not told, or told twice.
 #[test]
 fn pieces_are_sent_from_where_they_are() {
     let bytes: Vec<u8> = (0..3_000_000u32).map(|i| (i * 7 + i / 251) as u8).collect();
     for (at, key) in [(tcp(), key()), (unix(), hiding()), (tcp(), hiding())] {
         let (mut one, mut two) = pair_with(&at, &key);
         let place = |at_bytes| Place { slot: 9, at_bytes };
+        let left = Mutex::new(Vec::new());
+        let leaves = |at: u64, part: &[u8]| {
+            let mut left = left.lock().unwrap();
+            assert_eq!(at, (1 << 40) + left.len() as u64);
+            left.extend_from_slice(part);
+        };
         let source = Source {
             place: place(1 << 40),
             bytes: &bytes,
+            leaves: Some(&leaves),
         };
         one.queue(hello(1)).unwrap();
         for (from, len) in [(0, 2_000_001), (2_000_001, 999_999), (3_000_000, 0)] {
@@ -117,13 +125,13 @@ fn pieces_are_sent_from_where_they_are() {
         one.queue(hello(2)).unwrap();
         assert_eq!(one.borrowed_bytes(), bytes.len());
         // Nothing leaves without its bytes, nor with those of another replica.
-        let other = Source {
-            place: Place {
+        let other = Source::new(
+            Place {
                 slot: 8,
                 at_bytes: 1 << 40,
             },
-            bytes: &bytes,
-        };
+            &bytes,
+        );
         assert!(!one.push(LIMIT).unwrap() && !one.push_from(Some(other), LIMIT).unwrap());
         assert!(!one.can_push(Some(other)) && one.can_push(Some(source)));
         assert_eq!(one.borrowed_bytes(), bytes.len());
@@ -140,6 +148,7 @@ fn pieces_are_sent_from_where_they_are() {
             assert_eq!(take_piece(&mut two).1.len(), 0);
             assert_eq!(two.receive(LIMIT).unwrap(), hello(2));
         });
+        assert!(*left.lock().unwrap() == bytes);
     }
 }
 
@@ -149,10 +158,7 @@ fn pieces_that_were_not_begun_can_be_withdrawn() {
     let bytes = vec![3; 8 << 20];
     let (mut one, mut two) = pair(&tcp());
     let place = |slot| Place { slot, at_bytes: 0 };
-    let source = |slot| Source {
-        place: place(slot),
-        bytes: &bytes,
-    };
+    let source = |slot| Source::new(place(slot), &bytes);
     for _ in 0..4 {
         one.queue_piece(place(1), bytes.len()).unwrap();
     }
