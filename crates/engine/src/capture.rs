@@ -23,5 +23,5 @@ pub use baseline::{Baseline, Beginning, Capture, Captured, Full, MAX_CHAIN};
 pub use home::Fate;
 pub use pages::{Copied, Pages};
 pub(crate) use stage::own_extent;
-pub use stage::{Parts, ReadFn, Source, Staging};
+pub use stage::{EXTENT_BYTES, Parts, ReadFn, Source, Staging};
 pub use stream::{Entry, Piece, Plan, Segment};

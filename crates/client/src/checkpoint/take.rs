@@ -17,11 +17,14 @@ use crate::options::{AgentKind, Marshal};
 use crate::regions::{CPU_WRITES_ONLY, Regions, RoutedFiles, SAME};
 use crate::session::{HISTORY, Lent, RETURN_WAIT, Session, Stager, engine_gone};
 use orcheck_engine::capture::{
-    Beginning, Capture, Entry, Fate, Pages, Parts, Plan, Source, StageContext, Staging,
+    Beginning, Capture, EXTENT_BYTES, Entry, Fate, Pages, Parts, Plan, Source, StageContext,
+    Staging,
 };
 use orcheck_engine::flush::{STAGE_SLOT, STRIPE_BYTES};
 use orcheck_engine::node::{Goes, Index, Mode, Outcome};
-use orcheck_format::disk::{BLOCK_BYTES, FileName, MAX_ENCODED_BYTES, MAX_METADATA_BYTES};
+use orcheck_format::disk::{
+    BLOCK_BYTES, FileName, MAX_ENCODED_BYTES, MAX_METADATA_BYTES, SEAL_BYTES,
+};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, ErrorKind, Level, Result, Step, hex};
 use orcheck_io::machine::cpuset;
@@ -30,11 +33,15 @@ use orcheck_pool::{Gate, page_bytes};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Maximum size of an extent in a rank record, with the name of another container.
-const EXTENT_BYTES: u64 = 112;
 /// A snapshot of a rank up to this length does not wake the CP-thread before all ranks of the node
 /// return: what the flush would gain by beginning earlier, ranks that still copy would lose.
 const QUIET_BYTES: u64 = 32 << 20;
+
+/// The longest part of a stream that pages of a span become: whole blocks, and a page for the
+/// partial one at each end.
+fn tracked_bytes(span: Span) -> u64 {
+    (span.len_bytes().next_multiple_of(BLOCK_BYTES) + 2 * page_bytes()) as u64
+}
 
 /// What all ranks have agreed to stage, or to skip if an earlier checkpoint blocks it.
 struct Ready {
@@ -223,8 +230,7 @@ impl Session {
         let room = covered.and_then(|()| self.wait_for_room_here());
         let prepared = room.and_then(|waited| self.prepare(step, waited));
         if let Ok(prepared) = &prepared {
-            let chunks = self.chunks_of(prepared);
-            self.index().declare_chunks(self.local, turn, chunks);
+            self.declare(prepared, (turn, step));
         }
         let same = self.memory.regions.same_crc();
         self.poll_halt();
@@ -478,34 +484,61 @@ impl Session {
         }
     }
 
+    /// Tells the node what this rank is about to stage.
+    fn declare(&self, prepared: &Prepared, (turn, step): (u64, Step)) {
+        let (index, local) = (self.index(), self.local);
+        index.declare_chunks(local, turn, self.chunks_of(prepared));
+        index.declare_bytes(local, (turn, step), self.most_bytes(prepared));
+    }
+
+    /// Number of extents in this rank's record, at most.
+    fn extents_of(&self, prepared: &Prepared) -> u64 {
+        let most = self.most_extents(prepared);
+        let segments = prepared.parts.plan().segments.iter();
+        let whole: u64 = segments.map(|segment| segment.pieces.len() as u64).sum();
+        let cut_bytes = self.cut_bytes();
+        let pages = |span: Span| {
+            // A full capture is not bounded by `most`.
+            let full = span.len_bytes() as u64 / cut_bytes + 3;
+            full.max(Pages::most_extents(span.len_bytes()).min(most) as u64)
+        };
+        whole + prepared.tracked().map(pages).sum::<u64>()
+    }
+
+    /// Number of bytes that this rank's snapshot takes in a container, at most: its stream, and its
+    /// record twice, behind the stream and in the manifest.
+    fn most_bytes(&self, prepared: &Prepared) -> u64 {
+        let extents = self.extents_of(prepared);
+        let stream = prepared.parts.plan().stream_len_bytes
+            + prepared.tracked().map(tracked_bytes).sum::<u64>();
+        let encoded = match self.link.encoded {
+            // A seal each; what is written from the pool, 64 KiB or more, begins at a block.
+            true => extents * SEAL_BYTES + stream / 16,
+            false => 0,
+        };
+        // Rank header, and the blocks that stream, record and manifest begin.
+        stream + encoded + 2 * prepared.parts.most_record_bytes(extents) + 4 * BLOCK_BYTES as u64
+    }
+
     /// Number of chunks that this rank needs so that nobody has to wait: for its snapshots, their
     /// records, and what `alloc` took from the pool.
     fn chunks_of(&self, prepared: &Prepared) -> u64 {
-        let plan = prepared.parts.plan();
-        let extents: u64 = plan
-            .segments
-            .iter()
-            .map(|segment| segment.pieces.len() as u64)
-            .sum();
-        let most = self.most_extents(prepared);
         let chunk_bytes = u64::from(self.link.pool.shape().chunk_bytes);
-        let (mut page_chunks, mut page_extents) = (0, 0);
-        for span in prepared.tracked() {
-            // The partial pages at both ends take a page each.
-            let bytes = span.len_bytes() + 2 * page_bytes();
-            page_chunks += (bytes as u64).div_ceil(chunk_bytes);
-            page_extents += Pages::most_extents(span.len_bytes()).min(most) as u64;
-        }
-        let regions = prepared.parts.regions().len() as u64;
-        let record_bytes = 4096 + (extents + page_extents) * EXTENT_BYTES + regions * 512;
-        let record = record_bytes.div_ceil(chunk_bytes);
+        let tracked = prepared.tracked().map(tracked_bytes);
+        let page_chunks: u64 = tracked.map(|bytes| bytes.div_ceil(chunk_bytes)).sum();
+        let record = prepared
+            .parts
+            .most_record_bytes(self.extents_of(prepared))
+            .div_ceil(chunk_bytes);
         let own: u64 = self
             .memory
             .allocations
             .values()
             .map(|&(_, chunks)| u64::from(chunks))
             .sum();
-        (plan.packed_chunks() + page_chunks + record) * u64::from(self.options.held_steps) + own
+        (prepared.parts.plan().packed_chunks() + page_chunks + record)
+            * u64::from(self.options.held_steps)
+            + own
     }
 
     /// Copies the prepared checkpoint into the pool, and leaves the rest to threads. Because the

@@ -32,7 +32,7 @@ mod parts;
 mod told;
 
 pub use context::StageContext;
-pub use parts::{Parts, ReadFn, Source};
+pub use parts::{EXTENT_BYTES, Parts, ReadFn, Source};
 
 use crate::capture::baseline::Capture;
 use crate::capture::pages::{Copied, Wanted};
@@ -74,6 +74,8 @@ pub struct Staging {
     framed: Option<FramedRecord>,
     /// Length of all regions.
     len_bytes: u64,
+    /// Maximum length of the record without extents.
+    described_bytes: u64,
 }
 
 /// The content of at most one chunk.
@@ -131,6 +133,7 @@ impl Staging {
             kinds,
             framed,
             len_bytes: parts.len_bytes,
+            described_bytes: parts.described_bytes,
             context,
             step,
             plan: parts.plan,
@@ -306,6 +309,7 @@ impl Staging {
             framed: Some(framed),
             crcs,
             len_bytes: self.len_bytes,
+            described_bytes: self.described_bytes,
         };
         Ok((late, parts))
     }

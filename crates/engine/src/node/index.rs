@@ -24,7 +24,8 @@
 //!       171 …        per place: key of the extent (two words), whether it is there, its CRC, and
 //!                    the place's chunk plus one
 //!       331 …        per writer: news (incremented when one of its rings gets an entry)
-//!       …            per rank:   done, taken, popped, declared[2], …, slow
+//!       …            per rank:   done, taken, popped, declared[2], …, slow, then for each of the
+//!                    last 32 steps its number plus one and the bytes declared for it
 //!       …            the board: the last 64 steps, then for each its state and error per level,
 //!                    and the text of the error
 //!       …            per rank:   the reasons for the last 16 snapshots that it gave up
@@ -162,7 +163,10 @@ const FLUSHED_BYTES: u32 = 8;
 const STORED_BYTES: u32 = 9;
 const ROUTED_BYTES: u32 = 10;
 const SLOW: u32 = 11;
-const RANK_WORDS: u32 = 12;
+const DECLARED_BYTES: u32 = 12;
+/// More than may be in the pool at once.
+const DECLARED_STEPS: u32 = 32;
+const RANK_WORDS: u32 = DECLARED_BYTES + 2 * DECLARED_STEPS;
 
 /// Lock byte that the control thread of a node holds while it is alive.
 pub const ENGINE_ALIVE: u64 = 8;
@@ -215,12 +219,24 @@ impl<'p> Index<'p> {
             .fold(0, u64::saturating_add)
     }
 
-    /// The maximum number of chunks that a rank declared for this turn, the one before or the one
-    /// after.
+    /// Declares how many bytes of a container this rank's snapshot of `step` takes at most; `turn`
+    /// counts checkpoints.
+    pub fn declare_bytes(&self, local: u32, (turn, step): (u64, Step), bytes: u64) {
+        let place = DECLARED_BYTES + 2 * (turn % u64::from(DECLARED_STEPS)) as u32;
+        let word = self.rank_word(local, place);
+        self.set(word, 0);
+        self.set(word + 1, bytes);
+        self.set(word, step.0 + 1);
+    }
+
+    /// What a rank declared for `step`; 0 if it has declared nothing.
     #[must_use]
-    pub fn chunks_of(&self, local: u32) -> u64 {
-        let declared = [0, 1].map(|turn| self.get(self.rank_word(local, DECLARED + turn)));
-        declared[0].max(declared[1])
+    pub fn declared_bytes(&self, local: u32, step: Step) -> u64 {
+        let first = self.rank_word(local, DECLARED_BYTES);
+        let mut words = (first..first + 2 * DECLARED_STEPS).step_by(2);
+        // Breaks if: that of a later step is taken; a state that shrinks would not fit.
+        let found = words.find(|&word| self.get(word) == step.0 + 1);
+        found.map_or(0, |word| self.get(word + 1))
     }
 
     /// The number of chunks that all ranks of the node declared for this turn.

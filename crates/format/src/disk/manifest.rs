@@ -474,6 +474,19 @@ impl RegionRecord {
         w.finish()
     }
 
+    /// Maximum length of the region's part of a record, without its extents.
+    pub fn most_described_bytes(&self) -> u64 {
+        const NUMBER_BYTES: usize = 9;
+        // Keys, heads of arrays, and the numbers that every region has.
+        const FIXED_BYTES: usize = 96;
+        let dims = self.local.len() + self.global.len() + self.offset.len();
+        // Two arrays in an array, each with a number per dimension.
+        let of_box = self.boxes.first().map_or(0, |one| {
+            3 + NUMBER_BYTES * (one.offset.len() + one.local.len())
+        });
+        (FIXED_BYTES + self.name.len() + NUMBER_BYTES * dims + self.boxes.len() * of_box) as u64
+    }
+
     fn write(&self, w: &mut Writer, end_of_extent: &mut impl FnMut(usize)) {
         let boxes = self.kind == RegionKind::Boxes;
         w.map(9 + u64::from(self.same_as.is_some()) + u64::from(boxes));

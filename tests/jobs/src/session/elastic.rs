@@ -77,7 +77,7 @@ fn the_same_ranks_may_cut_an_array_otherwise() {
 }
 
 /// Protects rows of 40, dealt in blocks of `block` rows in turn, and returns the memory of each.
-fn protect_blocks(
+pub fn protect_blocks(
     session: &mut Session,
     (rank, ranks): (u64, u64),
     (rows, block): (u64, u64),

@@ -306,7 +306,7 @@ fn memory_is_given_back_when_the_next_run_needs_it_no_more() {
         let kept = kept_bytes(root);
         assert!((all..all + (1 << 20)).contains(&kept), "{kept} of {all}");
         let (memory, _) = recall(root).unwrap();
-        assert!(disk::taken_bytes(&memory) < kept + (2 << 20));
+        assert!(disk::taken_bytes(&memory) < kept + (3 << 20));
         let line = if begins_afresh { "start = 'fresh'" } else { "" };
         job.clone().with(line).run_ranks(|session, rank| {
             let mut session = session.unwrap();
@@ -322,7 +322,7 @@ fn memory_is_given_back_when_the_next_run_needs_it_no_more() {
         });
         assert!(recall(root).is_none());
         // It counts as given back a moment before the kernel has it; the head of the pool is left.
-        crate::session::outlive::until(|| disk::taken_bytes(&memory) < 2 << 20);
+        crate::session::outlive::until(|| disk::taken_bytes(&memory) < 3 << 20);
         end(agents);
     }
 }

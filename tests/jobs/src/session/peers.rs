@@ -2,6 +2,7 @@
 //! Each program runs it twice: the second time all that travels over TCP is encrypted.
 
 use crate::session::disk;
+use crate::session::elastic::protect_blocks;
 use crate::session::mistakes::{LONG, says};
 use crate::support::{Job, State, make_dir};
 use crate::{Test, encrypted, session_tests};
@@ -20,6 +21,7 @@ use std::time::Duration;
 /// What is tested here.
 pub const TESTS: &[Test] = session_tests![
     every_container_is_where_the_record_says,
+    many_boxes_have_replicas,
     any_two_nodes_may_be_lost,
     spare_nodes_take_the_places_of_lost_ones,
     a_damaged_copy_is_replaced_by_another_one_and_said,
@@ -127,6 +129,20 @@ fn every_container_is_where_the_record_says() {
         2 * 5 * 3,
         "two steps of five containers, three times each"
     );
+}
+
+// Breaks if: what a record says of boxes is not counted; holders would set too little aside, and
+// every checkpoint would be lost.
+fn many_boxes_have_replicas() {
+    let scratch = Scratch::new("many");
+    job(scratch.path(), 1).run(|session, rank| {
+        let mut session = session.unwrap();
+        let place = (u64::from(rank), 5);
+        let _fields = protect_blocks(&mut session, place, (50_000, 1));
+        session.checkpoint(1).unwrap();
+        session.wait(1, Level::Peers(1), LONG).unwrap();
+        session.close(LONG).unwrap();
+    });
 }
 
 // Breaks if: a restart reads its own directory only.
@@ -288,8 +304,8 @@ fn copies_that_were_lost_are_made_anew() {
             while made.load(Ordering::SeqCst) < missing {
                 assert!(SystemClock.now() < until, "after the loss of {lost}");
                 let told = session.take_warning().unwrap_or_default();
-                let begin = "files of step 1 rebuilt after the loss of nodes: ";
-                if let Some(count) = told.strip_prefix(begin) {
+                let begin = ": files of step 1 rebuilt after the loss of nodes: ";
+                if let Some((_, count)) = told.split_once(begin) {
                     made.fetch_add(count.parse().unwrap(), Ordering::SeqCst);
                 }
                 std::thread::yield_now();

@@ -19,6 +19,12 @@ use orcheck_format::Result;
 use orcheck_format::disk::{FramedRecord, RankRecord, RegionRecord};
 use orcheck_io::memory::{Span, fetch_code_ahead};
 
+/// Maximum length of an extent in a record: eight keys, the name of another container, and numbers
+/// of up to nine bytes.
+pub const EXTENT_BYTES: u64 = 136;
+/// Maximum length of a record apart from its regions: frame, rank, length of the stream.
+const RECORD_BYTES: u64 = 256;
+
 /// Reads `dst.len()` bytes of a region, starting at offset `at_bytes`.
 pub type ReadFn = Box<dyn FnMut(u64, &mut [u8]) -> Result<()> + Send>;
 
@@ -47,13 +53,17 @@ pub struct Parts {
     pub(super) crcs: Vec<u64>,
     /// Length of all regions.
     pub(super) len_bytes: u64,
+    /// Maximum length of the record without extents.
+    pub(super) described_bytes: u64,
 }
 
 impl Parts {
     /// For `regions` (extents still empty) that are read from `sources` and laid out by `plan`.
     #[must_use]
     pub fn new(plan: Plan, regions: Vec<RegionRecord>, sources: Vec<Source>) -> Self {
+        let described = regions.iter().map(RegionRecord::most_described_bytes);
         Self {
+            described_bytes: RECORD_BYTES + described.sum::<u64>(),
             len_bytes: regions.iter().map(|region| region.len_bytes).sum(),
             plan,
             regions,
@@ -86,6 +96,12 @@ impl Parts {
     #[must_use]
     pub fn len_bytes(&self) -> u64 {
         self.len_bytes
+    }
+
+    /// Length of the record with this many extents, at most.
+    #[must_use]
+    pub fn most_record_bytes(&self, extents: u64) -> u64 {
+        self.described_bytes + extents * EXTENT_BYTES
     }
 
     /// Whether the next snapshot is made of the same, if the program declares and lends nothing

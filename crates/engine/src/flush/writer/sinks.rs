@@ -19,12 +19,17 @@ use orcheck_io::machine::thread_cpu_time;
 use orcheck_pool::Gate;
 use std::sync::Arc;
 
+/// Header, trailer, and what a manifest says apart from the records of its ranks, at most.
+const AROUND_RANKS_BYTES: u64 = 64 << 10;
+
 /// One container of the step being flushed, or the reason why there is none.
 pub(super) struct Sink {
     pub(super) level: Level,
     pub(super) server: Option<TargetId>,
     /// Nodes that hold replicas.
     pub(super) holders: Vec<NodeId>,
+    /// The maximum length of its file.
+    most_bytes: u64,
     pub(super) container: Option<ContainerWriter>,
 }
 
@@ -34,7 +39,7 @@ impl Flusher {
         &self,
         step: Step,
         level: Level,
-        holders: &mut Vec<NodeId>,
+        (holders, most_bytes): (&mut Vec<NodeId>, u64),
     ) -> std::result::Result<(Target, Option<TargetId>), TargetFailure> {
         if level == Level::Global {
             let (server, dir) = self.placed_dir()?;
@@ -52,7 +57,7 @@ impl Flusher {
             .ok_or_else(|| Error::internal(format!("level {level} has no directory")))?;
         if let (Level::Peers(_), Some(replicas)) = (level, &self.context.replicas) {
             *holders = replicas.holders(step)?;
-            dir = replicas.wrap(dir, holders.clone(), self.most_bytes());
+            dir = replicas.wrap(dir, holders.clone(), most_bytes);
         }
         Ok((self.target_in(dir, TargetId(0), Vec::new()), None))
     }
@@ -112,19 +117,18 @@ impl Flusher {
     }
 
     /// The maximum length of a container in bytes, by what its ranks declared.
-    pub(super) fn most_bytes(&self) -> u64 {
+    fn most_bytes(&self, step: Step) -> u64 {
         let locals = self.context.ranks.iter().map(|&(local, _)| local);
-        let chunks: u64 = locals.map(|local| self.index().chunks_of(local)).sum();
-        let chunk_bytes = u64::from(self.context.pool.shape().chunk_bytes);
-        (chunks * chunk_bytes)
-            .saturating_add(self.context.ranks.len() as u64 * (1 << 16) + (1 << 20))
+        let declared = locals.map(|local| self.index().declared_bytes(local, step));
+        // Breaks if: whole chunks are counted; a small disk would refuse what fits.
+        declared.fold(AROUND_RANKS_BYTES, u64::saturating_add)
     }
 
     pub(super) fn open_sink(&mut self, step: Step, level: Level) -> Result<Sink> {
         let context = &self.context;
-        let (mut server, mut holders) = (None, Vec::new());
+        let (mut server, mut holders, most_bytes) = (None, Vec::new(), self.most_bytes(step));
         let container = self
-            .target(step, level, &mut holders)
+            .target(step, level, (&mut holders, most_bytes))
             .and_then(|(target, placed)| {
                 server = placed;
                 let striped = !target.stripes.is_empty();
@@ -164,6 +168,7 @@ impl Flusher {
                 level,
                 server,
                 holders,
+                most_bytes,
                 container: Some(container),
             }),
             Err(failure) => {
@@ -172,6 +177,7 @@ impl Flusher {
                     level,
                     server,
                     holders,
+                    most_bytes,
                     container: None,
                 })
             }
@@ -278,6 +284,8 @@ impl Flusher {
             let (flushed_bytes, stored_bytes) = container.written();
             match container.finish() {
                 Ok(mut container) => {
+                    // Breaks if: it is longer; holders set aside no more.
+                    debug_assert!(container.len_bytes <= sink.most_bytes, "{container:?}");
                     container.holders = sink.holders;
                     // Count before anybody can learn that the step is safe.
                     self.written.0 += flushed_bytes;

@@ -259,3 +259,32 @@ fn every_level_keeps_its_own_cause() {
         assert_eq!(error.message(), text);
     }
 }
+
+// Breaks if: what is declared of a snapshot replaces what was declared of one that is still in the
+// pool; holders would set too little aside for that one.
+#[test]
+fn each_snapshot_keeps_what_was_declared_of_it() {
+    let shape = IndexShape {
+        ranks: 2,
+        writers: 1,
+    };
+    let pool = pool(shape);
+    let index = Index::new(&pool, shape);
+    // As many as can be in flight, and one that is then skipped.
+    let turns = 40..=40 + u64::from(MOST_HELD);
+    let of = |turn: u64| (Step(turn * 16), 1000 * (100 - turn));
+    for turn in turns.clone() {
+        let (step, bytes) = of(turn);
+        index.declare_bytes(1, (turn, step), bytes);
+    }
+    for turn in turns {
+        let (step, bytes) = of(turn);
+        assert_eq!(index.declared_bytes(1, step), bytes);
+        assert_eq!(index.declared_bytes(0, step), 0);
+    }
+    // The next one has the turn of the skipped one.
+    let (step, turn) = (Step(900), 40 + u64::from(MOST_HELD));
+    index.declare_bytes(1, (turn, step), 7);
+    assert_eq!(index.declared_bytes(1, step), 7);
+    assert_eq!(index.declared_bytes(1, of(turn).0), 0);
+}
