@@ -189,7 +189,7 @@ impl Gatherer {
         if let Some(open) = self.open.get_mut(&name) {
             open.most_bytes = open.most_bytes.max(most_bytes);
             open.members.insert(member, place);
-            let credit_bytes = open.file.credit_bytes(member);
+            let credit_bytes = open.file.grant(member, len_bytes);
             let granted = Message::Granted { slot, credit_bytes };
             actions.push(GatherAction::To(conn, granted));
         }

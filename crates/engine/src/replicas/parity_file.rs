@@ -52,6 +52,8 @@ struct Stream {
     picks: Picks,
     received_bytes: u64,
     crc: Crc64,
+    /// What its member may send, if the node granted space for so much.
+    granted_bytes: Option<u64>,
     ended_bytes: Option<u64>,
 }
 
@@ -75,6 +77,7 @@ impl ParityFile {
                 picks: Picks::of(group, other, member),
                 received_bytes: 0,
                 crc: Crc64::new(),
+                granted_bytes: None,
                 ended_bytes: None,
             })
         };
@@ -90,10 +93,14 @@ impl ParityFile {
         }
     }
 
-    /// Bytes that a member may send ahead of all others.
-    pub(crate) fn credit_bytes(&self, member: u32) -> u64 {
-        let stream = self.streams.get(member as usize).and_then(Option::as_ref);
-        stream.map_or(0, |stream| ROWS_MAX * stream.picks.row_bytes())
+    /// Lets a member send a container of at most `len_bytes`; returns how many bytes it may send
+    /// ahead of all others.
+    pub(crate) fn grant(&mut self, member: u32, len_bytes: u64) -> u64 {
+        let Some(Some(stream)) = self.streams.get_mut(member as usize) else {
+            return 0;
+        };
+        stream.granted_bytes = Some(stream.picks.bytes_of(len_bytes));
+        ROWS_MAX * stream.picks.row_bytes()
     }
 
     /// Takes the next bytes of a member's stream, from `at` of it on.
@@ -108,7 +115,10 @@ impl ParityFile {
                 "member {member} sends nothing here"
             )));
         };
-        let most = (self.first + ROWS_MAX).saturating_mul(stream.picks.row_bytes());
+        let ahead = (self.first + ROWS_MAX).saturating_mul(stream.picks.row_bytes());
+        let granted = stream.granted_bytes.filter(|_| !off(Switch::ReplicaRoom));
+        // Breaks if: it may send more than was set aside; a full budget would be exceeded.
+        let most = ahead.min(granted.unwrap_or(u64::MAX));
         let end = at.saturating_add(bytes.len() as u64);
         if at != stream.received_bytes || end > most || stream.ended_bytes.is_some() {
             return Err(Error::corrupt(format!(
