@@ -68,6 +68,16 @@ impl Running {
         }
     }
 
+    /// The next line on standard error.
+    pub fn error_line(&mut self) -> String {
+        let error = self.child.stderr.as_mut().unwrap();
+        let (mut line, mut byte) = (Vec::new(), [0]);
+        while error.read(&mut byte).unwrap() == 1 && byte[0] != b'\n' {
+            line.push(byte[0]);
+        }
+        String::from_utf8(line).unwrap()
+    }
+
     /// Sends a signal to it.
     pub fn signal(&self, name: &str) {
         let mut kill = Command::new("kill");

@@ -10,7 +10,7 @@ use crate::{Answer, answer, orcheck};
 use orcheck_fixtures::reading::{Scratch, Spec, write};
 
 /// A supervised program, and what both said.
-fn supervised(arguments: &[&str], what: &str, job: &str, options: &str) -> Answer {
+pub fn supervised(arguments: &[&str], what: &str, job: &str, options: &str) -> Answer {
     let line = command_line();
     let mut all = vec!["run", "--pause", "0.01"];
     all.extend(arguments);
@@ -125,6 +125,28 @@ fn a_job_that_was_told_to_stop_is_not_finished() {
     // It ends by itself, and was told nothing.
     let ended = supervised(&[], "ends", "cavity", &options(&root));
     assert_eq!(ended.code, 0, "{}", ended.stderr);
+}
+
+// Breaks if: they wait for the end; who mistyped a name would learn of it when the run is over.
+#[test]
+fn warnings_are_told_while_the_program_runs() {
+    let scratch = Scratch::new();
+    let root = scratch.dir("pfs").display().to_string();
+    let line = command_line();
+    let line: Vec<&str> = line.iter().map(String::as_str).collect();
+    let mut command = orcheck(&[&["run", "--restarts", "0", "--"], &line[..]].concat());
+    tell(&mut command, "holds", "cavity", &options(&root));
+    let mut job = Running::of(command);
+    job.wait_for("taken");
+    let told = job.error_line();
+    assert!(told.contains("job 'cavity' begins from nothing"), "{told}");
+    job.go_on();
+    job.wait_for("sealed true");
+    job.go_on();
+    let (code, said) = job.end();
+    assert_eq!(code, Some(0), "{said}");
+    // Once is enough.
+    assert!(!said.contains("begins from nothing"), "{said}");
 }
 
 // Breaks if: the library's warnings are left to the program; who reads none would never hear of

@@ -41,6 +41,10 @@ pub struct Observer {
     node_dirs: Vec<PathBuf>,
     job: Option<String>,
     mailbox: Option<Mailbox>,
+    /// What came into the mailbox since the run began.
+    text: String,
+    /// Messages of the run that were printed while it ran.
+    said: BTreeSet<String>,
     /// The last note of each job that was opened.
     opened: BTreeMap<String, Note>,
 }
@@ -60,6 +64,8 @@ pub struct RunReport {
     pub refused_for_good: bool,
     /// Notes for the user.
     pub notes: Vec<String>,
+    /// What was printed while it ran.
+    said: BTreeSet<String>,
     /// The library's warnings, each once.
     pub warnings: Vec<String>,
     /// Why checkpoints were lost, in order.
@@ -75,13 +81,13 @@ pub struct RunReport {
 const SHOWN_MOST: usize = 8;
 
 impl RunReport {
-    /// The library's messages, for a person: each warning, and for losses their number and the last
-    /// one.
+    /// The library's messages that nobody has seen, for a person: each warning, and for losses
+    /// their number and the last one.
     pub fn said(&self) -> Vec<String> {
         let new = self
             .warnings
             .iter()
-            .filter(|text| !self.lost.contains(text));
+            .filter(|text| !self.lost.contains(text) && !self.said.contains(*text));
         let new: Vec<&String> = new.collect();
         let mut said: Vec<String> = new
             .iter()
@@ -149,6 +155,8 @@ impl Observer {
             job: place.job.clone(),
             // Without it, only the command line is known.
             mailbox: Mailbox::create("orcheck-run").ok(),
+            text: String::new(),
+            said: BTreeSet::new(),
             opened: BTreeMap::new(),
         })
     }
@@ -177,12 +185,42 @@ impl Observer {
         };
     }
 
+    /// Whether anything came into the mailbox.
+    fn empty_mailbox(&mut self) -> bool {
+        let text = self.mailbox.as_mut().map(|mailbox| mailbox.take());
+        let text = text.and_then(Result::ok).unwrap_or_default();
+        self.text += &text;
+        !text.is_empty()
+    }
+
+    /// What the run that is alive has told since the last call, for a person: what it did, and at
+    /// most [`SHOWN_MOST`] warnings.
+    pub fn overhear(&mut self) -> Vec<(&'static str, String)> {
+        let mut news = Vec::new();
+        if !self.empty_mailbox() {
+            return news;
+        }
+        for note in report::read(&self.text) {
+            let told = note.told.map(|text| ("job", text));
+            let warned = note.warning.or(note.lost).map(|text| ("warning", text));
+            for (event, text) in told.into_iter().chain(warned) {
+                if self.said.len() < SHOWN_MOST && self.said.insert(text.clone()) {
+                    news.push((event, text));
+                }
+            }
+        }
+        news
+    }
+
     /// Takes in what the last run told.
     pub fn hear(&mut self) -> RunReport {
-        let text = self.mailbox.as_mut().map(|mailbox| mailbox.take());
-        let mut heard = RunReport::default();
+        self.empty_mailbox();
+        let mut heard = RunReport {
+            said: std::mem::take(&mut self.said),
+            ..RunReport::default()
+        };
         let mut stopped = BTreeSet::new();
-        for note in report::read(&text.and_then(Result::ok).unwrap_or_default()) {
+        for note in report::read(&std::mem::take(&mut self.text)) {
             if let Some(text) = note.warning {
                 if !heard.warnings.contains(&text) {
                     heard.warnings.push(text);
@@ -190,7 +228,7 @@ impl Observer {
                 continue;
             }
             if let Some(text) = note.told {
-                if !heard.notes.contains(&text) {
+                if !heard.notes.contains(&text) && !heard.said.contains(&text) {
                     heard.notes.push(text);
                 }
                 continue;

@@ -27,6 +27,8 @@ use std::time::Duration;
 const ATTEMPT_VARIABLE: &str = "ORCHECK_RUN_ATTEMPT";
 /// Time between two looks at the command and the signals.
 const POLL: Duration = Duration::from_millis(20);
+/// Time between two looks at what the program tells.
+const HEAR: Duration = Duration::from_secs(1);
 /// How long killed processes may take to vanish before they are reported.
 const KILL_WAIT: Duration = Duration::from_secs(5);
 
@@ -110,6 +112,7 @@ impl<'a> Supervisor<'a> {
         let mut crippled: Option<Duration> = None;
         let mut looked = self.clock.now();
         let mut reminded = self.clock.now();
+        let mut heard = self.clock.now();
         let status = loop {
             if let Some(status) = poll_child(&mut child)? {
                 break status;
@@ -117,6 +120,14 @@ impl<'a> Supervisor<'a> {
             if !times.is_empty() && self.clock.now().saturating_sub(reminded) >= EVERY {
                 reminded = self.clock.now();
                 times.retain(|time| !self.observer.borrow().remind(time));
+            }
+            // Breaks if: it waits for the end; a run that began from nothing, because a name is
+            // mistyped, would compute for days first.
+            if self.clock.now().saturating_sub(heard) >= HEAR {
+                heard = self.clock.now();
+                for (event, text) in self.observer.borrow_mut().overhear() {
+                    self.say(event, attempt, &text);
+                }
             }
             let lost = self
                 .nodes
