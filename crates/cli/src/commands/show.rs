@@ -388,7 +388,11 @@ impl<'a> View<'a> {
             match record.servers.is_empty() {
                 true => String::new(),
                 false => format!(
-                    "; global directories and servers: {}",
+                    "; {}: {}",
+                    match record.level {
+                        Level::Global => "global directories and servers",
+                        _ => "directories of the run",
+                    },
                     record.servers.join(", ")
                 ),
             },

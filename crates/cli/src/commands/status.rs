@@ -17,7 +17,8 @@ use orcheck_engine::host::agent::{AgentStatus, list, status};
 use orcheck_format::disk::Claim;
 use orcheck_format::{Error, ErrorKind, JobName, Level, Step};
 use orcheck_io::clock::{Clock, SystemClock};
-use orcheck_net::Address;
+use orcheck_io::failpoints::Failpoints;
+use orcheck_net::{Address, Holder, holder};
 use serde_json::{Value, json};
 
 use crate::args::StatusArgs;
@@ -312,7 +313,7 @@ fn jobs(args: &StatusArgs) -> Result<(Vec<Running>, Vec<String>, u8), Failure> {
 /// The agents: the newest step of each session at each level, and further facts below the table.
 fn agents_text(agents: &[Value]) -> String {
     let mut shown = table(&[
-        "job", "node", "epoch", "ranks", "sealed", "at node", "global",
+        "job", "node", "process", "epoch", "ranks", "sealed", "at node", "global",
     ]);
     let mut more = String::new();
     let field = |of: &Value, name: &str| match &of[name] {
@@ -344,6 +345,7 @@ fn agents_text(agents: &[Value]) -> String {
             shown.add_row(vec![
                 plain(&job),
                 plain(&node),
+                right(field(agent, "pid")),
                 right(field(session, "epoch")),
                 plain(ranks),
                 right(field(session, "committed_process")),
@@ -435,8 +437,17 @@ fn of_job(at: &Address, told: AgentStatus, wanted: &dyn Fn(&str) -> bool) -> Opt
     let mut agent = json!(own);
     agent["kept_bytes"] = json!(kept);
     agent["address"] = json!(at.to_string());
+    agent["pid"] = json!(pid_of(at));
     agent["sessions"] = json!(sessions);
     Some(agent)
+}
+
+/// The process that listens there; `None` if it is in another PID namespace, or has just ended.
+fn pid_of(at: &Address) -> Option<i32> {
+    match holder(at, &Failpoints::none()) {
+        Ok(Holder::Own(peer)) if peer.pid > 0 => Some(peer.pid),
+        _ => None,
+    }
 }
 
 /// An agent's report about a session, as a document.

@@ -98,6 +98,22 @@ impl Checked<'_> {
         }
     }
 
+    /// How many good copies the container with the fewest has here, of how many were made.
+    fn copies(&self) -> String {
+        let made = self.commit.record.containers.iter();
+        let made = made.map(|container| (container.file.as_str(), 1 + container.holders.len()));
+        let made: BTreeMap<&str, usize> = made.collect();
+        let found = self.verdict.containers.iter().map(|container| {
+            let made = made.get(container.file.as_str()).copied().unwrap_or(1);
+            (container.good_copies, made)
+        });
+        match found.min() {
+            Some((found, made)) if made > 1 => format!("{} of {made}", made.min(found as usize)),
+            Some((found, _)) => found.to_string(),
+            None => "0".to_owned(),
+        }
+    }
+
     fn state(&self) -> (&'static str, Tone) {
         if self.verdict.is_good() && !self.is_proven() {
             ("stored whole, not authenticated", Tone::Note)
@@ -160,7 +176,6 @@ pub fn run(args: &VerifyArgs, show_progress: bool) -> Result<Outcome, Failure> {
         .problems()
         .iter()
         .any(|problem| problem.kind() == ErrorKind::Corrupt);
-    // Breaks if: it is ignored; an older step would be called the newest.
     // Breaks if: it is ignored; an older step would be called the newest.
     let newer = newer_unread(args, &job, checked[0].commit);
     let all_good = checked.iter().all(|one| one.verdict.is_good());
@@ -397,6 +412,7 @@ fn document(one: &Checked<'_>, older_good: Option<&CommitRecord>) -> Value {
             "file": container.file,
             "path": container.path,
             "copies": container.copies,
+            "good_copies": container.good_copies,
             "node": container.node.0,
             "ranks": container.ranks,
             "regions": container.regions,
@@ -447,6 +463,7 @@ fn text(job: &Job, checked: &[Checked<'_>], older_good: Option<&CommitRecord>) -
         "level",
         "containers",
         "ranks",
+        "copies",
         "checked",
         "verdict",
     ]);
@@ -466,6 +483,7 @@ fn text(job: &Job, checked: &[Checked<'_>], older_good: Option<&CommitRecord>) -
                     .map(|container| container.ranks)
                     .sum::<u64>(),
             ),
+            right(one.copies()),
             right(size(one.verdict.checked_bytes())),
             cell(state, tone),
         ]);

@@ -69,7 +69,9 @@ impl Nodes {
 fn a_damaged_copy_is_named_and_another_one_is_used() {
     for node in 0..2 {
         let nodes = Nodes::new();
-        assert_eq!(nodes.ask(&["verify"]).code, 0);
+        let good = nodes.ask(&["verify"]);
+        assert_eq!(good.code, 0);
+        assert!(good.stdout.contains("2 of 2"), "{}", good.stdout);
         nodes.damage(node);
         let verified = nodes.ask(&["verify"]);
         assert_eq!(verified.code, 3, "{}", verified.stdout);
@@ -77,6 +79,7 @@ fn a_damaged_copy_is_named_and_another_one_is_used() {
         for part in [
             "damaged, restorable",
             "no data lost",
+            "1 of 2",
             &bad,
             "another copy is good",
         ] {
@@ -108,6 +111,7 @@ fn damage_of_every_copy_is_a_loss() {
     assert_eq!(verified.code, 5, "{}", verified.stdout);
     let container = &verified.json()["checkpoints"][0]["containers"][0];
     assert_eq!(container["copies"], 2);
+    assert_eq!(container["good_copies"], 0);
     assert_eq!(container["findings"].as_array().unwrap().len(), 2);
 }
 

@@ -66,6 +66,8 @@ pub struct ContainerVerdict {
     pub path: Option<String>,
     /// Copies found in the places.
     pub copies: u32,
+    /// How many of them have lost nothing.
+    pub good_copies: u32,
     /// Index of the node that wrote it.
     pub node: NodeId,
     /// Ranks read.
@@ -250,11 +252,10 @@ impl Pass<'_> {
     fn container(&mut self, container: &ContainerRef) -> Result<ContainerVerdict> {
         let (places, commit) = (self.places, self.commit);
         let mut copies = Vec::new();
-        let (mut opened_one, mut no_key) = (false, None);
+        let (mut opened_one, mut computed, mut no_key) = (false, false, None);
         let stored = places.len() - usize::from(self.rebuilt);
         for (place, dir) in places.iter().enumerate() {
-            let damaged = |copy: &ContainerVerdict| copy.findings.iter().any(|one| one.fatal);
-            if place == stored && !copies.iter().all(damaged) {
+            if place == stored && !copies.iter().all(has_lost) {
                 break;
             }
             let missing = place == stored && copies.is_empty();
@@ -293,9 +294,10 @@ impl Pass<'_> {
                 }
             }
             self.done(container.len_bytes);
-            if missing && !damaged(&check.verdict) {
+            if missing && !has_lost(&check.verdict) {
                 check.is_computed();
             }
+            computed = place == stored && !has_lost(&check.verdict);
             copies.push(check.verdict);
         }
         // With a different key, nothing can be said about any copy.
@@ -303,7 +305,7 @@ impl Pass<'_> {
             return Err(error);
         }
         if !copies.is_empty() {
-            return Ok(of_all_copies(copies));
+            return Ok(of_all_copies(copies, computed));
         }
         self.done(container.len_bytes);
         let mut check = Check::new(container);
@@ -343,9 +345,15 @@ pub fn verify_here(
     Some(check.verdict)
 }
 
+/// Whether a copy has lost data.
+fn has_lost(copy: &ContainerVerdict) -> bool {
+    copy.findings.iter().any(|finding| finding.fatal)
+}
+
 /// Combines the verdicts on the copies of a container: data is lost only if it is lost in all
-/// copies.
-fn of_all_copies(mut copies: Vec<ContainerVerdict>) -> ContainerVerdict {
+/// copies. `computed`: the last one was computed from parity.
+fn of_all_copies(mut copies: Vec<ContainerVerdict>, computed: bool) -> ContainerVerdict {
+    let whole = copies.iter().filter(|copy| !has_lost(copy)).count();
     let lost: Vec<Lost> = copies.iter().map(Lost::of).collect();
     let worth = |copy: &ContainerVerdict| {
         let fatal = copy.findings.iter().filter(|finding| finding.fatal);
@@ -354,6 +362,7 @@ fn of_all_copies(mut copies: Vec<ContainerVerdict>) -> ContainerVerdict {
     let best = (0..copies.len()).min_by_key(|&at| worth(&copies[at]));
     let mut all = copies.swap_remove(best.unwrap_or_default());
     all.copies = lost.len() as u32;
+    all.good_copies = whole.saturating_sub(usize::from(computed)) as u32;
     let others = copies.into_iter().flat_map(|copy| {
         all.checked_bytes += copy.checked_bytes;
         all.locked_bytes += copy.locked_bytes;
@@ -422,6 +431,7 @@ impl Check {
                 file: container.file.clone(),
                 path: None,
                 copies: 0,
+                good_copies: 0,
                 node: container.node,
                 ranks: 0,
                 regions: 0,
