@@ -312,6 +312,36 @@ fn starting(root: &Path, timeout_s: f64) -> String {
     )
 }
 
+/// Starts an agent that may open few files; its process.
+fn limited_agent(job: &str, dir: &str) -> u32 {
+    let begun = orcheck(&["agent", "--detach", "--job", job, "--node", "here"]);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "ulimit -n 200 && exec \"$0\" \"$@\""]);
+    shell.arg(begun.get_program()).args(begun.get_args());
+    let said = Answer::of(shell.args(["--dir", dir]).output().unwrap());
+    assert_eq!(said.code, 0, "{}", said.stderr);
+    agents_with(job)[0].0
+}
+
+// Breaks if: an agent that somebody else starts is replaced, or nothing is said of its limits; the
+// run would lose checkpoints to a limit that nobody looks for there.
+#[test]
+fn lower_limits_of_an_agent_that_is_joined_are_told() {
+    let scratch = Scratch::new();
+    let root = scratch.dir("pfs");
+    let job = format!("joined-{}", std::process::id());
+    let limited = limited_agent(&job, &root.display().to_string());
+    let joins = starting(&root, 20.0).replace("'start'", "'join'");
+    let ended = crate::told::supervised(&["--restarts", "0"], "ends", &job, &joins);
+    let words = format!(
+        "the agent of this node, process {limited}, has a limit of open files (ulimit -n): 200"
+    );
+    assert!(ended.stderr.contains(&words), "{words}: {}", ended.stderr);
+    assert_eq!(agents_with(&job)[0].0, limited);
+    let drained = crate::answer(&["drain", "--job", &job, "--timeout", "20"]);
+    assert_eq!(drained.code, 0, "{}", drained.stderr);
+}
+
 // Breaks if: an agent keeps the limits of whoever started it; runs without limits would lose
 // checkpoints to them.
 #[test]
@@ -320,13 +350,7 @@ fn an_agent_with_lower_limits_is_replaced() {
     let root = scratch.dir("pfs");
     let job = format!("limited-{}", std::process::id());
     let dir = root.display().to_string();
-    let begun = orcheck(&["agent", "--detach", "--job", &job, "--node", "here"]);
-    let mut shell = Command::new("sh");
-    shell.args(["-c", "ulimit -n 200 && exec \"$0\" \"$@\""]);
-    shell.arg(begun.get_program()).args(begun.get_args());
-    let said = Answer::of(shell.args(["--dir", &dir]).output().unwrap());
-    assert_eq!(said.code, 0, "{}", said.stderr);
-    let (limited, _) = agents_with(&job)[0];
+    let limited = limited_agent(&job, &dir);
     let began = Instant::now();
     let mut program = Running::start("computes", &job, &starting(&root, 20.0));
     program.wait_for("ready");

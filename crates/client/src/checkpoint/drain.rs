@@ -20,6 +20,7 @@ use crate::report::{self, says};
 use crate::session::Session;
 use orcheck_engine::host::{JOIN_TIMEOUT, join};
 use orcheck_engine::node::Index;
+use orcheck_engine::replicas::ReplicaStore;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Level, Rank, Result, Step, WriterId};
 use orcheck_io::machine::thread::spawn;
@@ -97,6 +98,7 @@ impl Session {
         if self.rank == Rank(0) && self.trigger.should_stop() {
             report::stopped(&self.job);
         }
+        self.warn_of_ending_replicas(agreed.is_ok());
         let mut warnings: Vec<String> = std::iter::from_fn(|| self.take_warning()).collect();
         if let Err(error) = &agreed {
             // The error already contains it.
@@ -108,6 +110,19 @@ impl Session {
             warnings.retain(|warning| !said(warning));
         }
         (agreed, warnings)
+    }
+
+    /// Warns, on rank 0, that replicas end with the agents of a job that has ended in order.
+    fn warn_of_ending_replicas(&mut self, in_order: bool) {
+        let store = self.options.replica_store;
+        let in_memory = matches!(store, ReplicaStore::Memory | ReplicaStore::Spill);
+        // Breaks if: nothing is said; the next loss of a node would take a checkpoint that was
+        // committed as one that survives it.
+        if in_order && in_memory && self.rank == Rank(0) && self.link.peers.is_some() {
+            self.warnings.push(
+                "the job has ended, and with its agents the replicas in their memory: from now on its checkpoints at level peers do not survive the loss of a node. Next: set replica_store = 'both', or copy the newest one to another place (`orcheck copy`)".to_owned(),
+            );
+        }
     }
 
     /// Ends the session without waiting; what is not committed yet may be lost. Local.

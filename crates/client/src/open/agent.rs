@@ -239,6 +239,10 @@ impl Agent {
             let yields = agent.ask_to_yield(options.take_over, patience);
             return match (yields, listens(at, failpoints)) {
                 (Ok(()), Some(peer)) if replaces => agent.unless_limited(peer, patience),
+                (Ok(()), Some(peer)) if options.agent == AgentKind::Join => {
+                    agent.note_limits(peer);
+                    Ok(Found::Agent(Box::new(agent)))
+                }
                 (Ok(()), _) => Ok(Found::Agent(Box::new(agent))),
                 // It ended meanwhile.
                 (Err(error), None) => Ok(Found::Absent(error)),
@@ -256,6 +260,16 @@ impl Agent {
         };
         let patience = patience + ANSWER_TIMEOUT;
         ask(&mut self.conn, wanted, None, patience, |_| ())
+    }
+
+    /// Notes that the process of an agent that somebody else starts has a lower limit than ours.
+    fn note_limits(&mut self, peer: Peer) {
+        if let Some(lower) = lower_limit(peer.pid) {
+            self.notes.push(format!(
+                "the agent of this node, process {}, has a {lower}. Next: raise that limit where the agent is started, then start the agent again",
+                peer.pid
+            ));
+        }
     }
 
     /// This agent, unless its process has a lower limit of anything than ours: it has those of the

@@ -292,5 +292,5 @@ fn reach(
         "rank {rank} cannot reach the lead of the job: {}",
         errors.join("; ")
     ))
-    .next("check that nodes reach each other over TCP"))
+    .next("check whether the process there has ended or is stopped, and whether nodes reach each other"))
 }

@@ -84,9 +84,14 @@ impl Mender {
                     open.remove(&copy.file);
                 }
                 for error in mended.errors {
-                    shared.note(format!(
-                        "a file of step {step} could not be rebuilt: {error}"
-                    ));
+                    // Breaks if: it counts as a failure; other nodes have ended the job already.
+                    let node = replicas.node_name();
+                    shared.note(match shared.closing.load(Ordering::Acquire) {
+                        true => format!("node {node}: the job ended before all files of step {step} were rebuilt. Next: start it again, which rebuilds them, or set close = 'copies'"),
+                        false => format!(
+                            "node {node}: a file of step {step} could not be rebuilt: {error}"
+                        ),
+                    });
                     // Breaks if: an attempt that a stop interrupts counts as complete; the end of a
                     // session that continues would be blamed.
                     let tried = Some(error).filter(|_| !stop.load(Ordering::Acquire));
@@ -95,7 +100,8 @@ impl Mender {
             }
             if made > 0 {
                 shared.note(format!(
-                    "files of step {step} rebuilt after the loss of nodes: {made}"
+                    "node {}: files of step {step} rebuilt after the loss of nodes: {made}",
+                    replicas.node_name()
                 ));
             }
             Ok(())

@@ -13,7 +13,8 @@
 //!    the job's own. Only runs that begin from nothing make it. What each node remembers costs one
 //!    more listing of its own directory, and travels with a message that is sent anyway.
 //! 3. A job does not begin from nothing beside its own checkpoints: directories of nodes of other
-//!    names below `node_dir` refuse the start, unless `start = 'fresh'` asks for it.
+//!    names below `node_dir`, or of nodes below a directory of level `global` where there is no
+//!    `node_dir`, refuse the start, unless `start = 'fresh'` asks for it.
 //! 4. Any other directory that is unreadable is ignored.
 //! 5. What is told is the same on all ranks.
 //!
@@ -119,7 +120,10 @@ impl Session {
             self.looked_in(),
             of_job.join("; ")
         ))
-        .next("give the nodes of this run those names (ORCHECK_NODE) or run on those nodes; or set start = 'fresh' to begin from nothing")
+        .next(match self.options.node_dir {
+            Some(_) => "give the nodes of this run those names (ORCHECK_NODE) or run on those nodes; or set start = 'fresh' to begin from nothing",
+            None => "set node_dir (ORCHECK_NODE_DIR) instead of global, and peers as before; or set start = 'fresh' to begin from nothing",
+        })
     }
 
     fn must_resume(&self) -> Error {
@@ -260,6 +264,7 @@ impl Session {
         let around = Around {
             job: &self.job,
             nodes: self.link.layout.node_names(),
+            has_node_dir: self.options.node_dir.is_some(),
             failpoints: &self.environment.failpoints,
         };
         let mut found = Beside {
@@ -294,6 +299,8 @@ struct Around<'a> {
     job: &'a JobName,
     /// Nodes of this run.
     nodes: Vec<String>,
+    /// Whether the nodes have directories of their own.
+    has_node_dir: bool,
     failpoints: &'a Failpoints,
 }
 
@@ -326,11 +333,19 @@ impl Around<'_> {
             self.look_at_nodes(root, own.as_ref(), found);
         } else {
             for name in subdirectories(own.as_ref(), |_| true) {
-                if let Some(step) = newest_step(own.as_ref(), &name) {
-                    found.hints.push(format!(
-                        "{}/{job}/{name} holds checkpoints of this job up to step {step}",
-                        place(root)
-                    ));
+                let Some(step) = newest_step(own.as_ref(), &name) else {
+                    continue;
+                };
+                let root = place(root);
+                let text =
+                    format!("{root}/{job}/{name} holds checkpoints of this job up to step {step}");
+                // Breaks if: it is a hint; where only the option is wrong, a second run would be
+                // written beside the first.
+                match is_of_node(own.as_ref(), &name) && !self.has_node_dir {
+                    true => found.of_job.push(format!(
+                        "{text}, written by a node: {root} seems to belong in node_dir"
+                    )),
+                    false => found.hints.push(text),
                 }
             }
         }
@@ -421,6 +436,14 @@ fn subdirectories(dir: &dyn Dir, wanted: impl Fn(&str) -> bool) -> Vec<String> {
     names.sort();
     names.truncate(MOST_LOOKED_AT);
     names
+}
+
+/// Whether a directory has commit records of a level of nodes.
+fn is_of_node(parent: &dyn Dir, name: &str) -> bool {
+    let listed = parent.child(name, false).and_then(|dir| dir.list());
+    let names = listed.unwrap_or_default().into_iter();
+    let mut parsed = names.filter_map(|entry| FileName::parse(&entry.name));
+    parsed.any(|name| matches!(name, FileName::Commit { level, .. } if level != Level::Global))
 }
 
 /// The newest step with a container or commit record in a directory, or in one directly below it.

@@ -178,7 +178,7 @@ impl NodeAt {
             self.name,
             errors.join("; ")
         ))
-        .next("check that nodes reach each other over TCP"))
+        .next("check whether the process there has ended or is stopped, and whether nodes reach each other"))
     }
 
     /// The job's files that the node holds.

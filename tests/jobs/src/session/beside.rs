@@ -171,6 +171,15 @@ fn a_job_does_not_begin_from_nothing_beside_nodes_of_other_names() {
         says(&error, ErrorKind::Invalid, &["local/job/b cannot be read"]);
     });
     old.run(|session, _| assert_eq!(session.unwrap().find().unwrap(), 2));
+    // Only the option is wrong: what was `node_dir` is given as a directory of level `global`.
+    let wrong = Scratch::new("wrong-option");
+    save(&Job::new(wrong.path(), 2, 0, true), &[(1, 10)]);
+    disk::rename(&wrong.path().join("local"), &wrong.path().join("ost0"));
+    Job::new(wrong.path(), 2, 1, false).run(|session, _| {
+        let error = refused(session.unwrap().find());
+        let words = ["up to step 1, written by a node", "ORCHECK_NODE_DIR"];
+        says(&error, ErrorKind::Invalid, &words);
+    });
     // A run that committed nothing left nothing to continue from.
     let begun = Scratch::new("begun");
     let old = Job::new(begun.path(), 2, 0, true).placed(&["a", "b"]);

@@ -39,8 +39,8 @@ impl Session {
         };
         let all: Vec<String> = std::iter::once(why).chain(beside.iter().cloned()).collect();
         Error::not_found(all.join("; ")).next(match self.options.node_dir {
-            Some(_) => "if this is its first run, nothing; otherwise end it, correct the directories or the names of nodes (ORCHECK_NODE), and start again",
-            None => "if this is its first run, nothing; otherwise end it, correct the directories, and start again",
+            Some(_) => "if this is its first run, nothing; otherwise end it, correct the job's name, the directories or the names of nodes (ORCHECK_NODE), and start again",
+            None => "if this is its first run, nothing; otherwise end it, correct the job's name or the directories, and start again",
         })
     }
 
