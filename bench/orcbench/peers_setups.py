@@ -81,6 +81,7 @@ WAYS = {
     "orcheck-lent": orcheck("lent", "disk", "process", "node", lent=True),
     "orcheck-peers-memory": orcheck("peers", "memory", "node", "peers", "peers = 1"),
     "orcheck-peers": orcheck("peers", "disk", "node", "peers", "peers = 1"),
+    "orcheck-peers-agent": orcheck("peers, agent", "disk", "node", "peers", "peers = 1", AGENT),
     "orcheck-xor-memory": orcheck("xor", "memory", "node", "peers", "protect = 'xor={ranks}'"),
     "orcheck-global": orcheck("global", "disk", "all", "global"),
     "scr-single-memory": scr("single", "memory", "process", False, COPY_TYPE="SINGLE"),

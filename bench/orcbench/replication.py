@@ -344,7 +344,7 @@ def solver(args: argparse.Namespace, rate: float) -> Runs:
                 every = max(1, round(factor * ideal_s / step_s))
                 # The last checkpoint is half an interval before the end. Where intervals are long,
                 # few of them: all would take hours.
-                taken = 6 if factor <= 1 else max(2, round(8 / factor))
+                taken = 6 if factor <= 1 else max(1, round(6 / factor))
                 steps = every * taken + every // 2
                 samples = []
                 for number in range(rounds):
