@@ -1,7 +1,8 @@
 //! Deals the parts of one checkpoint: each node holds as many as every other one.
 //!
-//! How: the nodes are on a ring in random order, those that are linked by failure domains side by
-//! side. With m nodes in the largest set of linked ones, the k-th holder of a node is the node
+//! How: the nodes are on a ring in random order. Nodes that share a failure domain, directly or
+//! through others, are a set of linked nodes (`domains.rs`) and stand side by side. With m nodes in
+//! the largest set, the k-th holder of a node is the node
 //! k·m places further on, where another set has begun; without domains, it is the k-th next one.
 //! Where the ring is too short for that, or everything is linked with everything, the remaining
 //! replicas are dealt one after the other: each node in turn takes a permitted holder that still
@@ -69,7 +70,8 @@ impl<'a> Deal<'a> {
         if replicas >= nodes {
             return None;
         }
-        // Both the last holder and the owner behind it must have a set's length between them.
+        // The last holder and the owner, which is behind it on the ring, must be a set's length
+        // apart too.
         let by_ring = replicas.min(nodes / self.largest - 1);
         let along = |at: usize| (1..=by_ring).map(move |k| (at + k * self.largest) % nodes);
         let held = if by_ring == replicas {
@@ -148,8 +150,8 @@ impl<'a> Round<'a> {
         before
     }
 
-    /// Finds a holder for a node that has none in this round, where each of those on the way
-    /// changes to another one.
+    /// Gives `owner` a holder along an augmenting path: each node on it gives its holder to the one
+    /// before and takes the next. False if there is no path, or no checks are left.
     fn exchanged(&mut self, owner: usize) -> bool {
         let mut left: Vec<usize> = (0..self.held.len()).collect();
         let mut asked_by = vec![owner; self.held.len()];
