@@ -7,7 +7,7 @@
 //! | `epoch.rs` | claims: who may write, and from where a run resumed |
 //! | `choose.rs` | rejects, keeps or removes a checkpoint on a person's decision |
 //! | `halt.rs` | requests to take a checkpoint and end |
-//! | `prune.rs` | removes older checkpoints; `prune/leftovers.rs`: what killed runs left |
+//! | `prune.rs` | removes older checkpoints; `prune/leftovers.rs`: what killed runs left; `prune/lost.rs`: what lost steps left |
 //! | `routed.rs` | directories of files that the program writes itself; removes what killed runs left |
 //!
 //! Not here: making a checkpoint visible (`commit`).

@@ -3,6 +3,7 @@
 // Strangers come by sockets of their own.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
+use orcheck_engine::node::Outcome;
 use orcheck_engine::replicas::{
     CREDIT_BYTES, KeeperContext, KeeperThread, KeptReplicas, NodeAt, Others, OthersContext,
     ReplicaStore, Replicas, ReplicasContext,
@@ -84,6 +85,7 @@ impl Holder {
             budget_bytes,
             direct: true,
             gathering: None,
+            outcome: Box::new(|_| Outcome::Pending),
             key: KEY,
             failpoints: Failpoints::none(),
             stop: Arc::clone(&stop),

@@ -19,9 +19,10 @@
 //! or failed steps), superseded checkpoints, temporary and routed files of killed runs, and claims
 //! of epochs that nothing refers to any more.
 //! Not here: when to prune (`control.rs`); what is removed before a run has committed anything
-//! (`prune/leftovers.rs`).
+//! (`prune/leftovers.rs`, `prune/lost.rs`).
 
 pub mod leftovers;
+pub(crate) mod lost;
 
 use crate::directory::catalog::RECORD_LIMIT_BYTES;
 use crate::directory::epoch::claim_of_temporary;

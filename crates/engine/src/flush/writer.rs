@@ -35,6 +35,7 @@ mod sinks;
 
 use self::sinks::Sink;
 use crate::directory::Places;
+use crate::directory::prune::lost::NotDecided;
 use crate::encoding::{EncodePiece, Encoder, Recipe};
 use crate::flush::container::Announced;
 use crate::flush::ledger::Ledger;
@@ -44,7 +45,9 @@ use crate::replicas::Replicas;
 use orcheck_format::disk::{BLOCK_BYTES, MAX_REFERRED};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::Message;
-use orcheck_format::{Epoch, Error, JobName, Level, NodeId, Rank, Result, Step, WriterId};
+use orcheck_format::{
+    Epoch, Error, JobName, Level, NodeId, Rank, Result, Step, TargetId, WriterId,
+};
 use orcheck_io::clock::Clock;
 use orcheck_io::failpoints::Failpoints;
 use orcheck_io::machine::thread_cpu_time;
@@ -126,6 +129,8 @@ pub struct Flusher {
     left: Vec<VecDeque<Descriptor>>,
     /// Bytes of streams and bytes in files, over all containers so far.
     written: (u64, u64),
+    /// Whole containers whose step is not decided, by level and server.
+    not_decided: NotDecided<Option<(Level, TargetId)>>,
 }
 
 /// A snapshot read from the ring whose chunks are kept for the next level.
@@ -200,6 +205,7 @@ impl Flusher {
             damaged: None,
             left,
             written: (0, 0),
+            not_decided: NotDecided::default(),
         })
     }
 

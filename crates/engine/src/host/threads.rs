@@ -16,13 +16,13 @@ use crate::commit::{Control, ControlContext, ControlShared, JobFacts, Links, Tre
 use crate::directory::Places;
 use crate::encoding::Recipe;
 use crate::flush::{FlushContext, Flusher, Remembered, Report};
-use crate::node::{ENGINE_ALIVE, Index, IndexShape, Layout, Mode, Node};
+use crate::node::{ENGINE_ALIVE, Index, IndexShape, Layout, Mode, Node, Outcome};
 use crate::replicas::{
     Gathering, KeeperContext, KeeperThread, KeptReplicas, NodeAt, ReplicaStore, Replicas,
     ReplicasContext,
 };
 use orcheck_format::disk::ParityGroup;
-use orcheck_format::{Epoch, Error, JobName, NodeId, Rank, Result, WriterId};
+use orcheck_format::{Epoch, Error, JobName, Level, NodeId, Rank, Result, Step, WriterId};
 use orcheck_io::clock::Clock;
 use orcheck_io::failpoints::Failpoints;
 use orcheck_io::machine::thread::{never_preempt, spawn};
@@ -208,6 +208,7 @@ impl Host {
             budget_bytes: replication.store.granted_bytes(replication.budget_bytes),
             direct: self.plan.direct,
             gathering: self.gathering()?,
+            outcome: self.outcome_at_peers(),
             key: replication.key.clone(),
             failpoints: self.failpoints.clone(),
             stop: Arc::clone(stop),
@@ -222,6 +223,17 @@ impl Host {
             })
         })?;
         Ok(Some((thread, waker)))
+    }
+
+    /// What became of a step at level `peers`.
+    fn outcome_at_peers(&self) -> Box<dyn Fn(Step) -> Outcome + Send> {
+        let mut levels = self.places.levels().into_iter();
+        let level = levels.find(|level| matches!(level, Level::Peers(_)));
+        let (pool, shape) = (Arc::clone(&self.pool), self.shape);
+        Box::new(move |step| match level {
+            Some(level) => Index::new(&pool, shape).outcome(step, level),
+            None => Outcome::Pending,
+        })
     }
 
     /// This node's group, with parity.

@@ -19,6 +19,8 @@
 //! (`owner.rs`), readers (`remote.rs`).
 
 use crate::directory::prune::coming_name;
+use crate::directory::prune::lost::NotDecided;
+use crate::node::Outcome;
 use crate::replicas::gather::{GatherAction, Gatherer, Gathering};
 use crate::replicas::protect::{ConnSlot, Keeper, KeeperAction, KeeperEvent};
 use crate::replicas::remote::files_of;
@@ -27,7 +29,7 @@ use crate::replicas::taken::{Incoming, Piece, Spare, Writer};
 use orcheck_format::disk::{BLOCK_BYTES, FileName};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::{MAX_DATA_BYTES, Message};
-use orcheck_format::{Epoch, Error, NodeId, Result};
+use orcheck_format::{Epoch, Error, NodeId, Result, Step};
 use orcheck_io::disk::{Create, Dir, Entry, File};
 use orcheck_io::failpoints::Failpoints;
 use orcheck_io::machine::thread::spawn;
@@ -73,6 +75,8 @@ pub struct KeeperContext {
     pub gathering: Option<Gathering>,
     /// The job's key.
     pub key: Key,
+    /// What became of a step at level `peers`.
+    pub outcome: Box<dyn Fn(Step) -> Outcome + Send>,
     /// Failpoints, for tests.
     pub failpoints: Failpoints,
     /// Set when the session ends.
@@ -94,6 +98,8 @@ pub struct KeeperThread {
     gatherer: Option<Gatherer>,
     /// Parity files that are being written.
     parity: BTreeMap<String, Box<dyn File>>,
+    /// Whole files of others whose step is not decided.
+    not_decided: NotDecided<()>,
     readers: Vec<(JoinHandle<()>, Waker)>,
     /// Peers that wait to be served, with their requests.
     waiting: VecDeque<(Conn, Message)>,
@@ -115,6 +121,7 @@ impl KeeperThread {
         Self {
             gatherer: context.gathering.clone().map(Gatherer::new),
             parity: BTreeMap::new(),
+            not_decided: NotDecided::default(),
             context,
             listeners,
             writer: Writer::new(poller.waker()),
@@ -256,6 +263,10 @@ impl KeeperThread {
     }
 
     fn take(&mut self, number: u32, message: Message) -> Result<()> {
+        if matches!(message, Message::Reserve { .. }) {
+            let (room, outcome) = (self.context.room.as_ref(), &self.context.outcome);
+            self.not_decided.remove_lost(&(), room, outcome);
+        }
         let Some(message) = self.take_for_parity(number, message)? else {
             return Ok(());
         };
@@ -380,6 +391,9 @@ impl KeeperThread {
                         continue;
                     };
                     let completed = self.complete(file, &name, at, trailer);
+                    if completed.is_ok() {
+                        self.is_whole(&name);
+                    }
                     if completed.is_ok()
                         && let Some(gatherer) = &mut self.gatherer
                     {
@@ -541,7 +555,17 @@ impl KeeperThread {
         }
         room.sync()?;
         room.check_path()?;
+        self.is_whole(&name);
         Ok(crc.value())
+    }
+
+    fn is_whole(&mut self, name: &str) {
+        if let Some(FileName::Container { step, epoch, .. } | FileName::Parity { step, epoch, .. }) =
+            FileName::parse(name)
+            && epoch == self.context.epoch.counter
+        {
+            self.not_decided.add((), step, name.to_owned());
+        }
     }
 
     /// The name of an incomplete replica.

@@ -12,6 +12,7 @@
 //! Not here: what was in the memory of an agent that has ended (it is gone).
 
 use crate::encoding::Trust;
+use crate::node::Outcome;
 use crate::replicas::keeper::{KeeperContext, KeeperThread};
 use crate::replicas::members::{keeper_of, last_remembered};
 use crate::replicas::store::KeptReplicas;
@@ -93,6 +94,7 @@ impl Lender {
             room: Arc::new(KeptReplicas::on_disk(dir)),
             direct: false,
             gathering: None,
+            outcome: Box::new(|_| Outcome::Pending),
             key: at.key,
             failpoints: failpoints.clone(),
             stop: Arc::clone(&stop.stop),

@@ -14,6 +14,7 @@ use std::path::Path;
 pub const TESTS: &[Test] = session_tests![
     a_disk_that_is_found_full_of_leftovers_takes_checkpoints_again,
     a_checkpoint_waits_for_the_room_that_prune_makes,
+    whole_parts_of_lost_steps_make_room,
 ];
 
 const SCALE: usize = 300;
@@ -120,6 +121,48 @@ fn a_checkpoint_waits_for_the_room_that_prune_makes() {
         session.close(LONG).unwrap();
     });
     assert_eq!(containers(&root).len(), 2);
+}
+
+// Breaks if: whole parts of a step that another node has lost stay until the next commit; if they
+// fill the disk, there never is one.
+fn whole_parts_of_lost_steps_make_room() {
+    if needs_own_disks() {
+        return;
+    }
+    // Two nodes, each with copies on the other one or without, on a disk on which the first step
+    // does not fit, and later ones fit beside nothing of it.
+    for (level, dir, options, size) in [
+        (Level::Global, "ost0", "keep = 1", "size=4m,mode=700"),
+        (
+            Level::Peers(1),
+            "local",
+            "keep = 1\npeers = 1",
+            "size=8m,mode=700",
+        ),
+    ] {
+        let scratch = Scratch::new("lost-parts");
+        let Some(_mounted) = Mounted::new(&scratch.path().join(dir), size) else {
+            let why = "mounting a file system of 4 MiB needs the superuser";
+            return skip("whole_parts_of_lost_steps_make_room", why);
+        };
+        let is_global = level == Level::Global;
+        let job = Job::new(scratch.path(), 2, u32::from(is_global), !is_global);
+        let told = job.placed(&["a", "b"]).with(options).run(|session, rank| {
+            let mut session = session.unwrap();
+            let mut take = |step, scale| {
+                let mut state = State::new(rank, step, scale);
+                state.protect(&mut session).unwrap();
+                session.checkpoint(step).unwrap();
+                session.wait(step, level, LONG)
+            };
+            take(1, [2200, 1500][rank as usize]).unwrap_err();
+            // On a disk that nodes share, one may write before the other one has removed its part.
+            let safe = (2..=4).find(|&step| take(step, 900).is_ok());
+            session.close(LONG).unwrap();
+            safe
+        });
+        assert!(told.iter().all(Option::is_some), "{level}: {told:?}");
+    }
 }
 
 /// A container like that of this step, of a later one, without a record; its length.

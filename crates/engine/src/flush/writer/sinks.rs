@@ -125,12 +125,17 @@ impl Flusher {
     }
 
     pub(super) fn open_sink(&mut self, step: Step, level: Level) -> Result<Sink> {
+        // Its room is needed now.
+        let mut not_decided = std::mem::take(&mut self.not_decided);
         let context = &self.context;
         let (mut server, mut holders, most_bytes) = (None, Vec::new(), self.most_bytes(step));
         let container = self
             .target(step, level, (&mut holders, most_bytes))
             .and_then(|(target, placed)| {
                 server = placed;
+                let place = Some((level, target.server));
+                let outcome = |step| Index::new(&context.pool, context.shape).outcome(step, level);
+                not_decided.remove_lost(&place, target.dir.as_ref(), outcome);
                 let striped = !target.stripes.is_empty();
                 let recipe = &context.recipe;
                 let mut header = ContainerHeader {
@@ -163,6 +168,7 @@ impl Flusher {
                 ContainerWriter::create(header, &context.node.1, &target, key)
                     .map_err(|failure| failure.where_placed(server))
             });
+        self.not_decided = not_decided;
         match container {
             Ok(container) => Ok(Sink {
                 level,
@@ -296,6 +302,8 @@ impl Flusher {
                             .set_flushed(local, self.written.0, self.written.1, cpu_ns);
                     }
                     self.remember(step, held, container.manifest_digest);
+                    let place = Some((sink.level, sink.server.unwrap_or(TargetId(0))));
+                    self.not_decided.add(place, step, container.file.clone());
                     self.context.failpoints.at("flush.durable", "")?;
                     (self.report)(Message::Durable {
                         step,
