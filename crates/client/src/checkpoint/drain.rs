@@ -116,7 +116,7 @@ impl Session {
     fn warn_of_ending_replicas(&mut self, in_order: bool) {
         let store = self.options.replica_store;
         let in_memory = matches!(store, ReplicaStore::Memory | ReplicaStore::Spill);
-        // Breaks if: nothing is said; the next loss of a node would take a checkpoint that was
+        // Breaks if: it is not reported; the next loss of a node would take a checkpoint that was
         // committed as one that survives it.
         if in_order && in_memory && self.rank == Rank(0) && self.link.peers.is_some() {
             self.warnings.push(
