@@ -193,8 +193,8 @@ impl Observer {
         !text.is_empty()
     }
 
-    /// What the run that is alive has told since the last call, for a person: what it did, and at
-    /// most [`SHOWN_MOST`] warnings.
+    /// What the run that is alive has told since the last call, for a person: what it did, and its
+    /// warnings, at most [`SHOWN_MOST`] of both in a run.
     pub fn overhear(&mut self) -> Vec<(&'static str, String)> {
         let mut news = Vec::new();
         if !self.empty_mailbox() {
