@@ -36,6 +36,8 @@ const LONGEST_BYTES: usize = 2048;
 
 /// Separates notes.
 const BEGIN: &str = "\n[[note]]\n";
+/// Follows a note; older versions read it as a comment.
+const END: &str = "\n# end of note\n";
 
 static WARNINGS_LEFT: AtomicU32 = AtomicU32::new(MOST_WARNINGS);
 
@@ -53,6 +55,8 @@ pub struct Note {
     pub global: Vec<PathBuf>,
     /// Its directory of level `node`, on the machine of rank 0.
     pub node_dir: Option<PathBuf>,
+    /// Whether a trigger makes checkpoints due.
+    pub is_triggered: bool,
     /// Why a job could not be opened.
     pub refused: Option<String>,
     /// Whether the same command would fail again to open or restart, because its options or
@@ -76,6 +80,16 @@ struct Notes {
     note: Vec<Note>,
 }
 
+/// Length of the part of a text whose notes are complete, in bytes: a note that is being added may
+/// be read in part.
+#[must_use]
+pub fn whole_bytes(text: &str) -> usize {
+    match text.ends_with(END) {
+        true => text.len(),
+        false => text.rfind(BEGIN).map_or(0, |at| at + 1),
+    }
+}
+
 /// The notes in a text, in order, without incomplete ones.
 #[must_use]
 pub fn read(text: &str) -> Vec<Note> {
@@ -93,13 +107,14 @@ pub fn read(text: &str) -> Vec<Note> {
     notes
 }
 
-/// Reports that a job was opened.
-pub(crate) fn opened(job: &JobName, epoch: Epoch, options: &Options) {
+/// Reports that a job was opened, and whether a trigger makes its checkpoints due.
+pub(crate) fn opened(job: &JobName, epoch: Epoch, options: &Options, is_triggered: bool) {
     tell(|| Note {
         job: job.as_str().to_owned(),
         epoch: epoch.counter,
         global: options.global.iter().map(|path| whole(path)).collect(),
         node_dir: options.node_dir.as_deref().map(whole),
+        is_triggered,
         ..Note::default()
     });
 }
@@ -206,6 +221,7 @@ fn tell(note: impl FnOnce() -> Note) {
     };
     let notes = Notes { note: vec![note()] };
     if let Ok(text) = toml::to_string(&notes) {
+        let text = format!("{}{END}", text.trim_end());
         // The file is on another machine, or its supervisor has ended: nobody waits for this note.
         let _ = drop_note(Path::new(&path), &text);
     }
@@ -251,6 +267,12 @@ mod tests {
         assert_eq!(read(&between), [first.clone(), second.clone()]);
         let strange = format!("\u{fffd}\n{text}");
         assert_eq!(read(&strange), [first, second]);
+        assert_eq!(whole_bytes(&cut), text.len());
+        assert_eq!(
+            whole_bytes(&format!("{cut}\"{END}")),
+            cut.len() + 1 + END.len()
+        );
+        assert_eq!(whole_bytes("[[note]]\njob = \"a\"\n"), 0);
         assert_eq!(read("what is this"), []);
         assert_eq!(read(""), []);
     }

@@ -68,13 +68,17 @@ fn run_learns_the_job_and_its_directories_from_the_program() {
     assert_eq!(failed.code, 101);
     for words in [
         "run 1 of job cavity ended without a checkpoint",
-        "unless it failed before its first one, set a trigger, such as ORCHECK_EVERY_S=600",
+        "it has a trigger, but ended before its first checkpoint was complete",
         "not restarting: 2 runs in a row made no new checkpoint",
     ] {
         assert!(failed.stderr.contains(words), "{words}: {}", failed.stderr);
     }
     let said = failed.stderr.matches("ended without a checkpoint").count();
     assert_eq!(said, 1, "{}", failed.stderr);
+    let none = options(&root).replace("every_s = 1e6\n", "");
+    let failed = supervised(&["--restarts", "9"], "fails", "cavity", &none);
+    let words = "it has no trigger: set one, such as ORCHECK_EVERY_S=600";
+    assert!(failed.stderr.contains(words), "{}", failed.stderr);
 
     // A job that is asked to halt is not taken for one that has finished.
     let line = command_line();

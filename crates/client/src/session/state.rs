@@ -141,7 +141,7 @@ impl Session {
             notes,
         } = opened;
         if rank == Rank(0) {
-            report::opened(&job, link.epoch, &options);
+            report::opened(&job, link.epoch, &options, trigger.is_configured());
         }
         let local = link.layout.local_index(rank);
         let index = Index::new(&link.pool, link.shape);

@@ -41,10 +41,10 @@ pub struct Observer {
     node_dirs: Vec<PathBuf>,
     job: Option<String>,
     mailbox: Option<Mailbox>,
-    /// What came into the mailbox since the run began.
-    text: String,
-    /// Messages of the run that were printed while it ran.
-    said: BTreeSet<String>,
+    /// The end of what came into the mailbox, which may be an incomplete note.
+    unread: String,
+    /// What the run that is alive has reported so far.
+    report: RunReport,
     /// The last note of each job that was opened.
     opened: BTreeMap<String, Note>,
 }
@@ -54,6 +54,8 @@ pub struct Observer {
 pub struct RunReport {
     /// A job that it opened.
     pub job: Option<String>,
+    /// Whether a trigger makes checkpoints of that job due.
+    pub is_triggered: bool,
     /// Why it opened a job without checkpoints, and no other.
     pub without: Option<String>,
     /// The lowest epoch that it claimed, for each job that it opened.
@@ -66,45 +68,103 @@ pub struct RunReport {
     pub notes: Vec<String>,
     /// What was printed while it ran.
     said: BTreeSet<String>,
-    /// The library's warnings, each once.
-    pub warnings: Vec<String>,
-    /// Why checkpoints were lost, in order.
-    pub lost: Vec<String>,
+    /// The library's warnings that were not printed, each once.
+    warnings: BTreeSet<String>,
+    /// Number of checkpoints that were lost.
+    lost_count: u64,
+    /// Why the last of them was lost.
+    pub last_lost: Option<String>,
     /// Each job that could not be restarted and was not opened again: why, and whether the next run
     /// will lack the same thing.
     pub failed: BTreeMap<String, (String, bool)>,
-    /// Whether a job was closed because its program was told to stop, and not opened again.
-    pub stopped: bool,
+    /// Jobs that were closed because their program was told to stop, and not opened again.
+    stopped: BTreeSet<String>,
 }
 
-/// Maximum number of warnings of a run that are shown.
+/// Maximum number of messages of a run that are printed while it runs, and of warnings after it.
 const SHOWN_MOST: usize = 8;
+/// Maximum number of messages of a run that are kept.
+const KEPT_MOST: usize = 64;
 
 impl RunReport {
-    /// The library's messages that nobody has seen, for a person: each warning, and for losses
-    /// their number and the last one.
+    /// The library's messages that nobody has seen, for a person: warnings, and for losses their
+    /// number and the last one.
     pub fn said(&self) -> Vec<String> {
-        let new = self
-            .warnings
-            .iter()
-            .filter(|text| !self.lost.contains(text) && !self.said.contains(*text));
-        let new: Vec<&String> = new.collect();
-        let mut said: Vec<String> = new
-            .iter()
-            .take(SHOWN_MOST)
-            .map(|&text| text.clone())
-            .collect();
-        if new.len() > SHOWN_MOST {
-            said.push(format!(
-                "and {} more",
-                count((new.len() - SHOWN_MOST) as u64, "warning")
-            ));
+        let shown = self.warnings.iter().take(SHOWN_MOST).cloned();
+        let mut said: Vec<String> = shown.collect();
+        let more = self.warnings.len() - said.len();
+        if more > 0 {
+            said.push(format!("and {} more", count(more as u64, "warning")));
         }
-        if let Some(last) = self.lost.last() {
-            let lost = count(self.lost.len() as u64, "checkpoint");
+        if let Some(last) = &self.last_lost {
+            let lost = count(self.lost_count, "checkpoint");
             said.push(format!("{lost} of this run lost, the last: {last}"));
         }
         said
+    }
+
+    /// Whether a job was closed because its program was told to stop, and not opened again.
+    pub fn is_stopped(&self) -> bool {
+        !self.stopped.is_empty()
+    }
+
+    /// The message in a note, if it has one and is to be printed now, while the run is alive.
+    fn print(&mut self, note: &Note) -> Option<(&'static str, String)> {
+        let told = note.told.as_ref().map(|text| ("job", text));
+        let warned = note.warning.as_ref().or(note.lost.as_ref());
+        let (event, text) = told.or(warned.map(|text| ("warning", text)))?;
+        let is_printed = self.said.len() < SHOWN_MOST && self.said.insert(text.clone());
+        is_printed.then(|| (event, text.clone()))
+    }
+
+    fn take_told(&mut self, text: &String) {
+        let is_known = self.said.contains(text) || self.notes.contains(text);
+        if !is_known && self.notes.len() < KEPT_MOST {
+            self.notes.push(text.clone());
+        }
+    }
+
+    fn take_warning(&mut self, text: &String, is_loss: bool) {
+        if is_loss {
+            self.lost_count += 1;
+            self.last_lost = Some(text.clone());
+            // A loss is a warning too; the summary names it.
+            self.warnings.remove(text);
+        } else if !self.said.contains(text)
+            && self.last_lost.as_ref() != Some(text)
+            && self.warnings.len() < KEPT_MOST
+        {
+            self.warnings.insert(text.clone());
+        }
+    }
+
+    /// Takes in what became of a job; whether it was opened.
+    fn take_outcome(&mut self, note: &Note) -> bool {
+        if let Some(why) = &note.failed {
+            self.failed
+                .insert(note.job.clone(), (why.clone(), note.for_good));
+        } else if note.stopped {
+            self.stopped.insert(note.job.clone());
+        } else if let Some(why) = &note.refused {
+            self.refused = Some(why.clone());
+            self.refused_for_good = note.for_good;
+        } else if let Some(why) = &note.without {
+            self.refused = None;
+            let text = format!("job {} runs without checkpoints: {why}", note.job);
+            self.without = Some(text).filter(|_| self.job.is_none());
+        } else {
+            self.refused = None;
+            self.without = None;
+            self.stopped.remove(&note.job);
+            self.failed.remove(&note.job);
+            let first = self.first_epochs.entry(note.job.clone());
+            let first = first.or_insert(note.epoch);
+            *first = note.epoch.min(*first);
+            self.job = Some(note.job.clone());
+            self.is_triggered = note.is_triggered;
+            return true;
+        }
+        false
     }
 }
 
@@ -155,8 +215,8 @@ impl Observer {
             job: place.job.clone(),
             // Without it, only the command line is known.
             mailbox: Mailbox::create("orcheck-run").ok(),
-            text: String::new(),
-            said: BTreeSet::new(),
+            unread: String::new(),
+            report: RunReport::default(),
             opened: BTreeMap::new(),
         })
     }
@@ -185,95 +245,57 @@ impl Observer {
         };
     }
 
-    /// Whether anything came into the mailbox.
-    fn empty_mailbox(&mut self) -> bool {
-        let text = self.mailbox.as_mut().map(|mailbox| mailbox.take());
-        let text = text.and_then(Result::ok).unwrap_or_default();
-        self.text += &text;
-        !text.is_empty()
-    }
-
     /// What the run that is alive has told since the last call, for a person: what it did, and its
     /// warnings, at most [`SHOWN_MOST`] of both in a run.
     pub fn overhear(&mut self) -> Vec<(&'static str, String)> {
+        let notes = self.new_notes(false);
         let mut news = Vec::new();
-        if !self.empty_mailbox() {
-            return news;
-        }
-        for note in report::read(&self.text) {
-            let told = note.told.map(|text| ("job", text));
-            let warned = note.warning.or(note.lost).map(|text| ("warning", text));
-            for (event, text) in told.into_iter().chain(warned) {
-                if self.said.len() < SHOWN_MOST && self.said.insert(text.clone()) {
-                    news.push((event, text));
-                }
-            }
+        for note in notes {
+            news.extend(self.report.print(&note));
+            self.take(note);
         }
         news
     }
 
-    /// Takes in what the last run told.
+    /// What the last run told.
     pub fn hear(&mut self) -> RunReport {
-        self.empty_mailbox();
-        let mut heard = RunReport {
-            said: std::mem::take(&mut self.said),
-            ..RunReport::default()
-        };
-        let mut stopped = BTreeSet::new();
-        for note in report::read(&std::mem::take(&mut self.text)) {
-            if let Some(text) = note.warning {
-                if !heard.warnings.contains(&text) {
-                    heard.warnings.push(text);
-                }
-                continue;
-            }
-            if let Some(text) = note.told {
-                if !heard.notes.contains(&text) && !heard.said.contains(&text) {
-                    heard.notes.push(text);
-                }
-                continue;
-            }
-            if let Some(text) = note.lost {
-                heard.lost.push(text);
-                continue;
-            }
-            if let Some(why) = note.failed {
-                heard.failed.insert(note.job, (why, note.for_good));
-                continue;
-            }
-            if note.stopped {
-                stopped.insert(note.job);
-                continue;
-            }
-            if let Some(why) = note.refused {
-                heard.refused = Some(why);
-                heard.refused_for_good = note.for_good;
-                continue;
-            }
-            heard.refused = None;
-            if let Some(why) = note.without {
-                let text = format!("job {} runs without checkpoints: {why}", note.job);
-                heard.without = Some(text).filter(|_| heard.job.is_none());
-                continue;
-            }
-            heard.without = None;
-            stopped.remove(&note.job);
-            heard.failed.remove(&note.job);
-            let first = heard.first_epochs.entry(note.job.clone());
-            let first = first.or_insert(note.epoch);
-            *first = note.epoch.min(*first);
-            heard.job = Some(note.job.clone());
-            let is_new = !self.opened.contains_key(&note.job);
-            if let Some(given) = self.job.as_ref().filter(|&job| is_new && *job != note.job) {
-                heard.notes.push(format!(
-                    "the program calls its job {}, not {given}: its own name counts",
-                    note.job
-                ));
-            }
-            self.opened.insert(note.job.clone(), note);
+        for note in self.new_notes(true) {
+            self.take(note);
         }
-        heard.stopped = !stopped.is_empty();
-        heard
+        std::mem::take(&mut self.report)
+    }
+
+    /// The notes that came into the mailbox since the last call; incomplete ones stay, unless the
+    /// run has ended.
+    fn new_notes(&mut self, ended: bool) -> Vec<Note> {
+        let text = self.mailbox.as_mut().map(|mailbox| mailbox.take());
+        self.unread += &text.and_then(Result::ok).unwrap_or_default();
+        let whole_bytes = match ended {
+            true => self.unread.len(),
+            false => report::whole_bytes(&self.unread),
+        };
+        let rest = self.unread.split_off(whole_bytes);
+        report::read(&std::mem::replace(&mut self.unread, rest))
+    }
+
+    fn take(&mut self, note: Note) {
+        if let Some(text) = &note.told {
+            return self.report.take_told(text);
+        }
+        if let Some(text) = note.warning.as_ref().or(note.lost.as_ref()) {
+            return self.report.take_warning(text, note.lost.is_some());
+        }
+        if !self.report.take_outcome(&note) {
+            return;
+        }
+        let is_new = !self.opened.contains_key(&note.job);
+        if let Some(given) = self.job.as_ref().filter(|&job| is_new && *job != note.job) {
+            self.report.notes.push(format!(
+                "the program calls its job {}, not {given}: its own name counts",
+                note.job
+            ));
+        }
+        self.opened.insert(note.job.clone(), note);
     }
 
     /// Whether it is known which directories count; commits elsewhere would be overlooked.

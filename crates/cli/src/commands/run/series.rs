@@ -136,7 +136,7 @@ impl<'a> Series<'a> {
         // Breaks if: a request to an older run counts: a job that was halted once could never be
         // supervised again.
         let halted = is_halted(now.as_ref(), &self.begun_after)
-            || report.stopped && now.as_ref().is_some_and(JobState::halts_after);
+            || report.is_stopped() && now.as_ref().is_some_and(JobState::halts_after);
         let halts_later = now.as_ref().and_then(JobState::halts_later);
         self.known = now.or(self.known.take());
         self.runs.push(json!({
@@ -195,12 +195,14 @@ impl<'a> Series<'a> {
             self.said_none,
         ) {
             self.said_none = true;
-            // Breaks if: a trigger is advised all the same; a user with a full disk has set one.
-            let why = match report.lost.is_empty() {
-                false => "all that it took are lost, as said above",
-                true => {
-                    "unless it failed before its first one, set a trigger, such as ORCHECK_EVERY_S=600"
-                }
+            // Breaks if: a trigger is advised all the same; a user with a full disk, or whose program
+            // fails early, has set one.
+            let why = if report.last_lost.is_some() {
+                "all that it took are lost, as said above"
+            } else if report.is_triggered {
+                "it has a trigger, but ended before its first checkpoint was complete"
+            } else {
+                "it has no trigger: set one, such as ORCHECK_EVERY_S=600"
             };
             let text = format!(
                 "run {attempt} of job {job} ended without a checkpoint: a restart begins from nothing; {why}"
@@ -219,7 +221,7 @@ impl<'a> Series<'a> {
         let (status, ended) = (run.status, &run.ended);
         // Breaks if: a stop counts as the end of the work; whatever waits for the result would
         // begin.
-        if status.success() && (run.halted || run.stopped || run.report.stopped) {
+        if status.success() && (run.halted || run.stopped || run.report.is_stopped()) {
             let newest = run
                 .newest
                 .map_or("none".to_owned(), |step| format!("step {step}"));
