@@ -487,8 +487,11 @@ impl Session {
     /// Tells the node what this rank is about to stage.
     fn declare(&self, prepared: &Prepared, (turn, step): (u64, Step)) {
         let (index, local) = (self.index(), self.local);
-        index.declare_chunks(local, turn, self.chunks_of(prepared));
-        index.declare_bytes(local, (turn, step), self.most_bytes(prepared));
+        let extents = self.extents_of(prepared);
+        let record_bytes = prepared.parts.most_record_bytes(extents);
+        index.declare_chunks(local, turn, self.chunks_of(prepared, record_bytes));
+        let most_bytes = self.most_bytes(prepared, extents, record_bytes);
+        index.declare_bytes(local, (turn, step), most_bytes);
     }
 
     /// Number of extents in this rank's record, at most.
@@ -507,8 +510,7 @@ impl Session {
 
     /// Number of bytes that this rank's snapshot takes in a container, at most: its stream, and its
     /// record twice, behind the stream and in the manifest.
-    fn most_bytes(&self, prepared: &Prepared) -> u64 {
-        let extents = self.extents_of(prepared);
+    fn most_bytes(&self, prepared: &Prepared, extents: u64, record_bytes: u64) -> u64 {
         let stream = prepared.parts.plan().stream_len_bytes
             + prepared.tracked().map(tracked_bytes).sum::<u64>();
         let encoded = match self.link.encoded {
@@ -517,19 +519,16 @@ impl Session {
             false => 0,
         };
         // Rank header, and the blocks that stream, record and manifest begin.
-        stream + encoded + 2 * prepared.parts.most_record_bytes(extents) + 4 * BLOCK_BYTES as u64
+        stream + encoded + 2 * record_bytes + 4 * BLOCK_BYTES as u64
     }
 
     /// Number of chunks that this rank needs so that nobody has to wait: for its snapshots, their
     /// records, and what `alloc` took from the pool.
-    fn chunks_of(&self, prepared: &Prepared) -> u64 {
+    fn chunks_of(&self, prepared: &Prepared, record_bytes: u64) -> u64 {
         let chunk_bytes = u64::from(self.link.pool.shape().chunk_bytes);
         let tracked = prepared.tracked().map(tracked_bytes);
         let page_chunks: u64 = tracked.map(|bytes| bytes.div_ceil(chunk_bytes)).sum();
-        let record = prepared
-            .parts
-            .most_record_bytes(self.extents_of(prepared))
-            .div_ceil(chunk_bytes);
+        let record = record_bytes.div_ceil(chunk_bytes);
         let own: u64 = self
             .memory
             .allocations
