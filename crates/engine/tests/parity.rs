@@ -688,6 +688,23 @@ fn gathering_holds_a_bounded_number_of_rows() {
     );
 }
 
+// Breaks if: a member sends more than space was granted for: a full budget would be exceeded.
+#[test]
+fn gathering_stays_within_what_was_granted() {
+    let group = group(3, 1);
+    let sent = |len_bytes: u64| {
+        let mut one = gatherer(&group, 0, &|member| member != 2);
+        let _ = one.reserve((1, 1), Some(NodeId(1)), (parity(0), 100), ALL);
+        one.data((1, 1), 0, &vec![3; len_bytes as usize])
+    };
+    assert!(sent(100).is_empty());
+    let actions = sent(101);
+    assert!(
+        matches!(actions.last(), Some(GatherAction::HangUp(1, _))),
+        "{actions:?}"
+    );
+}
+
 // Breaks if: bytes that changed on their way become parity; a file of another run, of another node
 // or without space is begun.
 #[test]

@@ -249,6 +249,7 @@ switches! {
     ParityDomain = "parity-domain", "that nodes of a group with parity do not fail together", "orcheck-placement parity fail_together";
     ParityReceived = "parity-received", "the CRC of what a member sent to a parity file", "orcheck-engine parity gathering";
     ParityBudget = "parity-budget", "the space set aside for parity", "orcheck-engine parity gathering";
+    ParityRoom = "parity-room", "that a member sends no more to a parity file than space was granted for", "orcheck-engine parity gathering";
     ParityEpoch = "parity-epoch", "that parity is taken from this run only", "orcheck-engine parity gathering";
     ParityWhole = "parity-whole", "that a parity file is lost with one of its containers", "orcheck-engine parity gathering";
     ParityName = "parity-name", "that a parity file is the one that its name says", "orcheck-engine parity rebuilt";
@@ -496,7 +497,7 @@ promises! {
         CborDepth ItemsBound TextBound NotesBound RecordBound TrailerBounds SmallBound RegionSum
         Announced ReferredBound PieceInSegment AdoptionRanks AdoptionVersion HalfOpen Descriptors
         PoolSeals PinBudget PinThere PoolSize PoolBudget GroupLimits LedgerForgets ReplicaMemory
-        ReplicaBudget ReplicaRoom FrameLength StoreCredit Revoked StoreVersion Quota QuotaLook
+        ReplicaBudget ReplicaRoom ParityRoom FrameLength StoreCredit Revoked StoreVersion Quota QuotaLook
         QuotaTurn QuotaOrder QuotaLength QuotaOpen QuotaEntries QuotaDeep QuotaRecount PullStalled
         PullBound OrdinaryShare ScrubRate;
     "A10":

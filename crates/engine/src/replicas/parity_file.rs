@@ -116,7 +116,7 @@ impl ParityFile {
             )));
         };
         let ahead = (self.first + ROWS_MAX).saturating_mul(stream.picks.row_bytes());
-        let granted = stream.granted_bytes.filter(|_| !off(Switch::ReplicaRoom));
+        let granted = stream.granted_bytes.filter(|_| !off(Switch::ParityRoom));
         // Breaks if: it may send more than was set aside; a full budget would be exceeded.
         let most = ahead.min(granted.unwrap_or(u64::MAX));
         let end = at.saturating_add(bytes.len() as u64);
