@@ -131,6 +131,17 @@ pub fn os_error(errno: i32, what: impl Display) -> Error {
             errno_kind(errno),
             format!("{what} failed: {text} ({name}): {missing}"),
         )
+    } else if errno == libc::EMFILE {
+        // An agent's message is read in another process.
+        let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        let most = most.map_or(String::new(), |most| format!(" at most {most}"));
+        let pid = std::process::id();
+        Error::new(
+            errno_kind(errno),
+            format!(
+                "{what} failed: {text} ({name}): process {pid} may have{most} files open (`ulimit -n`)"
+            ),
+        )
     } else {
         Error::new(errno_kind(errno), format!("{what} failed: {text} ({name})"))
     };

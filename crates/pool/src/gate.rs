@@ -27,6 +27,7 @@ use orcheck_io::descriptor::Living;
 use orcheck_io::disk::{ofd_is_locked, ofd_lock, ofd_share, ofd_unlock_all, reopen};
 use orcheck_io::errno::{os_error, rustix_error};
 use orcheck_io::sync::{Ordering, point, wait, wake};
+use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,8 +53,12 @@ impl Gates {
     /// The gates of this pool.
     pub fn open(pool: &Pool) -> Result<Gates> {
         let file = reopen(&pool.map.file).map_err(|errno| {
-            rustix_error(errno, "open the pool's memory again for its locks")
-                .next("mount /proc, which the locks of a node need")
+            let error = rustix_error(errno, "open the pool's memory again for its locks");
+            // Breaks if: it is said of a process that may open no more files.
+            match errno {
+                Errno::NOENT => error.next("mount /proc, which the locks of a node need"),
+                _ => error,
+            }
         })?;
         Ok(Gates {
             file,

@@ -181,6 +181,8 @@ pub struct Search {
     hidden: Vec<Hidden>,
     /// The paths that were searched.
     paths: Vec<String>,
+    /// Roots that were given, and whether as those of nodes.
+    roots: Vec<(PathBuf, bool)>,
     /// Whether to keep directories that may hold the job by name although they contain nothing of
     /// Orcheck's.
     empty: Vec<JobDir>,
@@ -206,15 +208,17 @@ impl Search {
             found: Vec::new(),
             hidden: Vec::new(),
             paths: Vec::new(),
+            roots: Vec::new(),
             empty: Vec::new(),
             lists: false,
         };
         let only = place.job.as_deref();
-        for (path, per_node) in placed
-            .iter()
-            .map(|path| (path, false))
-            .chain(per_node.iter().map(|path| (path, true)))
-        {
+        let placed = placed.into_iter().map(|path| (path, false));
+        search.roots = placed
+            .chain(per_node.into_iter().map(|path| (path, true)))
+            .collect();
+        for (path, per_node) in &search.roots.clone() {
+            let per_node = *per_node;
             if let Some((dir, entries)) = search.listed(path, open_dir(path, Failpoints::none())) {
                 search.below_root(dir.as_ref(), &entries, per_node, only);
             }
@@ -518,6 +522,29 @@ impl Search {
         }
     }
 
+    /// How to give a root that holds jobs, but was given as one of the other kind.
+    fn as_other_kind(&self) -> Option<String> {
+        let holds = |(path, per_node): &&(PathBuf, bool)| {
+            let (dirs, node_dirs) = match per_node {
+                true => (vec![path.clone()], Vec::new()),
+                false => (Vec::new(), vec![path.clone()]),
+            };
+            let place = Where {
+                dirs,
+                node_dirs,
+                job: None,
+                anywhere: Vec::new(),
+            };
+            Search::of(&place, &Trust::default()).is_ok_and(|search| !search.names().is_empty())
+        };
+        let (path, per_node) = self.roots.iter().find(holds)?;
+        let path = path.display();
+        Some(match per_node {
+            true => format!("{path} is a directory of level global: give it with --dir"),
+            false => format!("{path} holds directories of nodes: give it with --node-dir"),
+        })
+    }
+
     /// The failure that nothing was found; if something of this job cannot be read, that it may be
     /// there.
     fn none(&self, what: &str, job: Option<&JobName>, next: &str) -> Failure {
@@ -538,7 +565,7 @@ impl Search {
                 Failure::with(exit::UNREACHABLE, hidden.advise(error))
             }
             None => Error::not_found(format!("{what} below {searched}"))
-                .next(next)
+                .next(self.as_other_kind().unwrap_or_else(|| next.to_owned()))
                 .into(),
         }
     }

@@ -41,7 +41,12 @@ pub fn run(args: &AdviceArgs) -> std::result::Result<Outcome, Failure> {
     let mut text = words(&choices, at, work_s);
     let options = options(&choices[at], &machine, &task);
     text += &paced(&choices[at], work_s);
-    text += &format!("\nOptions:\n{options}\n");
+    let beside = match choices[at].is_without() {
+        true => "",
+        // Breaks if: it is not said; the program's own text often has a trigger.
+        false => " (leave out other triggers, such as `every_s`, where the program sets them)",
+    };
+    text += &format!("\nOptions{beside}:\n{options}\n");
     text += &ways(&choices, at, work_s);
     let (losses, survival) = survival(&machine, &task)?;
     if let Some(losses) = losses {
