@@ -187,5 +187,17 @@ fn describe(session: &BTreeMap<String, String>) -> String {
         true => format!("not safe: {}", field("not_safe")),
         false => "all of it safe".to_owned(),
     };
-    format!("epoch {}: {sealed}{alive}; {safe}", field("epoch"))
+    let held = field("replicas").parse().unwrap_or(0);
+    // Breaks if: it is not reported; the next loss of a node would take a checkpoint that was
+    // called safe.
+    let ends = match (field("replica_store"), held) {
+        ("memory" | "spill", 1..) => format!(
+            ", but {} of other nodes in this agent's memory {} with it: to survive the loss of a \
+             node, copy the newest checkpoint to another place (`orcheck copy`)",
+            count(held, "replica"),
+            if held == 1 { "ends" } else { "end" }
+        ),
+        _ => String::new(),
+    };
+    format!("epoch {}: {sealed}{alive}; {safe}{ends}", field("epoch"))
 }

@@ -355,7 +355,7 @@ fn agents_text(agents: &[Value]) -> String {
             let known = [
                 session["pool_bytes"]
                     .as_u64()
-                    .map(|bytes| format!("a pool of {}", size(bytes))),
+                    .map(|bytes| format!("a pool of at most {}", size(bytes))),
                 pattern(session).or_else(|| interval(session)),
                 replicas(session),
             ];

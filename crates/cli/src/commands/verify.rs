@@ -98,7 +98,8 @@ impl Checked<'_> {
         }
     }
 
-    /// How many good copies the container with the fewest has here, of how many were made.
+    /// How many good copies the container with the fewest has here, of how many were made, and
+    /// whether all parity is good too.
     fn copies(&self) -> String {
         let made = self.commit.record.containers.iter();
         let made = made.map(|container| (container.file.as_str(), 1 + container.holders.len()));
@@ -107,7 +108,9 @@ impl Checked<'_> {
             let made = made.get(container.file.as_str()).copied().unwrap_or(1);
             (container.good_copies, made)
         });
+        let has_parity = !self.commit.record.groups.is_empty() && self.verdict.parity.is_empty();
         match found.min() {
+            Some((found, _)) if has_parity => format!("{found} + parity"),
             Some((found, made)) if made > 1 => format!("{} of {made}", made.min(found as usize)),
             Some((found, _)) => found.to_string(),
             None => "0".to_owned(),

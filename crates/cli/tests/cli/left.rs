@@ -272,7 +272,7 @@ fn what_is_in_the_memory_of_agents_is_not_called_lost() {
     ranks.wait_for("waits");
     let local = site.path("local");
     let ask = |what: &str| site.answer(&[what, "--job", &site.job, "--node-dir", &local]);
-    words(&ask("verify"), 0, &["good"]);
+    words(&ask("verify"), 0, &["good", "1 + parity"]);
     words(&ask("status"), 0, &["newest safe step: 2"]);
     drop(ranks);
     // The agents have finished then.

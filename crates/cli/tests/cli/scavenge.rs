@@ -87,6 +87,11 @@ fn rank_of(
             say(&text);
         }
     };
+    if rank == 0 {
+        while let Some(warning) = session.take_warning() {
+            say(&format!("warns: {warning}"));
+        }
+    }
     let mut words = what.split_whitespace();
     if words.clone().next() != Some("from") {
         match session.find() {
@@ -420,7 +425,7 @@ fn nodes_without_agents_are_served_by_a_process_each() {
     site.holds(2);
 }
 
-// Breaks if: replicas in the memory of agents are not asked for.
+// Breaks if: replicas in the memory of agents are not asked for, or end without a word.
 #[test]
 fn replicas_in_memory_are_scavenged() {
     let site = Site::new("memory").with("replica_store = 'memory'\nreplica_budget = '64 MiB'\n");
@@ -429,6 +434,37 @@ fn replicas_in_memory_are_scavenged() {
     assert_eq!(site.containers("a", 1), 1, "only its own is on the disk");
     words(&site.scavenge(&["--timeout", "10"]), 0, &["took step 1"]);
     site.holds(1);
+    let drained = site.answer(&["drain", "--job", &site.job, "--timeout", "20"]);
+    words(
+        &drained,
+        0,
+        &["1 replica of other nodes in this agent's memory ends with it"],
+    );
+}
+
+// Breaks if: an agent with lower limits than the next run's ends, although it may have the only copy
+// of what other nodes lost.
+#[test]
+fn an_agent_with_lower_limits_is_kept_for_its_replicas() {
+    let site = Site::new("kept").with("replica_store = 'memory'\nreplica_budget = '64 MiB'\n");
+    site.kill_after("step 1");
+    let of_a = |site: &Site| site.agents().into_iter().find(|(node, _)| node == "a");
+    let (_, pid) = of_a(&site).unwrap();
+    let mut lowered = Command::new("prlimit");
+    lowered.args(["--nofile=200:200", "--pid", &pid]);
+    assert!(lowered.status().unwrap().success());
+    let mut ranks = site.run("step 2 stop");
+    let said = ranks.wait_for("warns: the agent of this node");
+    let kept = format!(
+        "process {pid}, has a limit of open files (ulimit -n): 200; it is used anyway, because it may hold replicas"
+    );
+    assert!(said.contains(&kept), "{said}");
+    ranks.wait_for("waits");
+    assert_eq!(of_a(&site).map(|one| one.1), Some(pid));
+    drop(ranks);
+    site.lose("c");
+    words(&site.scavenge(&["--timeout", "10"]), 0, &["took step 2"]);
+    site.holds(2);
 }
 
 // Breaks if: what level global has is not looked at, or an older attempt there is in the way.

@@ -298,7 +298,7 @@ fn the_agents_of_status_fit_a_terminal() {
     end(&mut agent);
     assert_eq!(of_agent.len(), 2, "{shown}");
     assert!(of_agent[0].contains("1 of 1 live"), "{shown}");
-    assert!(of_agent[1].contains("a pool of 4.0 MiB"), "{shown}");
+    assert!(of_agent[1].contains("a pool of at most 4.0 MiB"), "{shown}");
     assert!(
         shown
             .lines()

@@ -36,6 +36,17 @@ impl ReplicaStore {
     /// All variants; agents are told the number of a variant in this list.
     pub const ALL: [Self; 4] = [Self::Disk, Self::Memory, Self::Both, Self::Spill];
 
+    /// Its name, as in the options.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Disk => "disk",
+            Self::Memory => "memory",
+            Self::Both => "both",
+            Self::Spill => "spill",
+        }
+    }
+
     /// The space that the protocol may grant, if this much is set aside.
     pub(crate) fn granted_bytes(self, budget_bytes: u64) -> u64 {
         match self {

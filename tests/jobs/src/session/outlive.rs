@@ -447,7 +447,8 @@ fn containers(root: &std::path::Path, node: &str, step: u64) -> usize {
     names.iter().filter(ours).count()
 }
 
-// Breaks if: what agents have in memory ends with the ranks, or is not asked for after them.
+// Breaks if: what agents have in memory ends with the ranks, or is not asked for after them; that
+// it ends with the job is not told.
 fn replicas_in_memory_outlive_the_ranks_and_a_node() {
     for (store, on_disk) in [("memory", 4), ("both", 8), ("spill", 4)] {
         let scratch = Scratch::new("ram");
@@ -481,7 +482,11 @@ fn replicas_in_memory_outlive_the_ranks_and_a_node() {
             state.protect(&mut session).unwrap();
             assert_eq!(session.restart().unwrap(), 30);
             assert!(state.is(rank, 30, 100), "{store}, rank {rank}");
-            session.close(LONG).unwrap();
+            let (closed, warnings) = session.close_telling(LONG);
+            closed.unwrap();
+            let told =
+                (warnings.iter()).any(|warning| warning.contains("the replicas in their memory"));
+            assert_eq!(told, rank == 0 && store != "both", "{store}: {warnings:?}");
         });
         for (stop, agent) in agents {
             stop.stop();

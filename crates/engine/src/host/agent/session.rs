@@ -529,6 +529,7 @@ fn summary(host: &Host, index: &Index<'_>) -> String {
     let budget = (replication.map(|replication| replication.budget_bytes))
         .filter(|budget| *budget < u64::MAX)
         .map_or("none".to_owned(), |budget| budget.to_string());
+    let store = replication.map_or("none", |replication| replication.store.name());
     let kept = index.interval_us().map(|us| match us {
         0 => "none".to_owned(),
         us => us.to_string(),
@@ -547,6 +548,7 @@ fn summary(host: &Host, index: &Index<'_>) -> String {
         ("replicas", &held),
         ("replica_bytes", &held_bytes),
         ("replica_budget_bytes", &budget),
+        ("replica_store", store),
         ("pace_node", &paces[0]),
         ("pace_global", &paces[1]),
         ("interval_us", &kept[0]),
