@@ -273,6 +273,13 @@ fn what_is_in_the_memory_of_agents_is_not_called_lost() {
     let local = site.path("local");
     let ask = |what: &str| site.answer(&[what, "--job", &site.job, "--node-dir", &local]);
     words(&ask("verify"), 0, &["good", "1 + parity"]);
+    // Breaks if: a directory of nodes that is given as one of level global is called empty.
+    let misplaced = answer(&["ls", "--dir", &local]);
+    words(
+        &misplaced,
+        10,
+        &["holds directories of nodes: give it with --node-dir"],
+    );
     words(&ask("status"), 0, &["newest safe step: 2"]);
     drop(ranks);
     // The agents have finished then.
