@@ -7,8 +7,11 @@
 //! Invariants:
 //! 1. A note that cannot be written changes nothing for the program; `orcheck run` then knows only
 //!    its own command line.
-//! 2. One process reports at most [`MOST_WARNINGS`] warnings, each of at most [`LONGEST_BYTES`]:
-//!    the supervisor reads them all.
+//! 2. One process reports at most [`MOST_WARNINGS`] warnings, each of at most [`LONGEST_BYTES`],
+//!    and says when it reports no more: the supervisor reads them all.
+//! 3. No number of warnings hides a loss. Of many losses some are reported, each with the number of
+//!    steps lost so far: the first [`FIRST_LOSSES`], then whenever that number has doubled, and the
+//!    last one when a session closes.
 //!
 //! Not here: the file (`orcheck-io`), what a supervisor concludes from notes (crate `cli`).
 
@@ -23,23 +26,55 @@ use orcheck_staging::client::is_served;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use crate::options::{Options, Without};
 
 /// The variable that holds the path of the file.
 pub const VARIABLE: &str = "ORCHECK_RUN_REPORT";
 
-/// Maximum number of warnings and losses that one process reports.
+/// Maximum number of warnings, and of failed restarts, that one process reports.
 const MOST_WARNINGS: u32 = 64;
+/// Number of lost steps that are reported one by one.
+const FIRST_LOSSES: u64 = 32;
 /// Length of the longest of them; the rest of a text is left out.
 const LONGEST_BYTES: usize = 2048;
 
 /// Separates notes.
 const BEGIN: &str = "\n[[note]]\n";
+const BEGIN_BYTES: &[u8] = BEGIN.as_bytes();
 /// Follows a note; older versions read it as a comment.
 const END: &str = "\n# end of note\n";
 
+/// The losses of this process.
+struct Losses {
+    /// Number of steps.
+    steps: u64,
+    /// The newest one, if it was not reported.
+    untold: Option<Note>,
+}
+
+impl Losses {
+    /// Adds a loss; returned if it is to be reported now.
+    fn add(&mut self, mut note: Note, is_first: bool) -> Option<Note> {
+        self.steps += u64::from(is_first);
+        note.lost_steps = self.steps;
+        // Breaks if: all are reported; the supervisor would read without end.
+        let is_due = self.steps <= FIRST_LOSSES || is_first && self.steps.is_power_of_two();
+        match is_due {
+            true => self.untold = None,
+            false => self.untold = Some(note.clone()),
+        }
+        is_due.then_some(note)
+    }
+}
+
 static WARNINGS_LEFT: AtomicU32 = AtomicU32::new(MOST_WARNINGS);
+static FAILURES_LEFT: AtomicU32 = AtomicU32::new(MOST_WARNINGS);
+static LOSSES: Mutex<Losses> = Mutex::new(Losses {
+    steps: 0,
+    untold: None,
+});
 
 /// One note.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,8 +90,8 @@ pub struct Note {
     pub global: Vec<PathBuf>,
     /// Its directory of level `node`, on the machine of rank 0.
     pub node_dir: Option<PathBuf>,
-    /// Whether a trigger makes checkpoints due.
-    pub is_triggered: bool,
+    /// Whether a trigger makes checkpoints due; older versions do not say.
+    pub is_triggered: Option<bool>,
     /// Why a job could not be opened.
     pub refused: Option<String>,
     /// Whether the same command would fail again to open or restart, because its options or
@@ -68,6 +103,10 @@ pub struct Note {
     pub told: Option<String>,
     /// Why a checkpoint of an open job is lost.
     pub lost: Option<String>,
+    /// Number of steps that this process has lost so far; 0 from older versions.
+    pub lost_steps: u64,
+    /// That process.
+    pub process: u32,
     /// Why an open job could not be restarted.
     pub failed: Option<String>,
     /// Whether the job was closed after the program was told to stop: it is not finished.
@@ -83,10 +122,11 @@ struct Notes {
 /// Length of the part of a text whose notes are complete, in bytes: a note that is being added may
 /// be read in part.
 #[must_use]
-pub fn whole_bytes(text: &str) -> usize {
-    match text.ends_with(END) {
+pub fn whole_bytes(text: &[u8]) -> usize {
+    let begins = |part: &[u8]| part == BEGIN_BYTES;
+    match text.ends_with(END.as_bytes()) {
         true => text.len(),
-        false => text.rfind(BEGIN).map_or(0, |at| at + 1),
+        false => (text.windows(BEGIN.len()).rposition(begins)).map_or(0, |at| at + 1),
     }
 }
 
@@ -114,7 +154,7 @@ pub(crate) fn opened(job: &JobName, epoch: Epoch, options: &Options, is_triggere
         epoch: epoch.counter,
         global: options.global.iter().map(|path| whole(path)).collect(),
         node_dir: options.node_dir.as_deref().map(whole),
-        is_triggered,
+        is_triggered: Some(is_triggered),
         ..Note::default()
     });
 }
@@ -153,7 +193,7 @@ fn is_lacking(error: &Error) -> bool {
 
 /// Reports a warning of an open job.
 pub(crate) fn warned(job: &JobName, text: &str) {
-    of_open_job(job, text, |text| Note {
+    of_open_job((job, text), &WARNINGS_LEFT, |text| Note {
         warning: Some(text),
         ..Note::default()
     });
@@ -161,23 +201,43 @@ pub(crate) fn warned(job: &JobName, text: &str) {
 
 /// Reports what an open job did.
 pub(crate) fn told(job: &JobName, text: &str) {
-    of_open_job(job, text, |text| Note {
+    of_open_job((job, text), &WARNINGS_LEFT, |text| Note {
         told: Some(text),
         ..Note::default()
     });
 }
 
-/// Reports that a checkpoint of an open job is lost.
-pub(crate) fn lost(job: &JobName, text: &str) {
-    of_open_job(job, text, |text| Note {
-        lost: Some(text),
+/// Reports that a checkpoint of an open job is lost; `is_first`: at no other level before.
+pub(crate) fn lost(job: &JobName, text: &str, is_first: bool) {
+    let note = Note {
+        job: job.as_str().to_owned(),
+        // As in `of_open_job`.
+        refused: Some(String::new()),
+        lost: Some(shortened(text)),
+        process: std::process::id(),
         ..Note::default()
-    });
+    };
+    let mut losses = LOSSES.lock().unwrap_or_else(PoisonError::into_inner);
+    let now = losses.add(note, is_first);
+    drop(losses);
+    if let Some(note) = now {
+        tell(|| note);
+    }
+}
+
+/// Reports how many checkpoints were lost in all, if that was not reported.
+pub(crate) fn all_lost() {
+    let mut losses = LOSSES.lock().unwrap_or_else(PoisonError::into_inner);
+    let untold = losses.untold.take();
+    drop(losses);
+    if let Some(note) = untold {
+        tell(|| note);
+    }
 }
 
 /// Reports that an open job could not be restarted.
 pub(crate) fn failed(job: &JobName, error: &Error) {
-    of_open_job(job, error.message(), |text| Note {
+    of_open_job((job, error.message()), &FAILURES_LEFT, |text| Note {
         failed: Some(text),
         // A checkpoint that does not fit the program is not such a case: the program may take an
         // older one.
@@ -197,21 +257,29 @@ pub(crate) fn stopped(job: &JobName) {
     });
 }
 
-fn of_open_job(job: &JobName, text: &str, note: impl FnOnce(String) -> Note) {
+fn of_open_job((job, text): (&JobName, &str), left: &AtomicU32, note: impl FnOnce(String) -> Note) {
     let one_less = |left: u32| left.checked_sub(1);
-    let left = WARNINGS_LEFT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
+    let was = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
     // Breaks if: there is no bound; a supervisor that cannot read all notes would know of no job.
-    if left.is_err() {
+    let Ok(was) = was else {
         return;
+    };
+    let mut text = shortened(text);
+    // Breaks if: it is not reported; silence would mean that all is well.
+    if was == 1 {
+        text += " (This process passes no more of these messages on.)";
     }
-    let end = text.floor_char_boundary(LONGEST_BYTES);
     tell(|| Note {
         job: job.as_str().to_owned(),
         // An older supervisor, which does not know these notes, takes this for a refusal, which
         // changes nothing for it.
         refused: Some(String::new()),
-        ..note(text[..end].to_owned())
+        ..note(text)
     });
+}
+
+fn shortened(text: &str) -> String {
+    text[..text.floor_char_boundary(LONGEST_BYTES)].to_owned()
 }
 
 fn tell(note: impl FnOnce() -> Note) {
@@ -219,12 +287,16 @@ fn tell(note: impl FnOnce() -> Note) {
     let Some(path) = path.filter(|_| !off(Switch::ToldToRun)) else {
         return;
     };
-    let notes = Notes { note: vec![note()] };
-    if let Ok(text) = toml::to_string(&notes) {
-        let text = format!("{}{END}", text.trim_end());
+    if let Some(text) = written(note()) {
         // The file is on another machine, or its supervisor has ended: nobody waits for this note.
         let _ = drop_note(Path::new(&path), &text);
     }
+}
+
+fn written(note: Note) -> Option<String> {
+    let text = toml::to_string(&Notes { note: vec![note] }).ok()?;
+    // Breaks if: it does not begin a line; behind an incomplete one it would be lost too.
+    Some(format!("\n{}{END}", text.trim_end()))
 }
 
 /// The absolute path, which a supervisor in another directory can use.
@@ -238,6 +310,30 @@ fn whole(path: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_many_losses_few_are_reported_and_the_last_one_always() {
+        let mut losses = Losses {
+            steps: 0,
+            untold: None,
+        };
+        let note = |step: u64| Note {
+            lost: Some(format!("step {step}")),
+            ..Note::default()
+        };
+        let reported: Vec<u64> = (1..=1000)
+            .filter_map(|step| losses.add(note(step), true))
+            .map(|note| note.lost_steps)
+            .collect();
+        assert_eq!(reported[31..], [32, 64, 128, 256, 512]);
+        // The same step, at another level.
+        assert_eq!(losses.add(note(1000), false), None);
+        let last = losses.untold.unwrap();
+        assert_eq!(
+            (last.lost_steps, last.lost.as_deref()),
+            (1000, Some("step 1000"))
+        );
+    }
 
     #[test]
     fn notes_one_after_the_other_are_read_in_order() {
@@ -255,24 +351,18 @@ mod tests {
         };
         let mut text = String::new();
         for note in [&first, &second] {
-            let notes = Notes {
-                note: vec![note.clone()],
-            };
-            text.push_str(&toml::to_string(&notes).unwrap());
+            text.push_str(&written(note.clone()).unwrap());
         }
+        assert_eq!(whole_bytes(text.as_bytes()), text.len());
         assert_eq!(read(&text), [first.clone(), second.clone()]);
-        let cut = format!("{text}[[note]]\njob = \"half");
+        let cut = format!("{text}\n[[note]]\njob = \"half");
         assert_eq!(read(&cut), [first.clone(), second.clone()]);
-        let between = format!("[[note]]\njob = \"half\n{text}");
+        let between = format!("[[note]]\njob = \"half{text}");
         assert_eq!(read(&between), [first.clone(), second.clone()]);
         let strange = format!("\u{fffd}\n{text}");
         assert_eq!(read(&strange), [first, second]);
-        assert_eq!(whole_bytes(&cut), text.len());
-        assert_eq!(
-            whole_bytes(&format!("{cut}\"{END}")),
-            cut.len() + 1 + END.len()
-        );
-        assert_eq!(whole_bytes("[[note]]\njob = \"a\"\n"), 0);
+        assert_eq!(whole_bytes(cut.as_bytes()), text.len() + 1);
+        assert_eq!(whole_bytes(b"[[note]]\njob = \"a\"\n"), 0);
         assert_eq!(read("what is this"), []);
         assert_eq!(read(""), []);
     }

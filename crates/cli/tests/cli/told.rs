@@ -77,7 +77,7 @@ fn run_learns_the_job_and_its_directories_from_the_program() {
     assert_eq!(said, 1, "{}", failed.stderr);
     let none = options(&root).replace("every_s = 1e6\n", "");
     let failed = supervised(&["--restarts", "9"], "fails", "cavity", &none);
-    let words = "it has no trigger: set one, such as ORCHECK_EVERY_S=600";
+    let words = "set a trigger, such as ORCHECK_EVERY_S=600";
     assert!(failed.stderr.contains(words), "{}", failed.stderr);
 
     // A job that is asked to halt is not taken for one that has finished.

@@ -95,8 +95,11 @@ impl Session {
         if let Err(error) = self.end(agreed.is_ok(), left.min(JOIN_TIMEOUT)) {
             self.warnings.push(error.message().to_owned());
         }
-        if self.rank == Rank(0) && self.trigger.should_stop() {
-            report::stopped(&self.job);
+        if self.rank == Rank(0) {
+            report::all_lost();
+            if self.trigger.should_stop() {
+                report::stopped(&self.job);
+            }
         }
         self.warn_of_ending_replicas(agreed.is_ok());
         let mut warnings: Vec<String> = std::iter::from_fn(|| self.take_warning()).collect();

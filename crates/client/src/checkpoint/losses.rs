@@ -89,10 +89,10 @@ impl Session {
             if self.progress.newest_at(level) == Some(step) {
                 self.trigger.owe(level);
             }
-            self.progress
-                .outcomes
-                .reported
-                .insert((step, level), error.kind());
+            let reported = &mut self.progress.outcomes.reported;
+            // A step can be lost at several levels.
+            let is_first = !reported.keys().any(|&(other, _)| other == step);
+            reported.insert((step, level), error.kind());
             let oldest = self.progress.history.first_key_value();
             let forgotten = oldest.map(|(&step, _)| step).unwrap_or_default();
             self.progress
@@ -100,9 +100,10 @@ impl Session {
                 .reported
                 .retain(|&(step, _), _| step >= forgotten);
             if self.rank == Rank(0) {
-                report::lost(&self.job, error.message());
+                report::lost(&self.job, error.message(), is_first);
             }
-            self.warnings.push(error.message().to_owned());
+            // Breaks if: it is passed on once more; each loss would count twice.
+            self.warnings.push_known(error.message().to_owned());
             let fenced = error.kind() == ErrorKind::Fenced && !off(Switch::FencedTold);
             if fenced || self.options.on_loss == OnLoss::Error {
                 self.progress.outcomes.owe(step, level, error);

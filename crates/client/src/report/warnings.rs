@@ -15,54 +15,58 @@ const MOST: usize = 256;
 /// Warnings, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Warnings {
-    waiting: VecDeque<String>,
+    waiting: VecDeque<Waiting>,
     dropped: u64,
-    /// Number of warnings since [`Self::news`].
-    new: usize,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    text: String,
+    /// Whether [`Warnings::news`] has yet to return it.
+    is_news: bool,
 }
 
 impl Warnings {
     pub(crate) fn push(&mut self, text: String) {
+        self.add(text, true);
+    }
+
+    /// Adds one that is no news to whom [`Self::news`] goes.
+    pub(crate) fn push_known(&mut self, text: String) {
+        self.add(text, false);
+    }
+
+    fn add(&mut self, text: String, is_news: bool) {
         // Breaks if: nothing is dropped; each skipped checkpoint is a warning.
         if self.waiting.len() == MOST {
             self.waiting.pop_front();
             self.dropped += 1;
         }
-        self.waiting.push_back(printable(text));
-        self.new += 1;
+        let text = printable(text);
+        self.waiting.push_back(Waiting { text, is_news });
     }
 
     pub(crate) fn append(&mut self, texts: &mut Vec<String>) {
         self.extend(texts.drain(..));
     }
 
-    /// The waiting warnings that were added since the last call.
+    /// The waiting warnings that were added since the last call, but for known ones.
     pub(crate) fn news(&mut self) -> impl Iterator<Item = &String> {
-        let old = self
-            .waiting
-            .len()
-            .saturating_sub(std::mem::take(&mut self.new));
-        self.waiting.range(old..)
+        let news = self.waiting.iter_mut();
+        let news = news.filter_map(|one| std::mem::take(&mut one.is_news).then_some(&one.text));
+        // All of them are taken, even if the caller stops early.
+        news.collect::<Vec<_>>().into_iter()
     }
 
     /// Drops the warnings that this error contains; the same call returns it.
     pub(crate) fn drop_reported(&mut self, error: &Error) {
-        let mut at = self.waiting.len();
-        let told = at.saturating_sub(self.new);
-        // From the newest on, so that the positions of older ones stay valid.
-        while at > 0 {
-            at -= 1;
-            if says(error, &self.waiting[at]) {
-                self.waiting.remove(at);
-                self.new = self.new.saturating_sub(usize::from(at >= told));
-            }
-        }
+        self.waiting.retain(|one| !says(error, &one.text));
     }
 
     /// Takes the oldest; before it, the number of dropped ones.
     pub(crate) fn take(&mut self) -> Option<String> {
         match std::mem::take(&mut self.dropped) {
-            0 => self.waiting.pop_front(),
+            0 => self.waiting.pop_front().map(|one| one.text),
             dropped => Some(format!(
                 "{dropped} earlier warnings were dropped, because nobody had taken them. Next: take warnings after each call"
             )),
@@ -98,11 +102,13 @@ mod tests {
         assert_eq!(rest.len(), MOST);
         assert_eq!((rest[0].as_str(), rest[MOST - 1].as_str()), ("3", "258"));
         warnings.push("later".to_owned());
+        warnings.push_known("known".to_owned());
         assert!(warnings.news().eq(["later"]));
         warnings.extend(["lost. Next: a", "kept", "lost. Next: b"].map(str::to_owned));
         warnings.drop_reported(&Error::no_space("one of 2: lost. Next: c"));
         assert!(warnings.news().eq(["kept"]));
         assert_eq!(warnings.take().as_deref(), Some("later"));
+        assert_eq!(warnings.take().as_deref(), Some("known"));
         assert_eq!(warnings.take().as_deref(), Some("kept"));
         assert_eq!(warnings.take(), None);
     }

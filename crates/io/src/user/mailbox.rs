@@ -56,15 +56,14 @@ impl Mailbox {
     ///
     /// # Errors
     /// The error of the file system.
-    pub fn take(&mut self) -> Result<String> {
+    pub fn take(&mut self) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         let read = (&mut self.file).take(LIMIT_BYTES).read_to_end(&mut bytes);
         read.map_err(|error| {
             let errno = error.raw_os_error().unwrap_or(0);
             os_error(errno, format_args!("read {}", self.path.display()))
         })?;
-        // A truncated character belongs to an incomplete note.
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
+        Ok(bytes)
     }
 }
 
@@ -110,9 +109,9 @@ mod tests {
         let path = mailbox.path().to_owned();
         drop_note(&path, "a\n").unwrap();
         drop_note(&path, "b\n").unwrap();
-        assert_eq!(mailbox.take().unwrap(), "a\nb\n");
+        assert_eq!(mailbox.take().unwrap(), b"a\nb\n");
         drop_note(&path, "c\n").unwrap();
-        assert_eq!(mailbox.take().unwrap(), "c\n");
+        assert_eq!(mailbox.take().unwrap(), b"c\n");
         drop(mailbox);
         // Breaks if: a note creates its file; every program would leave one behind.
         assert!(drop_note(&path, "d\n").is_err());
@@ -128,6 +127,6 @@ mod tests {
         std::os::unix::fs::symlink(mailbox.path(), &link).unwrap();
         assert!(drop_note(&link, "a\n").is_err());
         std::fs::remove_file(&link).unwrap();
-        assert_eq!(mailbox.take().unwrap(), "");
+        assert_eq!(mailbox.take().unwrap(), b"");
     }
 }

@@ -42,7 +42,7 @@ pub struct Observer {
     job: Option<String>,
     mailbox: Option<Mailbox>,
     /// The end of what came into the mailbox, which may be an incomplete note.
-    unread: String,
+    unread: Vec<u8>,
     /// What the run that is alive has reported so far.
     report: RunReport,
     /// The last note of each job that was opened.
@@ -55,7 +55,7 @@ pub struct RunReport {
     /// A job that it opened.
     pub job: Option<String>,
     /// Whether a trigger makes checkpoints of that job due.
-    pub is_triggered: bool,
+    pub is_triggered: Option<bool>,
     /// Why it opened a job without checkpoints, and no other.
     pub without: Option<String>,
     /// The lowest epoch that it claimed, for each job that it opened.
@@ -68,10 +68,12 @@ pub struct RunReport {
     pub notes: Vec<String>,
     /// What was printed while it ran.
     said: BTreeSet<String>,
-    /// The library's warnings that were not printed, each once.
-    warnings: BTreeSet<String>,
-    /// Number of checkpoints that were lost.
-    lost_count: u64,
+    /// The library's warnings that were not printed, each once, in order.
+    warnings: Vec<String>,
+    /// Number of warnings beyond those.
+    more_warnings: u64,
+    /// Number of steps that each process has lost.
+    lost_steps: BTreeMap<u32, u64>,
     /// Why the last of them was lost.
     pub last_lost: Option<String>,
     /// Each job that could not be restarted and was not opened again: why, and whether the next run
@@ -81,23 +83,20 @@ pub struct RunReport {
     stopped: BTreeSet<String>,
 }
 
-/// Maximum number of messages of a run that are printed while it runs, and of warnings after it.
+/// Maximum number of messages of a run that are printed while it runs, and of others after it.
 const SHOWN_MOST: usize = 8;
-/// Maximum number of messages of a run that are kept.
-const KEPT_MOST: usize = 64;
 
 impl RunReport {
     /// The library's messages that nobody has seen, for a person: warnings, and for losses their
     /// number and the last one.
     pub fn said(&self) -> Vec<String> {
-        let shown = self.warnings.iter().take(SHOWN_MOST).cloned();
-        let mut said: Vec<String> = shown.collect();
-        let more = self.warnings.len() - said.len();
-        if more > 0 {
-            said.push(format!("and {} more", count(more as u64, "warning")));
+        let mut said = self.warnings.clone();
+        if self.more_warnings > 0 {
+            said.push(format!("and {} more", count(self.more_warnings, "warning")));
         }
         if let Some(last) = &self.last_lost {
-            let lost = count(self.lost_count, "checkpoint");
+            let steps = self.lost_steps.values().sum();
+            let lost = count(steps, "checkpoint");
             said.push(format!("{lost} of this run lost, the last: {last}"));
         }
         said
@@ -108,34 +107,53 @@ impl RunReport {
         !self.stopped.is_empty()
     }
 
-    /// The message in a note, if it has one and is to be printed now, while the run is alive.
-    fn print(&mut self, note: &Note) -> Option<(&'static str, String)> {
+    /// The message in a note, if it has one and is to be printed now, while the run is alive: each
+    /// once, the first [`SHOWN_MOST`], and losses whenever their number has doubled.
+    fn printed_now(&mut self, note: &Note) -> Option<(&'static str, String)> {
         let told = note.told.as_ref().map(|text| ("job", text));
         let warned = note.warning.as_ref().or(note.lost.as_ref());
         let (event, text) = told.or(warned.map(|text| ("warning", text)))?;
-        let is_printed = self.said.len() < SHOWN_MOST && self.said.insert(text.clone());
-        is_printed.then(|| (event, text.clone()))
+        let steps = note.lost_steps;
+        // Breaks if: they count as warnings; after eight of those, losses would be silent.
+        let has_room = steps.is_power_of_two() || self.said.len() < SHOWN_MOST;
+        let is_printed = has_room && self.said.insert(text.clone());
+        is_printed.then(|| {
+            let text = match steps {
+                0 | 1 => text.clone(),
+                _ => format!(
+                    "{} lost so far, the last: {text}",
+                    count(steps, "checkpoint")
+                ),
+            };
+            (event, text)
+        })
     }
 
     fn take_told(&mut self, text: &String) {
         let is_known = self.said.contains(text) || self.notes.contains(text);
-        if !is_known && self.notes.len() < KEPT_MOST {
+        if !is_known && self.notes.len() < SHOWN_MOST {
             self.notes.push(text.clone());
         }
     }
 
-    fn take_warning(&mut self, text: &String, is_loss: bool) {
-        if is_loss {
-            self.lost_count += 1;
-            self.last_lost = Some(text.clone());
-            // A loss is a warning too; the summary names it.
-            self.warnings.remove(text);
-        } else if !self.said.contains(text)
-            && self.last_lost.as_ref() != Some(text)
-            && self.warnings.len() < KEPT_MOST
-        {
-            self.warnings.insert(text.clone());
+    fn take_warning(&mut self, text: &String) {
+        if self.said.contains(text) || self.warnings.contains(text) {
+            return;
         }
+        match self.warnings.len() < SHOWN_MOST {
+            true => self.warnings.push(text.clone()),
+            false => self.more_warnings += 1,
+        }
+    }
+
+    fn take_loss(&mut self, text: &str, note: &Note) {
+        self.last_lost = Some(text.to_owned());
+        let steps = self.lost_steps.entry(note.process).or_default();
+        *steps = match note.lost_steps {
+            // An older version.
+            0 => *steps + 1,
+            so_far => so_far,
+        };
     }
 
     /// Takes in what became of a job; whether it was opened.
@@ -215,7 +233,7 @@ impl Observer {
             job: place.job.clone(),
             // Without it, only the command line is known.
             mailbox: Mailbox::create("orcheck-run").ok(),
-            unread: String::new(),
+            unread: Vec::new(),
             report: RunReport::default(),
             opened: BTreeMap::new(),
         })
@@ -251,7 +269,7 @@ impl Observer {
         let notes = self.new_notes(false);
         let mut news = Vec::new();
         for note in notes {
-            news.extend(self.report.print(&note));
+            news.extend(self.report.printed_now(&note));
             self.take(note);
         }
         news
@@ -268,22 +286,27 @@ impl Observer {
     /// The notes that came into the mailbox since the last call; incomplete ones stay, unless the
     /// run has ended.
     fn new_notes(&mut self, ended: bool) -> Vec<Note> {
-        let text = self.mailbox.as_mut().map(|mailbox| mailbox.take());
-        self.unread += &text.and_then(Result::ok).unwrap_or_default();
+        let new = self.mailbox.as_mut().map(|mailbox| mailbox.take());
+        self.unread
+            .extend(new.and_then(Result::ok).unwrap_or_default());
         let whole_bytes = match ended {
             true => self.unread.len(),
             false => report::whole_bytes(&self.unread),
         };
         let rest = self.unread.split_off(whole_bytes);
-        report::read(&std::mem::replace(&mut self.unread, rest))
+        let whole = std::mem::replace(&mut self.unread, rest);
+        report::read(&String::from_utf8_lossy(&whole))
     }
 
     fn take(&mut self, note: Note) {
         if let Some(text) = &note.told {
             return self.report.take_told(text);
         }
-        if let Some(text) = note.warning.as_ref().or(note.lost.as_ref()) {
-            return self.report.take_warning(text, note.lost.is_some());
+        if let Some(text) = &note.warning {
+            return self.report.take_warning(text);
+        }
+        if let Some(text) = &note.lost {
+            return self.report.take_loss(text, &note);
         }
         if !self.report.take_outcome(&note) {
             return;

@@ -195,14 +195,17 @@ impl<'a> Series<'a> {
             self.said_none,
         ) {
             self.said_none = true;
-            // Breaks if: a trigger is advised all the same; a user with a full disk, or whose program
-            // fails early, has set one.
-            let why = if report.last_lost.is_some() {
-                "all that it took are lost, as said above"
-            } else if report.is_triggered {
-                "it has a trigger, but ended before its first checkpoint was complete"
-            } else {
-                "it has no trigger: set one, such as ORCHECK_EVERY_S=600"
+            // Breaks if: a trigger is advised all the same; a user with a full disk, or whose
+            // program fails early, has set one.
+            let why = match report.is_triggered {
+                _ if report.last_lost.is_some() => "all that it took are lost, as said above",
+                Some(true) => {
+                    "it has a trigger, but ended before its first checkpoint was complete"
+                }
+                _ => {
+                    "unless it failed before its first one, or takes them without asking, set a \
+                     trigger, such as ORCHECK_EVERY_S=600"
+                }
             };
             let text = format!(
                 "run {attempt} of job {job} ended without a checkpoint: a restart begins from nothing; {why}"
