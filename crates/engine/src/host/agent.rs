@@ -77,8 +77,8 @@ const NOTICED: Duration = Duration::from_secs(1);
 const SLICE: Duration = Duration::from_millis(200);
 /// Number of ended sessions that are remembered.
 const ENDED_LIMIT: usize = 16;
-/// Maximum number of conversations other than those of sessions; the oldest idle one is dropped
-/// first.
+/// Maximum number of conversations other than those of sessions; beyond it the oldest one is
+/// dropped that nobody needs.
 const CALLERS_LIMIT: usize = 64;
 
 /// The address of this user's agent for a job on a node, unless another user holds that name: see
@@ -312,7 +312,11 @@ impl Agent {
             Err(_) => return self.clock.sleep(SLICE),
         };
         if self.callers.len() >= CALLERS_LIMIT {
-            match self.callers.iter().position(|caller| !caller.is_busy()) {
+            let now = self.clock.now();
+            // Breaks if: who is about to hand over counts as idle; on a node with many ranks, whose
+            // threads all ask for memory then, the run could not begin.
+            let is_idle = |caller: &Caller| !caller.is_busy() && !caller.is_expected(now);
+            match self.callers.iter().position(is_idle) {
                 Some(idle) => drop(self.callers.remove(idle)),
                 None => return,
             }

@@ -205,6 +205,17 @@ fn nonsense_costs_only_who_says_it() {
         .send(&Message::Goodbye { node: NodeId(0) }, LONG)
         .unwrap();
     assert!(stranger.receive(LONG).is_err(), "it hangs up");
+    // Breaks if: who is about to hand over is dropped for those who only connect; on a node with
+    // many ranks the run could not begin.
+    let mut expected = call();
+    let wanted = AgentMessage::Yield {
+        force: false,
+        patience_ms: 0,
+    };
+    ask(&mut expected, wanted, None, LONG, |_| ()).unwrap();
+    let crowd: Vec<Conn> = (0..70).map(|_| call()).collect();
+    ask(&mut expected, AgentMessage::Status, None, LONG, |_| ()).unwrap();
+    drop((expected, crowd));
     // Callers that say nothing.
     let idle: Vec<Conn> = (0..200).map(|_| call()).collect();
     job.run_ranks(|session, rank| {
