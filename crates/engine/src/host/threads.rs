@@ -225,14 +225,16 @@ impl Host {
         Ok(Some((thread, waker)))
     }
 
-    /// What became of a step at level `peers`.
+    /// What became of a step at level `peers`, as long as the session has its pool.
     fn outcome_at_peers(&self) -> Box<dyn Fn(Step) -> Outcome + Send> {
         let mut levels = self.places.levels().into_iter();
         let level = levels.find(|level| matches!(level, Level::Peers(_)));
-        let (pool, shape) = (Arc::clone(&self.pool), self.shape);
-        Box::new(move |step| match level {
-            Some(level) => Index::new(&pool, shape).outcome(step, level),
-            None => Outcome::Pending,
+        // Breaks if: it keeps the pool; a keeper stays for as long as its agent, and the next run
+        // would find no memory for a pool of its own.
+        let (pool, shape) = (Arc::downgrade(&self.pool), self.shape);
+        Box::new(move |step| match (level, pool.upgrade()) {
+            (Some(level), Some(pool)) => Index::new(&pool, shape).outcome(step, level),
+            _ => Outcome::Pending,
         })
     }
 
