@@ -25,3 +25,19 @@ pub(crate) use catalog::RECORD_LIMIT_BYTES;
 pub use catalog::{Catalog, Commit, job_named_by};
 pub(crate) use places::{OTHER_NODES, is_directory_loss};
 pub use places::{Places, TargetFailure};
+
+use orcheck_format::Result;
+use orcheck_format::disk::BLOCK_BYTES;
+use orcheck_io::disk::{Create, Dir, File};
+
+/// Creates a file into which blocks of [`BLOCK_BYTES`] can be written.
+pub(crate) fn create_fitting(dir: &dyn Dir, name: &str, how: Create) -> Result<Box<dyn File>> {
+    let file = dir.create(name, how)?;
+    if file.is_direct() && file.alignment_bytes() > BLOCK_BYTES as u32 {
+        // This device has larger blocks than ours, so use the page cache.
+        file.close()?;
+        dir.remove(name)?;
+        return dir.create(name, Create::Buffered);
+    }
+    Ok(file)
+}

@@ -25,8 +25,8 @@
 
 mod encoded;
 
-use crate::directory::TargetFailure;
 use crate::directory::prune::coming_name;
+use crate::directory::{TargetFailure, create_fitting};
 use crate::encoding::ContainerKey;
 use crate::flush::ledger::Ledger;
 use encoded::Encoded;
@@ -96,16 +96,9 @@ impl Store {
         } else {
             Create::Buffered
         };
-        let mut file = dir.create(first, how)?;
-        if file.is_direct() && file.alignment_bytes() > BLOCK_BYTES as u32 {
-            // This device has larger blocks than ours, so use the page cache.
-            file.close()?;
-            dir.remove(first)?;
-            file = dir.create(first, Create::Buffered)?;
-        }
         Ok(Self {
             server,
-            file,
+            file: create_fitting(dir.as_ref(), first, how)?,
             dir: Arc::clone(dir),
             name,
             coming,
@@ -435,6 +428,14 @@ impl ContainerWriter {
             done += take;
         }
         Ok(())
+    }
+
+    /// Its stripe files, each with the server that has it.
+    pub(crate) fn stripe_files(&self) -> Vec<(TargetId, String)> {
+        let stripes = self.stripes.iter();
+        stripes
+            .map(|store| (store.server, store.name.clone()))
+            .collect()
     }
 
     /// Bytes of streams received, and the bytes that they and everything else take in files.

@@ -133,9 +133,12 @@ impl Flusher {
             .target(step, level, (&mut holders, most_bytes))
             .and_then(|(target, placed)| {
                 server = placed;
-                let place = Some((level, target.server));
                 let outcome = |step| Index::new(&context.pool, context.shape).outcome(step, level);
-                not_decided.remove_lost(&place, target.dir.as_ref(), outcome);
+                let own = [(target.server, Arc::clone(&target.dir))];
+                for (server, dir) in own.iter().chain(&target.stripes) {
+                    let place = Some((level, *server));
+                    not_decided.remove_lost(&place, dir.as_ref(), outcome);
+                }
                 let striped = !target.stripes.is_empty();
                 let recipe = &context.recipe;
                 let mut header = ContainerHeader {
@@ -288,6 +291,7 @@ impl Flusher {
                 continue;
             }
             let (flushed_bytes, stored_bytes) = container.written();
+            let stripes = container.stripe_files();
             match container.finish() {
                 Ok(mut container) => {
                     // Breaks if: it is longer; holders set aside no more.
@@ -302,8 +306,10 @@ impl Flusher {
                             .set_flushed(local, self.written.0, self.written.1, cpu_ns);
                     }
                     self.remember(step, held, container.manifest_digest);
-                    let place = Some((sink.level, sink.server.unwrap_or(TargetId(0))));
-                    self.not_decided.add(place, step, container.file.clone());
+                    let own = (sink.server.unwrap_or(TargetId(0)), container.file.clone());
+                    for (server, file) in stripes.into_iter().chain([own]) {
+                        self.not_decided.add(Some((sink.level, server)), step, file);
+                    }
                     self.context.failpoints.at("flush.durable", "")?;
                     (self.report)(Message::Durable {
                         step,
