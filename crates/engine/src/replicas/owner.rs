@@ -22,6 +22,7 @@
 //! and the error names them. Not here: the holder's side (`keeper.rs`), the protocol
 //! (`protect.rs`).
 
+use crate::directory::create_fitting;
 use crate::replicas::leaving::{Left, Window, cut, locked, source};
 use crate::replicas::part::{Part, Picks};
 use crate::replicas::protect::{Owner, OwnerAction, OwnerEvent, PIECE_BYTES};
@@ -326,7 +327,9 @@ impl Dir for ReplicatedDir {
         // The holders first: if the own directory fails, they are told, and do not wait for it.
         let parts = self.replicas.parts(name, &self.holders);
         let transfer = self.replicas.begin(self.most_bytes, parts);
-        let own = self.own.create(name, how)?;
+        // Breaks if: it does not fit, and is created once more; the holders of parity would refuse
+        // the second one of this name.
+        let own = create_fitting(self.own.as_ref(), name, how)?;
         Ok(Box::new(ReplicatedFile { own, transfer }))
     }
 
@@ -513,18 +516,18 @@ impl Sending {
                 return Err(error.clone());
             }
             let queued_bytes = with.queued_bytes(holders);
-            let news = listen(with, holders, source, SLICE)?;
+            let mut news = listen(with, holders, source, SLICE)?;
+            news.retain(|event| match event {
+                OwnerEvent::From(_, message) => slot_of(message) == Some(self.slot),
+                _ => true,
+            });
+            // Breaks if: messages about other containers count; a holder that repeats one would
+            // keep the writer waiting.
             if !news.is_empty() || with.queued_bytes(holders) < queued_bytes {
                 until = context.clock.now() + context.timeout;
             }
             for event in news {
-                let ours = match &event {
-                    OwnerEvent::From(_, message) => slot_of(message) == Some(self.slot),
-                    _ => true,
-                };
-                if ours {
-                    self.take(with, holders, event, window);
-                }
+                self.take(with, holders, event, window);
             }
             if context.stop.load(Ordering::Acquire) {
                 let ended = Error::unavailable("the session ended before all holders had it");
@@ -638,7 +641,10 @@ impl Transfer {
             return Err(Error::internal(format!(
                 "the container has {end} bytes, and its ranks declared at most {}",
                 sending.most_bytes
-            )));
+            ))
+            .next(
+                "report this defect of Orcheck, with the options and the lengths of the regions",
+            ));
         }
         sending.ready_bytes = end;
         let window = (at, bytes);
