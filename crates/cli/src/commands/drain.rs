@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 use crate::args::DrainArgs;
 use crate::commands::status::typed;
 use crate::exit;
-use crate::output::{Failure, Outcome, count};
+use crate::output::{Failure, Outcome, count, size};
 
 /// Longest possible wait, in seconds: no clock can count further.
 const LONGEST_S: f64 = 1e9;
@@ -67,7 +67,9 @@ pub fn run(args: &DrainArgs) -> Result<Outcome, Failure> {
         };
         let node = own.get("node").cloned().unwrap_or_default();
         if own.get("job") == Some(&args.job) && !is_other(&at, &node) {
-            all.drain(&at, &node, until.saturating_sub(clock.now()));
+            let held = own.get("replica_bytes").and_then(|text| text.parse().ok());
+            let left = until.saturating_sub(clock.now());
+            all.drain(&at, (&node, held.unwrap_or(0)), left);
         }
     }
     Ok(all.outcome(job.as_str()))
@@ -96,8 +98,9 @@ impl Drained {
             .push(json!({ "node": node, "ended": false, "sessions": sessions }));
     }
 
-    /// Drains this agent within the time that is left.
-    fn drain(&mut self, at: &Address, node: &str, left: Duration) {
+    /// Drains the agent of this node, which has this many bytes of replicas in memory, within the
+    /// time that is left.
+    fn drain(&mut self, at: &Address, (node, held_bytes): (&str, u64), left: Duration) {
         let (sessions, ended) = match drain(at, left, ANSWER_LIMIT) {
             Ok(answer) => answer,
             Err(error) => {
@@ -110,9 +113,22 @@ impl Drained {
             self.text += &format!("node {node}, {}\n", describe(session));
         }
         self.not_safe += sessions.iter().filter(|one| is_not_safe(one)).count();
+        let nowhere_else = sessions.iter().any(|session| {
+            let store = session.get("replica_store").map(String::as_str);
+            matches!(store, Some("memory" | "spill"))
+        });
         if !ended {
             self.there += 1;
             self.text += &format!("node {node}: the agent is still there\n");
+        } else if nowhere_else && held_bytes > 0 {
+            // Breaks if: it is not reported; the next loss of a node would take a checkpoint that
+            // was called safe.
+            self.text += &format!(
+                "node {node}: {} of replicas of other nodes, which were in its memory, are gone: to \
+                 survive the loss of a node, copy the newest checkpoint to another place (`orcheck \
+                 copy`)\n",
+                size(held_bytes)
+            );
         }
         let sessions: Vec<Value> = sessions.into_iter().map(typed).collect();
         self.agents
@@ -187,17 +203,5 @@ fn describe(session: &BTreeMap<String, String>) -> String {
         true => format!("not safe: {}", field("not_safe")),
         false => "all of it safe".to_owned(),
     };
-    let held = field("replicas").parse().unwrap_or(0);
-    // Breaks if: it is not reported; the next loss of a node would take a checkpoint that was
-    // called safe.
-    let ends = match (field("replica_store"), held) {
-        ("memory" | "spill", 1..) => format!(
-            ", but {} of other nodes in this agent's memory {} with it: to survive the loss of a \
-             node, copy the newest checkpoint to another place (`orcheck copy`)",
-            count(held, "replica"),
-            if held == 1 { "ends" } else { "end" }
-        ),
-        _ => String::new(),
-    };
-    format!("epoch {}: {sealed}{alive}; {safe}{ends}", field("epoch"))
+    format!("epoch {}: {sealed}{alive}; {safe}", field("epoch"))
 }
