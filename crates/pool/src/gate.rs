@@ -54,7 +54,7 @@ impl Gates {
     pub fn open(pool: &Pool) -> Result<Gates> {
         let file = reopen(&pool.map.file).map_err(|errno| {
             let error = rustix_error(errno, "open the pool's memory again for its locks");
-            // Breaks if: it is said of a process that may open no more files.
+            // Breaks if: it is advised to a process that may open no more files.
             match errno {
                 Errno::NOENT => error.next("mount /proc, which the locks of a node need"),
                 _ => error,

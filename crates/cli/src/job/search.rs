@@ -523,7 +523,7 @@ impl Search {
     }
 
     /// How to give a root that holds jobs, but was given as one of the other kind.
-    fn as_other_kind(&self) -> Option<String> {
+    fn as_other_kind(&self, job: Option<&JobName>) -> Option<String> {
         let holds = |(path, per_node): &&(PathBuf, bool)| {
             let (dirs, node_dirs) = match per_node {
                 true => (vec![path.clone()], Vec::new()),
@@ -535,7 +535,9 @@ impl Search {
                 job: None,
                 anywhere: Vec::new(),
             };
-            Search::of(&place, &Trust::default()).is_ok_and(|search| !search.names().is_empty())
+            let names = Search::of(&place, &Trust::default()).map(|search| search.names());
+            let is_it = |name: &JobName| job.is_none_or(|job| job == name);
+            names.is_ok_and(|names| names.iter().any(is_it))
         };
         let (path, per_node) = self.roots.iter().find(holds)?;
         let path = path.display();
@@ -565,7 +567,7 @@ impl Search {
                 Failure::with(exit::UNREACHABLE, hidden.advise(error))
             }
             None => Error::not_found(format!("{what} below {searched}"))
-                .next(self.as_other_kind().unwrap_or_else(|| next.to_owned()))
+                .next(self.as_other_kind(job).unwrap_or_else(|| next.to_owned()))
                 .into(),
         }
     }

@@ -7,7 +7,7 @@
 //! 1. A copy that could not be made is noted, and stays in the list of what is left; so does one
 //!    for which there is no node.
 //!
-//! Not here: which copies are made, and how they travel (`engine::replicas`, `engine::replicas`).
+//! Not here: which copies are made, and how they travel (`engine::replicas`).
 
 use orcheck_engine::commit::ControlShared;
 use orcheck_engine::host::join;

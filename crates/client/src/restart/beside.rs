@@ -9,9 +9,11 @@
 //!
 //! Invariants:
 //! 1. Nothing is changed on any disk, and nothing that is found here is ever used.
-//! 2. A look costs one listing of each root, and of at most [`MOST_LOOKED_AT`] directories beside
-//!    the job's own. Only runs that begin from nothing make it. What each node remembers costs one
-//!    more listing of its own directory, and travels with a message that is sent anyway.
+//! 2. A look costs one listing of each root, of at most [`MOST_LOOKED_AT`] directories beside the
+//!    job's own, and of each directory of a node that is not in this run, until [`NODES_TOLD`] are
+//!    found that hold checkpoints. Only runs that begin from nothing make it. What each node
+//!    remembers costs one more listing of its own directory, and travels with a message that is
+//!    sent anyway.
 //! 3. A job does not begin from nothing beside its own checkpoints: directories of nodes of other
 //!    names below `node_dir`, or of nodes below a directory of level `global` where there is no
 //!    `node_dir`, refuse the start, unless `start = 'fresh'` asks for it.

@@ -41,12 +41,7 @@ pub fn run(args: &AdviceArgs) -> std::result::Result<Outcome, Failure> {
     let mut text = words(&choices, at, work_s);
     let options = options(&choices[at], &machine, &task);
     text += &paced(&choices[at], work_s);
-    let beside = match choices[at].is_without() {
-        true => "",
-        // Breaks if: it is not said; the program's own text often has a trigger.
-        false => " (leave out other triggers, such as `every_s`, where the program sets them)",
-    };
-    text += &format!("\nOptions{beside}:\n{options}\n");
+    text += &format!("\nOptions{}:\n{options}\n", beside(&choices[at]));
     text += &ways(&choices, at, work_s);
     let (losses, survival) = survival(&machine, &task)?;
     if let Some(losses) = losses {
@@ -244,6 +239,15 @@ fn paced(choice: &Choice, work_s: f64) -> String {
         span(work_s / best.efficiency),
         span(work_s / choice.efficiency() - work_s / best.efficiency),
     )
+}
+
+/// What else to do with these options.
+fn beside(choice: &Choice) -> &'static str {
+    match choice.is_without() {
+        true => "",
+        // Breaks if: it is not reported; the program's own text often has a trigger.
+        false => " (remove other triggers, such as `every_s`, from the program's own)",
+    }
 }
 
 /// Options of Orcheck for it.

@@ -89,7 +89,7 @@ impl Leavings {
     pub(super) fn keep(self) -> Result<Option<KeptRun>> {
         let bytes = self.map.encode();
         let pool = Pool::attach(self.pool)?;
-        let lets = bytes.len() > KeptMap::MAX_BYTES;
+        let is_too_long = bytes.len() > KeptMap::MAX_BYTES;
         // Made first: whatever fails from here on, it overwrites what is secret when it is dropped.
         let mut run = KeptRun {
             job: self.job,
@@ -98,9 +98,9 @@ impl Leavings {
             bytes: 0,
             secret: self.secret,
         };
-        let keeps = |chunk| !lets && self.chunks.contains(&chunk);
+        let keeps = |chunk| !is_too_long && self.chunks.contains(&chunk);
         run.bytes = run.pool.keep_only(&keeps, run.secret)?;
-        Ok((!lets && !run.is_too_large(false)).then_some(run))
+        Ok((!is_too_long && !run.is_too_large(false)).then_some(run))
     }
 }
 
