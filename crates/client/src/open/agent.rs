@@ -71,6 +71,21 @@ fn listens(at: &Address, failpoints: &Failpoints) -> Option<Peer> {
 }
 
 /// Why an agent that is there cannot be used: it does not answer.
+/// Connects to an agent, or returns why it is not there.
+///
+/// # Errors
+/// Unavailable if it is there and does not answer: another agent would not help, because it could
+/// not have this one's name.
+fn connect(at: &Address, wait: Duration, failpoints: &Failpoints) -> Result<Result<Conn>> {
+    Conn::connect(at, &KEY, failpoints, wait).map_or_else(
+        |error| match listens(at, failpoints) {
+            Some(peer) => Err(silent(peer, wait, &error)),
+            None => Ok(Err(error)),
+        },
+        |conn| Ok(Ok(conn)),
+    )
+}
+
 fn silent(peer: Peer, waited: Duration, cause: &Error) -> Error {
     let (pid, stopped) = (peer.pid, is_stopped(peer.pid));
     let who = match pid {
@@ -203,6 +218,22 @@ impl Agent {
             .next("set agent_program to the path of the program orcheck, or agent = \"off\""))
     }
 
+    /// Returns an error if an agent of this node is there and does not answer.
+    pub(crate) fn answers(
+        job: &JobName,
+        node: &str,
+        options: &Options,
+        (failpoints, clock): (&Failpoints, &dyn Clock),
+    ) -> Result<()> {
+        let wait = ANSWER_TIMEOUT.min(Duration::from_secs_f64(options.timeout_s));
+        let seen = look(&address_of(job, node, options), failpoints, clock)?;
+        for at in &seen.own {
+            // One that has gone keeps nobody waiting.
+            let _ = connect(at, wait, failpoints)?;
+        }
+        Ok(())
+    }
+
     /// Reaches the agent of this user that listens there, once it has finished with older runs.
     /// `replaces`: one with lower limits than this process is told to end, and counts as absent.
     fn reach(
@@ -220,16 +251,12 @@ impl Agent {
             Some(who) => format!("no agent of this user is there; {who}"),
         });
         for at in &seen.own {
-            let conn = match Conn::connect(at, &KEY, failpoints, wait) {
+            let conn = match connect(at, wait, failpoints)? {
                 Ok(conn) => conn,
-                Err(error) => match listens(at, failpoints) {
-                    // Another agent would not help: it could not have this one's name.
-                    Some(peer) => return Err(silent(peer, wait, &error)),
-                    None => {
-                        absent = error;
-                        continue;
-                    }
-                },
+                Err(error) => {
+                    absent = error;
+                    continue;
+                }
             };
             let mut agent = Self {
                 conn,

@@ -195,9 +195,16 @@ impl Found {
         // Before looking for a holder of the job: an agent may still be flushing what an older run
         // left.
         let patience = (again.as_ref()).map_or(Duration::ZERO, |again| again.patience);
+        let environment = ranks.environment;
+        let world = (&environment.failpoints, environment.clock.as_ref());
+        if looking.agent != AgentKind::Off {
+            // Breaks if: it is left out; agents whose runs need one that does not answer would let
+            // their ranks wait as long as for one that is slow.
+            ranks.on_node_leads(collective, || {
+                Agent::answers(&ranks.job, ranks.node_name(), &looking, world)
+            })?;
+        }
         let agent = ranks.on_node_leads(collective, || {
-            let environment = ranks.environment;
-            let world = (&environment.failpoints, environment.clock.as_ref());
             Agent::find(&ranks.job, ranks.node_name(), &looking, world, patience)
         })?;
         leave_out_global(collective, &mut places, &mut ranks.options, &mut notes)?;
