@@ -146,6 +146,7 @@ switches! {
     Kept = "kept", "that the kept checkpoints are not deleted", "orcheck-engine lib prune";
     RoomOfPrune = "room-of-prune", "that a checkpoint which finds no room waits for what the last commit has replaced to go", "orcheck-jobs session the_room_that_prune_makes";
     LostGoes = "lost-goes", "that what was written of a lost step goes before the next one is written", "orcheck-jobs session of_lost_steps";
+    FullPruned = "full-pruned", "that older checkpoints go from a directory that became full", "orcheck-jobs session from_a_full";
     LeftoversFirst = "leftovers-first", "that what killed runs left goes before a run writes its first container", "orcheck-jobs session found_full";
     LeftoversOfDead = "leftovers-of-dead", "that nothing of a run which lives counts as left over", "orcheck-engine reading still_lives";
     FailedDirectory = "failed-directory", "that a directory that failed takes no more containers", "orcheck-engine protocol a_full_directory";
@@ -483,7 +484,7 @@ promises! {
         RoomForSnapshots PatienceEnds LossTold FencedTold NeverComes Printable ForkedLocks OwnCall
         EndBound;
     "R7":
-        RoomOfPrune LostGoes LeftoversFirst RecordCopied Withdrawn GivenUpGoes OwnRoute LivingRoute;
+        RoomOfPrune FullPruned LostGoes LeftoversFirst RecordCopied Withdrawn GivenUpGoes OwnRoute LivingRoute;
     "R8":
         PlainName NoLink RegularFile ReplicaOwner FetchedName GroupShared Owner Mac MacHead BulkKind
         NetCipher NetHeader NetNonce NetDowngrade FrameOrder CallerProof ListenerProof SpokenFor ForeignFiles

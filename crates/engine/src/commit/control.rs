@@ -27,6 +27,7 @@ use crate::directory::halt::Watch;
 use crate::directory::prune::{KeepRule, Referred, prune};
 use crate::node::{HaltRequest, Index, IndexShape, Outcome};
 use orcheck_format::disk::{CommitRecord, FileName};
+use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::Message;
 use orcheck_format::{Error, Level, NodeId, Rank, Result, Step, TargetId, WriterId};
 use orcheck_io::clock::Clock;
@@ -585,6 +586,12 @@ impl Control {
             Level::Global => self.active_servers().1,
             _ => self.context.places.of_level(level),
         };
+        // Breaks if: they are left out; what fills them would stay, and each run would lose its
+        // first checkpoint to it.
+        let full = match level {
+            Level::Global if !off(Switch::FullPruned) => self.full_servers(),
+            _ => Vec::new(),
+        };
         let committed = self.committed.entry(level).or_default();
         committed.insert(step);
         while committed.len() > self.context.keep.max(1) {
@@ -598,7 +605,13 @@ impl Control {
             committed: committed.clone(),
         };
         let referred = self.referred.entry(level).or_default();
-        if let Err(error) = prune(&dirs, level, &rule, referred) {
+        let all = [&dirs[..], &full].concat();
+        let pruned = prune(&all, level, &rule, referred).or_else(|error| match full.is_empty() {
+            true => Err(error),
+            // Those that take part do not depend on the others.
+            false => prune(&dirs, level, &rule, referred),
+        });
+        if let Err(error) = pruned {
             // Keeping too much loses nothing; the next commit tries again.
             self.context.shared.note(format!("prune: {error}"));
         }
@@ -631,6 +644,16 @@ impl Control {
             .shared
             .replica_bytes
             .store(bytes, Ordering::Release);
+    }
+
+    /// The placed directories that take part no more because they are full.
+    fn full_servers(&self) -> Vec<Arc<dyn Dir>> {
+        let servers = self.context.places.servers.iter().enumerate();
+        let is_full = |server| self.lead.as_ref().is_some_and(|lead| lead.is_full(server));
+        servers
+            .filter(|&(server, _)| is_full(TargetId(server as u32)))
+            .filter_map(|(_, dir)| dir.clone())
+            .collect()
     }
 
     /// The placed directories that still take part, and their numbers.

@@ -15,6 +15,7 @@ pub const TESTS: &[Test] = session_tests![
     a_disk_that_is_found_full_of_leftovers_takes_checkpoints_again,
     a_checkpoint_waits_for_the_room_that_prune_makes,
     whole_parts_of_lost_steps_make_room,
+    older_checkpoints_go_from_a_full_directory,
 ];
 
 const SCALE: usize = 300;
@@ -165,6 +166,67 @@ fn whole_parts_of_lost_steps_make_room() {
         });
         assert!(told.iter().all(Option::is_some), "{level}: {told:?}");
     }
+}
+
+// Breaks if: a directory that became full keeps what it has; each later run would lose its first
+// checkpoint to it, and one that takes only one would make no progress.
+fn older_checkpoints_go_from_a_full_directory() {
+    if needs_own_disks() {
+        return;
+    }
+    let scratch = Scratch::new("full-directory");
+    let small = scratch.path().join("ost1");
+    let Some(_mounted) = Mounted::new(&small, "size=4m,mode=700") else {
+        return skip(
+            "older_checkpoints_go_from_a_full_directory",
+            "mounting a file system of 4 MiB needs the superuser",
+        );
+    };
+    let large = 1500;
+    let job = || {
+        let job = Job::new(scratch.path(), 2, 2, false);
+        job.placed(&["a", "b"]).with("keep = 1")
+    };
+    let both = Meeting::of(2);
+    let aside = scratch.path().join("aside");
+    job().run(|session, rank| {
+        let mut session = session.unwrap();
+        let mut take = |step| {
+            let mut state = State::new(rank, step, large);
+            state.protect(&mut session).unwrap();
+            session.checkpoint(step).unwrap();
+            session.wait(step, Level::Global, LONG)
+        };
+        take(1).unwrap();
+        both.wait();
+        if rank == 0 {
+            disk::copy_tree(&small.join("job"), &aside);
+            disk::fill(&small, 500_000);
+        }
+        both.wait();
+        take(2).unwrap_err();
+        take(3).unwrap();
+        session.close(LONG).unwrap();
+    });
+    assert_eq!(containers(&small), []);
+    // As runs of before left it.
+    for name in names(&aside).iter().filter(|name| name.starts_with("s0")) {
+        disk::write(
+            &small.join("job").join(name),
+            &disk::read(&aside.join(name)),
+        );
+    }
+    assert_eq!(containers(&small).len(), 1);
+    job().run(|session, rank| {
+        let mut session = session.unwrap();
+        assert_eq!(session.find().unwrap(), 3);
+        State::restores(&mut session, rank, 3, large);
+        let mut state = State::new(rank, 4, large);
+        state.protect(&mut session).unwrap();
+        session.checkpoint(4).unwrap();
+        session.wait(4, Level::Global, LONG).unwrap();
+        session.close(LONG).unwrap();
+    });
 }
 
 /// A container like that of this step, of a later one, without a record; its length.

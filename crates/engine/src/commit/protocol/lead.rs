@@ -74,6 +74,8 @@ pub struct LeadState {
     left: BTreeSet<NodeId>,
     /// Directories that failed for another reason than being full: their files may be gone.
     lost_servers: BTreeSet<TargetId>,
+    /// Directories that became full and take no more containers.
+    full_servers: BTreeSet<TargetId>,
     /// Directories of the last steps of level `global`, to check steps that refer to them.
     placed: BTreeMap<Step, BTreeSet<TargetId>>,
 }
@@ -90,6 +92,7 @@ impl LeadState {
             gone: BTreeMap::new(),
             left: BTreeSet::new(),
             lost_servers: BTreeSet::new(),
+            full_servers: BTreeSet::new(),
             placed: BTreeMap::new(),
         }
     }
@@ -432,6 +435,11 @@ impl LeadState {
         vec![LeadAction::ToAll(Message::Committed { step, level })]
     }
 
+    /// Whether a directory takes no more containers for lack of room alone.
+    pub(crate) fn is_full(&self, server: TargetId) -> bool {
+        self.full_servers.contains(&server) && !self.lost_servers.contains(&server)
+    }
+
     fn abort(&mut self, step: Step, level: Level, error: &Error) -> Option<LeadAction> {
         let ballot = self.ballots.get(&(step, level));
         match ballot.is_some_and(|ballot| ballot.writing) {
@@ -467,9 +475,10 @@ impl LeadState {
             // Breaks if: it counts as lost all the same; no later step could commit.
             *placement = placement.without(server, &self.facts.nodes).ok()?;
         }
-        if kind != ErrorKind::NoSpace {
-            self.lost_servers.insert(server);
-        }
+        match kind {
+            ErrorKind::NoSpace => self.full_servers.insert(server),
+            _ => self.lost_servers.insert(server),
+        };
         if !active {
             return None;
         }
