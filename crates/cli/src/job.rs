@@ -335,21 +335,25 @@ impl Job {
     /// Where a container that is in none of the places was written, if that directory is none of
     /// them, or holds nothing of that time: nobody has looked there.
     pub fn elsewhere(&self, record: &CommitRecord, container: &ContainerRef) -> Option<String> {
-        let kinds = self.place_kinds.iter().enumerate();
-        if record.level != Level::Global {
-            let name = |&node: &NodeId| record.nodes.get(node.index()).map(String::as_str);
-            let homes = std::iter::once(&container.node).chain(&container.holders);
-            let given = |home: &&str| self.place_kinds.contains(&format!("node {home}"));
-            let away = homes.filter_map(name).find(|home| !given(home))?;
-            return Some(format!("the directory of node {away}"));
-        }
         // Breaks if: a directory that holds nothing of that time counts as the one that held the
         // container; with an unmounted disk, the checkpoint would be called lost as soon as another
         // run had claimed the mount point.
-        let placed: Vec<String> = kinds
-            .filter(|(place, kind)| *kind == PLACED && self.remembers(*place, record))
-            .map(|(place, _)| self.place_path(place))
-            .collect();
+        let of_then = |wanted: &str| {
+            let kinds = self.place_kinds.iter().enumerate();
+            let places =
+                kinds.filter(|(place, kind)| *kind == wanted && self.remembers(*place, record));
+            places
+                .map(|(place, _)| self.place_path(place))
+                .collect::<Vec<_>>()
+        };
+        if record.level != Level::Global {
+            let name = |&node: &NodeId| record.nodes.get(node.index()).map(String::as_str);
+            let homes = std::iter::once(&container.node).chain(&container.holders);
+            let given = |home: &&str| !of_then(&format!("node {home}")).is_empty();
+            let away = homes.filter_map(name).find(|home| !given(home))?;
+            return Some(format!("the directory of node {away}"));
+        }
+        let placed = of_then(PLACED);
         let server = record.servers.get(container.server.index())?;
         let root = Path::new(shown(server));
         let inside = root.join(self.name.as_str());

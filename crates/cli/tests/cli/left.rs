@@ -262,6 +262,77 @@ fn a_renamed_directory_is_recognised_by_what_it_holds() {
     );
 }
 
+// Breaks if: nodes whose agents need one that is stopped wait for it as long as for a slow one; the
+// start would fail after `timeout_s` only, ten minutes.
+#[test]
+fn an_agent_that_is_stopped_in_a_run_of_several_nodes_is_named_soon() {
+    let site = Site::new("stopped-lead");
+    let mut ranks = site.run("step 1 stop");
+    ranks.wait_for("waits");
+    site.signal(&["a"], "-STOP");
+    drop(ranks);
+    let began = std::time::Instant::now();
+    let (_, said) = site.run("stop").end();
+    assert!(
+        began.elapsed().as_secs() < 25,
+        "{:?}: {said}",
+        began.elapsed()
+    );
+    assert!(
+        said.contains("is stopped and has not answered for 10 s"),
+        "{said}"
+    );
+    site.signal(&["a", "b", "c", "d"], "-KILL");
+}
+
+// Breaks if: a run that was refused, and left its claims where disks are not mounted, turns a
+// checkpoint that is unreachable into one that is lost.
+#[test]
+fn what_nodes_had_is_unreachable_though_a_later_run_claimed_their_places() {
+    let site = Site::new("unmounted");
+    site.kill_after("step 1");
+    words(&site.scavenge(&["--dry-run"]), 0, &["would take step 1"]);
+    site.signal(&["a", "b", "c", "d"], "-KILL");
+    let claim = site.node("a").join("epoch-000001.claim");
+    for node in ["b", "c", "d"] {
+        std::fs::rename(site.node(node), site.path(&format!("{node}-away"))).unwrap();
+    }
+    let ask =
+        |what: &str| site.answer(&[what, "--job", &site.job, "--node-dir", &site.path("local")]);
+    let unreachable = |when: &str| {
+        for (what, said) in [
+            ("ls", "unreachable"),
+            ("status", "step 1 is unreachable"),
+            ("verify", "unreachable"),
+        ] {
+            let told = ask(what);
+            let text = format!("{}{}", told.stdout, told.stderr);
+            assert!(
+                text.contains(said) && !text.contains("data lost"),
+                "{when}, {what}: {text}"
+            );
+            assert_ne!(told.code, 10, "{when}, {what}: {text}");
+        }
+        let scavenged = site.scavenge(&["--dry-run", "--timeout", "0.2"]);
+        assert_eq!(
+            scavenged.code, 15,
+            "{when}: {}{}",
+            scavenged.stdout, scavenged.stderr
+        );
+    };
+    unreachable("before");
+    for node in ["b", "c", "d"] {
+        std::fs::create_dir(site.node(node)).unwrap();
+        std::fs::copy(&claim, site.node(node).join("epoch-000002.claim")).unwrap();
+    }
+    unreachable("claimed");
+    for node in ["b", "c", "d"] {
+        std::fs::remove_dir_all(site.node(node)).unwrap();
+        std::fs::rename(site.path(&format!("{node}-away")), site.node(node)).unwrap();
+    }
+    words(&ask("verify"), 0, &["2 of 2"]);
+}
+
 // Breaks if: parity that agents have in memory is called missing, or what it gives is called lost.
 #[test]
 fn what_is_in_the_memory_of_agents_is_not_called_lost() {
