@@ -33,7 +33,8 @@ use crate::options::{Options, Without};
 /// The variable that holds the path of the file.
 pub const VARIABLE: &str = "ORCHECK_RUN_REPORT";
 
-/// Maximum number of warnings, and of failed restarts, that one process reports.
+/// Maximum number of warnings that one process reports; of what it did, and of failed restarts,
+/// as many again.
 const MOST_WARNINGS: u32 = 64;
 /// Number of lost steps that are reported one by one.
 const FIRST_LOSSES: u64 = 32;
@@ -70,6 +71,7 @@ impl Losses {
 }
 
 static WARNINGS_LEFT: AtomicU32 = AtomicU32::new(MOST_WARNINGS);
+static TOLD_LEFT: AtomicU32 = AtomicU32::new(MOST_WARNINGS);
 static FAILURES_LEFT: AtomicU32 = AtomicU32::new(MOST_WARNINGS);
 static LOSSES: Mutex<Losses> = Mutex::new(Losses {
     steps: 0,
@@ -101,6 +103,8 @@ pub struct Note {
     pub warning: Option<String>,
     /// What an open job did, which is no reason to warn.
     pub told: Option<String>,
+    /// Whether this process passes no more of such messages on.
+    pub is_last: bool,
     /// Why a checkpoint of an open job is lost.
     pub lost: Option<String>,
     /// Number of steps that this process has lost so far; 0 from older versions.
@@ -201,7 +205,7 @@ pub(crate) fn warned(job: &JobName, text: &str) {
 
 /// Reports what an open job did.
 pub(crate) fn told(job: &JobName, text: &str) {
-    of_open_job((job, text), &WARNINGS_LEFT, |text| Note {
+    of_open_job((job, text), &TOLD_LEFT, |text| Note {
         told: Some(text),
         ..Note::default()
     });
@@ -264,17 +268,14 @@ fn of_open_job((job, text): (&JobName, &str), left: &AtomicU32, note: impl FnOnc
     let Ok(was) = was else {
         return;
     };
-    let mut text = shortened(text);
-    // Breaks if: it is not reported; silence would mean that all is well.
-    if was == 1 {
-        text += " (This process passes no more of these messages on.)";
-    }
     tell(|| Note {
         job: job.as_str().to_owned(),
         // An older supervisor, which does not know these notes, takes this for a refusal, which
         // changes nothing for it.
         refused: Some(String::new()),
-        ..note(text)
+        // Breaks if: it is not reported; silence would mean that all is well.
+        is_last: was == 1,
+        ..note(shortened(text))
     });
 }
 

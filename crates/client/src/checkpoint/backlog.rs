@@ -167,8 +167,16 @@ impl Session {
             Overrun::Wait => Ok(true),
             Overrun::Skip => {
                 self.progress.stats.skipped += 1;
-                self.warnings
-                    .push(format!("checkpoint {step} was left out: {what}"));
+                let skipped = self.progress.stats.skipped;
+                let text = format!("checkpoint {step} was left out: {what}");
+                // Breaks if: all are passed on; a supervisor would hear of nothing else.
+                match skipped {
+                    1 => self.warnings.push(text),
+                    _ if skipped.is_power_of_two() => {
+                        self.warnings.push(format!("{text} ({skipped} so far)"));
+                    }
+                    _ => self.warnings.push_known(text),
+                }
                 Ok(false)
             }
             Overrun::Error => Err(Error::unavailable(format!("it comes while {what}"))

@@ -72,6 +72,8 @@ pub struct RunReport {
     warnings: Vec<String>,
     /// Number of warnings beyond those.
     more_warnings: u64,
+    /// Whether a process stopped passing warnings on.
+    is_cut: bool,
     /// Number of steps that each process has lost.
     lost_steps: BTreeMap<u32, u64>,
     /// Why the last of them was lost.
@@ -93,6 +95,11 @@ impl RunReport {
         let mut said = self.warnings.clone();
         if self.more_warnings > 0 {
             said.push(format!("and {} more", count(self.more_warnings, "warning")));
+        }
+        if self.is_cut {
+            said.push(
+                "there may be further warnings, which the library did not pass on. Next: print orc_message() in the program".to_owned(),
+            );
         }
         if let Some(last) = &self.last_lost {
             let steps = self.lost_steps.values().sum();
@@ -303,6 +310,7 @@ impl Observer {
             return self.report.take_told(text);
         }
         if let Some(text) = &note.warning {
+            self.report.is_cut |= note.is_last;
             return self.report.take_warning(text);
         }
         if let Some(text) = &note.lost {
