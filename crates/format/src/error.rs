@@ -116,10 +116,12 @@ pub enum Detail {
     Link,
     /// What is missing was written to a directory that is not among the given ones.
     NotGiven,
+    /// A limit of the process is reached: whoever asked for something can only raise it.
+    Limit,
 }
 
 impl Detail {
-    const ALL: [Detail; 8] = [
+    const ALL: [Detail; 9] = [
         Detail::Denied,
         Detail::OtherKey,
         Detail::Unauthenticated,
@@ -128,6 +130,7 @@ impl Detail {
         Detail::UnknownKey,
         Detail::Link,
         Detail::NotGiven,
+        Detail::Limit,
     ];
 }
 
@@ -265,9 +268,13 @@ impl Error {
     }
 
     /// The same error with this next step: "message. Next: what". It replaces a next step that the
-    /// message already has: the last caller to add one knows the request.
+    /// message already has: the last caller to add one knows the request. The step of
+    /// [`Detail::Limit`] stays, because no other one helps.
     #[must_use]
     pub fn next(self, what: impl fmt::Display) -> Self {
+        if self.is(Detail::Limit) && self.next_step().is_some() {
+            return self;
+        }
         Error {
             kind: self.kind,
             detail: self.detail,

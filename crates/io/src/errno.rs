@@ -138,10 +138,10 @@ pub fn os_error(errno: i32, what: impl Display) -> Error {
         let pid = std::process::id();
         Error::new(
             errno_kind(errno),
-            format!(
-                "{what} failed: {text} ({name}): process {pid} may have{most} files open (`ulimit -n`)"
-            ),
+            format!("{what} failed: {text} ({name}): process {pid} may have{most} files open"),
         )
+        .with(Detail::Limit)
+        .next("raise the limit of open files (`ulimit -n`)")
     } else {
         Error::new(errno_kind(errno), format!("{what} failed: {text} ({name})"))
     };

@@ -265,6 +265,9 @@ fn no_answer(at: &Address, whom: Whom, timeout: Duration) -> Error {
         timeout.as_secs_f64()
     ))
     .next(match whom {
+        _ if at.is_unix() => {
+            "look whether the process that listens there is stopped or hangs, and end it if it does"
+        }
         Whom::Rank => "check that the node is up and that the ranks' network can be reached",
         Whom::Server => "check that the server runs, and that this host reaches it",
     })

@@ -51,8 +51,11 @@ impl MemoryFacts {
 
 /// Reads the memory facts.
 pub fn memory() -> Result<MemoryFacts> {
-    let text = read_proc(Path::new("/proc/meminfo"))
-        .ok_or_else(|| Error::unavailable("read /proc/meminfo failed").next("mount /proc"))?;
+    let path = "/proc/meminfo";
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        let errno = error.raw_os_error().unwrap_or(0);
+        os_error(errno, format_args!("read {path}")).next("mount /proc")
+    })?;
     let field = |name: &str| -> Result<u64> {
         let line = text
             .lines()

@@ -11,7 +11,7 @@
 
 use crate::clock::Deadline;
 use crate::descriptor::away_from_streams;
-use crate::errno::{backoff, rustix_error};
+use crate::errno::{backoff, os_error, rustix_error};
 use crate::machine::facts::pin_current_thread;
 use crate::poll::poll_one;
 use orcheck_format::{Error, Result};
@@ -39,11 +39,8 @@ pub fn start_detached(program: &Path, arguments: &[&str], timeout: Duration) -> 
     command.args(arguments).stdin(Stdio::null());
     command.stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = away_from_streams(|| command.spawn()).map_err(|error| {
-        let kind = match error.kind() {
-            std::io::ErrorKind::NotFound => Error::not_found,
-            _ => Error::unavailable,
-        };
-        kind(format!("program {}: {error}", program.display()))
+        let errno = error.raw_os_error().unwrap_or(0);
+        os_error(errno, format_args!("start program {}", program.display()))
     })?;
     let deadline = Deadline::after(timeout);
     let mut attempt = 0;
