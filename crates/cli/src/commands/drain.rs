@@ -17,13 +17,11 @@ use std::time::Duration;
 use orcheck_engine::host::agent::{address, drain, is_of, list, status};
 use orcheck_format::{Error, JobName};
 use orcheck_io::clock::{Clock, SystemClock};
-use orcheck_io::failpoints::Failpoints;
-use orcheck_io::machine::arguments_of;
-use orcheck_net::{Address, Holder, holder};
+use orcheck_net::Address;
 use serde_json::{Value, json};
 
 use crate::args::DrainArgs;
-use crate::commands::status::typed;
+use crate::commands::status::{SilentAgent, typed};
 use crate::exit;
 use crate::output::{Failure, Outcome, count, size};
 
@@ -56,10 +54,11 @@ pub fn run(args: &DrainArgs) -> Result<Outcome, Failure> {
             Err(error) => {
                 all.warnings
                     .push(format!("{at} is silent: {}", error.message()));
-                let silent = silent_agent(&at, &args.job);
                 // Of an agent that was started without --node, the address cannot be told.
-                let is_ours = |node: &str| node == UNKNOWN || !is_other(&at, node);
-                if let Some((node, pid)) = silent.filter(|(node, _)| is_ours(node)) {
+                let is_ours = |node: &str| node == SilentAgent::UNKNOWN || !is_other(&at, node);
+                let silent = SilentAgent::at(&at);
+                let silent = silent.filter(|one| one.job == args.job && is_ours(&one.node));
+                if let Some(SilentAgent { node, pid, .. }) = silent {
                     all.silent(&node, pid);
                 }
                 continue;
@@ -70,6 +69,13 @@ pub fn run(args: &DrainArgs) -> Result<Outcome, Failure> {
             let held = own.get("replica_bytes").and_then(|text| text.parse().ok());
             let left = until.saturating_sub(clock.now());
             all.drain(&at, (&node, held.unwrap_or(0)), left);
+        } else if let Some(other) = own.get("job").filter(|other| looks_like(other, &args.job)) {
+            // Breaks if: it is not reported; a script with a mistyped name would continue as if
+            // all were safe.
+            all.warnings.push(format!(
+                "an agent of job {other} is here, on node {node}: the name {} may be mistyped",
+                args.job
+            ));
         }
     }
     Ok(all.outcome(job.as_str()))
@@ -164,24 +170,19 @@ impl Drained {
     }
 }
 
-/// Stands for the name of a node that is not known.
-const UNKNOWN: &str = "?";
-
-/// Node and process of an agent that does not answer, by how it was started, if it is of this job.
-fn silent_agent(at: &Address, job: &str) -> Option<(String, i32)> {
-    let Ok(Holder::Own(peer)) = holder(at, &Failpoints::none()) else {
-        return None;
+/// Whether two different names differ in one letter only.
+fn looks_like(one: &str, other: &str) -> bool {
+    let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
+    let same = one.iter().zip(&other).take_while(|(a, b)| a == b).count();
+    let (long, short) = match one.len() >= other.len() {
+        true => (&one, &other),
+        false => (&other, &one),
     };
-    let words = arguments_of(peer.pid);
-    let after = |name: &str| {
-        let mut pairs = words.windows(2).filter(|pair| pair[0] == name);
-        let joined = words
-            .iter()
-            .find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
-        pairs.next().map(|pair| pair[1].as_str()).or(joined)
-    };
-    let node = after("--node").unwrap_or(UNKNOWN).to_owned();
-    (after("--job") == Some(job)).then_some((node, peer.pid))
+    match long.len() - short.len() {
+        0 => one != other && one[same + 1..] == other[same + 1..],
+        1 => long[same + 1..] == short[same..],
+        _ => false,
+    }
 }
 
 fn is_not_safe(session: &BTreeMap<String, String>) -> bool {
@@ -204,4 +205,22 @@ fn describe(session: &BTreeMap<String, String>) -> String {
         false => "all of it safe".to_owned(),
     };
     format!("epoch {}: {sealed}{alive}; {safe}", field("epoch"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::looks_like;
+
+    #[test]
+    fn names_that_differ_in_a_letter_look_alike() {
+        for other in ["stencl", "stencill", "stencjl", "tencil", "xstencil"] {
+            assert!(
+                looks_like("stencil", other) && looks_like(other, "stencil"),
+                "{other}"
+            );
+        }
+        for other in ["stencil", "sten", "cavity", "stenicl"] {
+            assert!(!looks_like("stencil", other), "{other}");
+        }
+    }
 }

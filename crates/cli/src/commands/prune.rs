@@ -76,7 +76,25 @@ pub fn run(args: &PruneArgs) -> Result<Outcome, Failure> {
     }
     let mut outcome = carry_out(&job, &removals, args.dry_run, refused)?;
     orphans::tell(&job.catalog, &mut outcome);
+    outcome.warnings.extend(too_few(&job, args.keep as usize));
     Ok(outcome)
+}
+
+/// Why nothing was removed from a level whose checkpoints are not complete here.
+fn too_few(job: &Job, keep: usize) -> Vec<String> {
+    let mut levels: BTreeMap<Level, (usize, usize)> = BTreeMap::new();
+    for commit in job.catalog.commits() {
+        let (complete, all) = levels.entry(commit.record.level).or_default();
+        *complete += usize::from(job.missing(commit).is_none());
+        *all += 1;
+    }
+    levels.retain(|_, (complete, all)| *complete < keep && all > complete);
+    let text = |(level, (complete, all))| {
+        format!(
+            "nothing was removed from level {level}: {complete} of its {all} checkpoints are complete here, and {keep} have to stay. Next: give all directories of the job"
+        )
+    };
+    levels.into_iter().map(text).collect()
 }
 
 /// Refuses if records are sealed and there is no key: it is not known which of them are genuine.

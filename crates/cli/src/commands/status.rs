@@ -18,6 +18,7 @@ use orcheck_format::disk::Claim;
 use orcheck_format::{Error, ErrorKind, JobName, Level, Step};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::failpoints::Failpoints;
+use orcheck_io::machine::{arguments_of, is_stopped};
 use orcheck_net::{Address, Holder, holder};
 use serde_json::{Value, json};
 
@@ -48,10 +49,7 @@ pub fn run(args: &StatusArgs) -> Result<Outcome, Failure> {
     for at in seen.own {
         match status(&at, ANSWER_LIMIT) {
             Ok(told) => agents.extend(of_job(&at, told, &|job| wanted(args, &jobs, job))),
-            Err(error) => warnings.push(format!(
-                "the agent at {at} does not answer; it may be ending: {}",
-                error.message()
-            )),
+            Err(error) => warnings.extend(unheard(&at, &error, &|job| wanted(args, &jobs, job))),
         }
     }
     let now = SystemClock::new().unix_ms();
@@ -63,7 +61,14 @@ pub fn run(args: &StatusArgs) -> Result<Outcome, Failure> {
         text.push('\n');
     }
     text += &match agents.is_empty() {
-        true => "no agents of this user are on this machine\n".to_owned(),
+        true => {
+            let what = match (&args.place.job, jobs.is_empty()) {
+                (Some(job), _) => format!(" of job {job}"),
+                (None, false) => " of these jobs".to_owned(),
+                (None, true) => " of this user".to_owned(),
+            };
+            format!("no agents{what} are on this machine\n")
+        }
         false => agents_text(&agents),
     };
     let jobs: Vec<Value> = jobs.iter().map(Running::document).collect();
@@ -411,6 +416,56 @@ fn replicas(session: &Value) -> Option<String> {
         count(held, "replica"),
         size(bytes)
     ))
+}
+
+/// The warning that an agent did not answer, if its job is asked for or not known.
+fn unheard(at: &Address, error: &Error, wanted: &dyn Fn(&str) -> bool) -> Option<String> {
+    let Some(silent) = SilentAgent::at(at) else {
+        return Some(format!(
+            "the agent at {at} does not answer; it may be ending: {}",
+            error.message()
+        ));
+    };
+    let SilentAgent { job, node, pid } = silent;
+    let next = match is_stopped(pid) {
+        true => format!(
+            " is stopped and does not answer. Next: let it continue with `kill -CONT {pid}`"
+        ),
+        false => " does not answer".to_owned(),
+    };
+    wanted(&job).then(|| format!("the agent of job {job} on node {node}, process {pid},{next}"))
+}
+
+/// An agent that does not answer, by how it was started.
+pub(super) struct SilentAgent {
+    pub job: String,
+    pub node: String,
+    pub pid: i32,
+}
+
+impl SilentAgent {
+    /// Stands for the name of a node that is not known.
+    pub const UNKNOWN: &str = "?";
+
+    /// The one at this address, if it is still there.
+    pub fn at(at: &Address) -> Option<SilentAgent> {
+        let Ok(Holder::Own(peer)) = holder(at, &Failpoints::none()) else {
+            return None;
+        };
+        let words = arguments_of(peer.pid);
+        let after = |name: &str| {
+            let mut pairs = words.windows(2).filter(|pair| pair[0] == name);
+            let joined = words
+                .iter()
+                .find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+            pairs.next().map(|pair| pair[1].as_str()).or(joined)
+        };
+        Some(SilentAgent {
+            job: after("--job")?.to_owned(),
+            node: after("--node").unwrap_or(Self::UNKNOWN).to_owned(),
+            pid: peer.pid,
+        })
+    }
 }
 
 /// Whether a job is asked for: the named one, one in the given directories, or any.

@@ -98,23 +98,38 @@ impl Checked<'_> {
         }
     }
 
-    /// How many good copies the container with the fewest has here, of how many were made, and
-    /// whether all parity is good too.
-    fn copies(&self) -> String {
+    /// How many good copies the container with the fewest has here, of how many were made.
+    fn fewest_copies(&self) -> (usize, usize) {
         let made = self.commit.record.containers.iter();
         let made = made.map(|container| (container.file.as_str(), 1 + container.holders.len()));
         let made: BTreeMap<&str, usize> = made.collect();
         let found = self.verdict.containers.iter().map(|container| {
             let made = made.get(container.file.as_str()).copied().unwrap_or(1);
-            (container.good_copies, made)
+            (made.min(container.good_copies as usize), made)
         });
+        found.min().unwrap_or_default()
+    }
+
+    /// The same in a table, and whether all parity is good too.
+    fn copies(&self) -> String {
         let has_parity = !self.commit.record.groups.is_empty() && self.verdict.parity.is_empty();
-        match found.min() {
-            Some((found, _)) if has_parity => format!("{found} + parity"),
-            Some((found, made)) if made > 1 => format!("{} of {made}", made.min(found as usize)),
-            Some((found, _)) => found.to_string(),
-            None => "0".to_owned(),
+        match self.fewest_copies() {
+            (found, _) if has_parity => format!("{found} + parity"),
+            (found, made) if made > 1 => format!("{found} of {made}"),
+            (found, _) => found.to_string(),
         }
+    }
+
+    /// The warning that copies are missing, although no data is.
+    fn lacks_copies(&self) -> Option<String> {
+        let (found, made) = self.fewest_copies();
+        // Breaks if: it is not reported; the table alone looks as if all were well.
+        (self.verdict.is_good() && found < made).then(|| {
+            format!(
+                "step {}: {found} of {made} copies are here of the container with the fewest. The next restart makes those that are lost again; until then, losing another node may cost the step",
+                self.commit.record.step
+            )
+        })
     }
 
     fn state(&self) -> (&'static str, Tone) {
@@ -195,6 +210,7 @@ pub fn run(args: &VerifyArgs, show_progress: bool) -> Result<Outcome, Failure> {
     };
     let mut warnings = job.notes();
     warnings.extend(not_authenticated(&checked));
+    warnings.extend(checked.iter().filter_map(Checked::lacks_copies));
     let document = json!({
         "job": job.name.as_str(),
         "checkpoints": checked.iter().map(|one| document(one, older_good)).collect::<Vec<Value>>(),

@@ -198,7 +198,7 @@ fn status_shows_it() {
     );
     assert_eq!(
         crate::answer(&["status", "--job", "nobody"]).stdout,
-        "no agents of this user are on this machine\n"
+        "no agents of job nobody are on this machine\n"
     );
     child.kill().unwrap();
     child.wait().unwrap();
