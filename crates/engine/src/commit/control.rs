@@ -176,6 +176,10 @@ pub struct Control {
     committed: BTreeMap<Level, BTreeSet<Step>>,
     referred: BTreeMap<Level, Referred>,
     inactive: BTreeSet<TargetId>,
+    /// On the lead: the newest record at level `global`, as it is in the directories.
+    recorded: Option<CommitRecord>,
+    /// Full directories that failed when older checkpoints were to be removed: left alone.
+    left_alone: BTreeSet<TargetId>,
     halt: Watch,
     /// The lead knows that this node has no ranks left.
     left: bool,
@@ -221,6 +225,8 @@ impl Control {
             committed: BTreeMap::new(),
             referred: BTreeMap::new(),
             inactive: BTreeSet::new(),
+            recorded: None,
+            left_alone: BTreeSet::new(),
             left: false,
         };
         if let Some(placement) = this.context.placement.clone() {
@@ -546,14 +552,16 @@ impl Control {
     }
 
     /// Writes the record into every placed directory that still takes part.
-    fn write_global(&self, record: &CommitRecord) -> std::result::Result<(), TargetFailure> {
+    fn write_global(&mut self, record: &CommitRecord) -> std::result::Result<(), TargetFailure> {
         let (numbers, dirs) = self.active_servers();
         commit::make_visible(&dirs, record, &self.context.places.trust).map_err(|failure| {
             TargetFailure {
                 target: failure.target.map(|at| numbers[at.index()]),
                 ..failure
             }
-        })
+        })?;
+        self.recorded = Some(record.clone());
+        Ok(())
     }
 
     /// Adopts a placement; with `tell`, notes for the user which directories are no longer used.
@@ -586,12 +594,6 @@ impl Control {
             Level::Global => self.active_servers().1,
             _ => self.context.places.of_level(level),
         };
-        // Breaks if: they are left out; what fills them would stay, and each run would lose its
-        // first checkpoint to it.
-        let full = match level {
-            Level::Global if !off(Switch::FullPruned) => self.full_servers(),
-            _ => Vec::new(),
-        };
         let committed = self.committed.entry(level).or_default();
         committed.insert(step);
         while committed.len() > self.context.keep.max(1) {
@@ -605,15 +607,11 @@ impl Control {
             committed: committed.clone(),
         };
         let referred = self.referred.entry(level).or_default();
-        let all = [&dirs[..], &full].concat();
-        let pruned = prune(&all, level, &rule, referred).or_else(|error| match full.is_empty() {
-            true => Err(error),
-            // Those that take part do not depend on the others.
-            false => prune(&dirs, level, &rule, referred),
-        });
-        if let Err(error) = pruned {
+        if let Err(error) = prune(&dirs, level, &rule, referred) {
             // Keeping too much loses nothing; the next commit tries again.
             self.context.shared.note(format!("prune: {error}"));
+        } else if level == Level::Global {
+            self.empty_full_servers(&dirs, &rule);
         }
         if matches!(level, Level::Peers(_)) && self.context.outlives {
             dirs.iter()
@@ -646,14 +644,41 @@ impl Control {
             .store(bytes, Ordering::Release);
     }
 
-    /// The placed directories that take part no more because they are full.
-    fn full_servers(&self) -> Vec<Arc<dyn Dir>> {
+    /// Removes older checkpoints also from directories that take part no more because they are
+    /// full, and writes the newest record there.
+    fn empty_full_servers(&mut self, active: &[Arc<dyn Dir>], rule: &KeepRule) {
         let servers = self.context.places.servers.iter().enumerate();
-        let is_full = |server| self.lead.as_ref().is_some_and(|lead| lead.is_full(server));
-        servers
-            .filter(|&(server, _)| is_full(TargetId(server as u32)))
-            .filter_map(|(_, dir)| dir.clone())
-            .collect()
+        for (number, dir) in servers {
+            let server = TargetId(number as u32);
+            let is_full = self.lead.as_ref().is_some_and(|lead| lead.is_full(server));
+            let Some(dir) = dir.as_ref().filter(|_| is_full) else {
+                continue;
+            };
+            // Breaks if: they are left out; what fills them would stay, and each run would lose its
+            // first checkpoint to it.
+            if self.left_alone.contains(&server) || off(Switch::FullPruned) {
+                continue;
+            }
+            let all = [active, std::slice::from_ref(dir)].concat();
+            let referred = self.referred.entry(Level::Global).or_default();
+            let emptied = prune(&all, Level::Global, rule, referred).and_then(|_| {
+                // Breaks if: it is not written; without the others, it would look as if the job
+                // had never committed anything, and the next run would begin from nothing.
+                self.recorded.as_ref().map_or(Ok(()), |record| {
+                    let own = std::slice::from_ref(dir);
+                    let written = commit::make_visible(own, record, &self.context.places.trust);
+                    written.map_err(|failure| failure.error)
+                })
+            });
+            if let Err(error) = emptied {
+                // It takes part no more: a server that hangs must not delay every commit.
+                self.left_alone.insert(server);
+                self.context.shared.note(format!(
+                    "older checkpoints stay in the full directory {}: {error}",
+                    dir.path().display()
+                ));
+            }
+        }
     }
 
     /// The placed directories that still take part, and their numbers.

@@ -2,11 +2,11 @@
 
 use crate::session::disk::{self, Mounted, containers, names, skip};
 use crate::session::hooks::{Hold, Meeting};
-use crate::session::mistakes::LONG;
+use crate::session::mistakes::{LONG, refused};
 use crate::support::{Job, State, needs_own_disks};
 use crate::{Test, session_tests};
 use orcheck_client::Session;
-use orcheck_format::Level;
+use orcheck_format::{ErrorKind, Level};
 use orcheck_testing::Scratch;
 use std::path::Path;
 
@@ -188,7 +188,6 @@ fn older_checkpoints_go_from_a_full_directory() {
         job.placed(&["a", "b"]).with("keep = 1")
     };
     let both = Meeting::of(2);
-    let aside = scratch.path().join("aside");
     job().run(|session, rank| {
         let mut session = session.unwrap();
         let mut take = |step| {
@@ -200,7 +199,6 @@ fn older_checkpoints_go_from_a_full_directory() {
         take(1).unwrap();
         both.wait();
         if rank == 0 {
-            disk::copy_tree(&small.join("job"), &aside);
             disk::fill(&small, 500_000);
         }
         both.wait();
@@ -209,14 +207,17 @@ fn older_checkpoints_go_from_a_full_directory() {
         session.close(LONG).unwrap();
     });
     assert_eq!(containers(&small), []);
-    // As runs of before left it.
-    for name in names(&aside).iter().filter(|name| name.starts_with("s0")) {
-        disk::write(
-            &small.join("job").join(name),
-            &disk::read(&aside.join(name)),
-        );
-    }
-    assert_eq!(containers(&small).len(), 1);
+    // Breaks if: nothing there says that there are checkpoints; where the other one is not mounted,
+    // the job would begin from nothing.
+    let (other, away) = (scratch.path().join("ost0"), scratch.path().join("away"));
+    disk::rename(&other, &away);
+    assert!(disk::try_make_dir(&other));
+    job().run(|session, _| {
+        let error = refused(session.unwrap().find());
+        assert_ne!(error.kind(), ErrorKind::NotFound, "{error}");
+    });
+    disk::remove_tree(&other);
+    disk::rename(&away, &other);
     job().run(|session, rank| {
         let mut session = session.unwrap();
         assert_eq!(session.find().unwrap(), 3);

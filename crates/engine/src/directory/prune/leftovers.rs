@@ -11,7 +11,7 @@
 //! Invariants:
 //! 1. The checkpoint that the run resumed from stays, with all that it refers to. So do the newest
 //!    older ones that can be restarted from, `keep` in all. If there are fewer, or if one of them
-//!    is not recorded in a directory that holds a part of it, no record is removed.
+//!    is not recorded in every directory, no record is removed.
 //! 2. A container without a record is removed only if the resumed record excludes its step from
 //!    every restart, or if all directories that could hold the record are listed and the lock of
 //!    its run's claim is free.
@@ -133,12 +133,8 @@ impl Leftovers<'_> {
             .take(wanted)
             .collect();
         // Breaks if: one directory is enough; a crash before the next commit would leave no step
-        // recorded in all of them. One that has no part of the step does not count: it was full or
-        // lost then, and what fills it would stay for good.
-        let everywhere = |key: &(Step, u64)| {
-            let mut with_part = listed.iter().filter(|one| holds_part(one, *key));
-            with_part.all(|one| recorded_in(one, *key))
-        };
+        // recorded in all of them.
+        let everywhere = |key: &(Step, u64)| listed.iter().all(|one| recorded_in(one, *key));
         let enough =
             kept.len() == wanted && kept.first() == Some(&resumed) && kept.iter().all(everywhere);
         Ok((if enough { kept } else { Vec::new() }, complete))
@@ -194,19 +190,6 @@ fn recorded(listed: &[Listed]) -> BTreeSet<(Step, u64)> {
             _ => None,
         })
         .collect()
-}
-
-/// Whether this directory holds a container, or a part of one, of a checkpoint.
-fn holds_part(listed: &Listed, key: (Step, u64)) -> bool {
-    let mut names = listed.names.iter();
-    names.any(|(name, _)| match FileName::parse(name) {
-        Some(
-            FileName::Container { step, epoch, .. }
-            | FileName::Stripe { step, epoch, .. }
-            | FileName::Parity { step, epoch, .. },
-        ) => (step, epoch) == key || off(Switch::FullPruned),
-        _ => off(Switch::FullPruned),
-    })
 }
 
 /// Whether this directory holds a commit record of a checkpoint.

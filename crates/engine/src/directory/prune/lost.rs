@@ -9,7 +9,8 @@
 //!
 //! Invariants:
 //! 1. A file goes only if its step is lost for good: if a commit record may exist, it stays.
-//! 2. The files of at most [`MOST`] steps are remembered; prune removes the others.
+//! 2. At most [`MOST`] steps are remembered, one that is in several places once for each, with as
+//!    many files as there are writers; prune removes the others.
 //!
 //! Not here: what earlier runs left (`leftovers.rs`).
 
@@ -20,7 +21,7 @@ use std::collections::VecDeque;
 
 use crate::node::Outcome;
 
-/// Maximum number of steps whose files are remembered, in all places: the board has as many.
+/// Maximum number of steps that are remembered, in all places: the board has as many.
 const MOST: usize = 64;
 
 /// Files of steps that are not decided.
