@@ -419,7 +419,7 @@ impl Job {
                     ),
                     None => match self.elsewhere(&commit.record, container) {
                         Some(home) => format!(
-                            "container {} is not here ({homes}): it was written to {home}, which was not given, is not there, or holds nothing from then (is it mounted?)",
+                            "container {} is not here ({homes}): it was written to {home}, which was not given, is not there, or holds nothing from then (is it mounted? if its disk was replaced, this is lost)",
                             container.file
                         ),
                         None => format!("container {} is not here ({homes})", container.file),

@@ -67,16 +67,21 @@ pub fn run(args: &DrainArgs) -> Result<Outcome, Failure> {
         let node = own.get("node").cloned().unwrap_or_default();
         if own.get("job") == Some(&args.job) && !is_other(&at, &node) {
             let held = own.get("replica_bytes").and_then(|text| text.parse().ok());
+            // An agent that cannot count them says so by the largest number.
+            let held = held.filter(|bytes| *bytes < u64::MAX);
             let left = until.saturating_sub(clock.now());
             all.drain(&at, (&node, held.unwrap_or(0)), left);
         } else if let Some(other) = own.get("job").filter(|other| looks_like(other, &args.job)) {
-            // Breaks if: it is not reported; a script with a mistyped name would continue as if
-            // all were safe.
-            all.warnings.push(format!(
-                "an agent of job {other} is here, on node {node}: the name {} may be mistyped",
-                args.job
-            ));
+            all.similar = Some(other.clone());
         }
+    }
+    // Breaks if: it is not reported; a script with a mistyped name would continue as if all were
+    // safe.
+    if let (true, Some(other)) = (all.agents.is_empty(), all.similar.take()) {
+        all.warnings.push(format!(
+            "agents of job {other} are here: the name {} may be mistyped",
+            args.job
+        ));
     }
     Ok(all.outcome(job.as_str()))
 }
@@ -89,6 +94,8 @@ struct Drained {
     there: u64,
     not_safe: usize,
     warnings: Vec<String>,
+    /// Another job with agents here, whose name differs in a letter.
+    similar: Option<String>,
 }
 
 impl Drained {

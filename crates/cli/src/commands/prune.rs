@@ -39,7 +39,7 @@ pub fn run(args: &PruneArgs) -> Result<Outcome, Failure> {
     let job = Job::open_trusting(&place, &trust)?;
     all_in_sight(&job)?;
     proven(&job, &trust)?;
-    let stays = wanted(&job, args.keep as usize);
+    let (stays, too_few) = wanted(&job, args.keep as usize);
     let of = |commit: &Commit| (commit.record.step, commit.record.epoch);
     let commits = job.catalog.commits().iter();
     let others = job.catalog.rejected().iter().chain(job.catalog.fenced());
@@ -76,25 +76,8 @@ pub fn run(args: &PruneArgs) -> Result<Outcome, Failure> {
     }
     let mut outcome = carry_out(&job, &removals, args.dry_run, refused)?;
     orphans::tell(&job.catalog, &mut outcome);
-    outcome.warnings.extend(too_few(&job, args.keep as usize));
+    outcome.warnings.extend(too_few);
     Ok(outcome)
-}
-
-/// Why nothing was removed from a level whose checkpoints are not complete here.
-fn too_few(job: &Job, keep: usize) -> Vec<String> {
-    let mut levels: BTreeMap<Level, (usize, usize)> = BTreeMap::new();
-    for commit in job.catalog.commits() {
-        let (complete, all) = levels.entry(commit.record.level).or_default();
-        *complete += usize::from(job.missing(commit).is_none());
-        *all += 1;
-    }
-    levels.retain(|_, (complete, all)| *complete < keep && all > complete);
-    let text = |(level, (complete, all))| {
-        format!(
-            "nothing was removed from level {level}: {complete} of its {all} checkpoints are complete here, and {keep} have to stay. Next: give all directories of the job"
-        )
-    };
-    levels.into_iter().map(text).collect()
 }
 
 /// Refuses if records are sealed and there is no key: it is not known which of them are genuine.
@@ -132,14 +115,15 @@ fn proven(job: &Job, trust: &Trust) -> Result<(), Failure> {
     .into())
 }
 
-/// The checkpoints that stay.
-fn wanted(job: &Job, keep: usize) -> BTreeSet<(Step, Epoch)> {
+/// The checkpoints that stay, and where that is all of a level, although it has more than `keep`,
+/// why.
+fn wanted(job: &Job, keep: usize) -> (BTreeSet<(Step, Epoch)>, Vec<String>) {
     let mut levels: BTreeMap<Level, Vec<&Commit>> = BTreeMap::new();
     for commit in job.catalog.commits() {
         levels.entry(commit.record.level).or_default().push(commit);
     }
-    let mut stays = BTreeSet::new();
-    for commits in levels.values() {
+    let (mut stays, mut too_few) = (BTreeSet::new(), Vec::new());
+    for (level, commits) in &levels {
         let marked =
             |commit: &&&Commit| job.catalog.is_kept(commit.record.step, commit.record.epoch);
         let whole = |commit: &&&Commit| job.missing(commit).is_none();
@@ -148,6 +132,13 @@ fn wanted(job: &Job, keep: usize) -> BTreeSet<(Step, Epoch)> {
             .filter(|commit| whole(commit) && !marked(commit))
             .take(keep)
             .collect();
+        if counted.len() < keep && commits.len() > keep {
+            too_few.push(format!(
+                "all {} checkpoints of level {level} stay, because fewer than {keep} that are not marked are complete here: {}. Next: give all directories of the job",
+                commits.len(),
+                counted.len()
+            ));
+        }
         let oldest = match counted.last() {
             Some(oldest) if counted.len() == keep => (oldest.record.step, oldest.record.epoch),
             _ => (
@@ -178,5 +169,5 @@ fn wanted(job: &Job, keep: usize) -> BTreeSet<(Step, Epoch)> {
             );
         }
     }
-    stays
+    (stays, too_few)
 }

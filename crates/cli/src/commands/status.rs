@@ -46,10 +46,15 @@ pub fn run(args: &StatusArgs) -> Result<Outcome, Failure> {
     warnings.extend(jobs.iter().filter_map(Running::note));
     let seen = list(&SystemClock::new())?;
     warnings.extend(seen.strangers());
+    let mut silent = false;
     for at in seen.own {
         match status(&at, ANSWER_LIMIT) {
             Ok(told) => agents.extend(of_job(&at, told, &|job| wanted(args, &jobs, job))),
-            Err(error) => warnings.extend(unheard(&at, &error, &|job| wanted(args, &jobs, job))),
+            Err(error) => {
+                let unheard = unheard(&at, &error, &|job| wanted(args, &jobs, job));
+                silent |= unheard.is_some();
+                warnings.extend(unheard);
+            }
         }
     }
     let now = SystemClock::new().unix_ms();
@@ -67,7 +72,10 @@ pub fn run(args: &StatusArgs) -> Result<Outcome, Failure> {
                 (None, false) => " of these jobs".to_owned(),
                 (None, true) => " of this user".to_owned(),
             };
-            format!("no agents{what} are on this machine\n")
+            match silent {
+                true => format!("no agent{what} answers\n"),
+                false => format!("no agents{what} are on this machine\n"),
+            }
         }
         false => agents_text(&agents),
     };

@@ -98,22 +98,21 @@ impl Checked<'_> {
         }
     }
 
-    /// How many good copies the container with the fewest has here, of how many were made.
-    fn fewest_copies(&self) -> (usize, usize) {
+    /// For each container, how many good copies it has here, of how many were made.
+    fn counted_copies(&self) -> impl Iterator<Item = (usize, usize)> {
         let made = self.commit.record.containers.iter();
         let made = made.map(|container| (container.file.as_str(), 1 + container.holders.len()));
         let made: BTreeMap<&str, usize> = made.collect();
-        let found = self.verdict.containers.iter().map(|container| {
+        self.verdict.containers.iter().map(move |container| {
             let made = made.get(container.file.as_str()).copied().unwrap_or(1);
             (made.min(container.good_copies as usize), made)
-        });
-        found.min().unwrap_or_default()
+        })
     }
 
-    /// The same in a table, and whether all parity is good too.
+    /// The fewest of them for a table, and whether all parity is good too.
     fn copies(&self) -> String {
         let has_parity = !self.commit.record.groups.is_empty() && self.verdict.parity.is_empty();
-        match self.fewest_copies() {
+        match self.counted_copies().min().unwrap_or_default() {
             (found, _) if has_parity => format!("{found} + parity"),
             (found, made) if made > 1 => format!("{found} of {made}"),
             (found, _) => found.to_string(),
@@ -122,14 +121,17 @@ impl Checked<'_> {
 
     /// The warning that copies are missing, although no data is.
     fn lacks_copies(&self) -> Option<String> {
-        let (found, made) = self.fewest_copies();
+        let lacking = self.counted_copies().filter(|(found, made)| found < made);
+        let (found, made) = lacking.min().filter(|_| self.verdict.is_good())?;
         // Breaks if: it is not reported; the table alone looks as if all were well.
-        (self.verdict.is_good() && found < made).then(|| {
-            format!(
-                "step {}: {found} of {made} copies are here of the container with the fewest. The next restart makes those that are lost again; until then, losing another node may cost the step",
-                self.commit.record.step
-            )
-        })
+        Some(format!(
+            "step {}: here {} of the container with the fewest copies, of {made} that were made. Copies in the memory of agents, and on nodes whose directories were not given, are not counted; if the others are lost, the next restart makes them again, and until then losing another node may cost the step",
+            self.commit.record.step,
+            match found {
+                1 => "is 1 copy".to_owned(),
+                _ => format!("are {found} copies"),
+            }
+        ))
     }
 
     fn state(&self) -> (&'static str, Tone) {

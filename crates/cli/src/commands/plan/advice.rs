@@ -246,7 +246,9 @@ fn beside(choice: &Choice) -> &'static str {
     match choice.is_without() {
         true => "",
         // Breaks if: it is not reported; the program's own text often has a trigger.
-        false => " (remove other triggers, such as `every_s`, from the program's own)",
+        false => {
+            " (remove other triggers, such as `every_s`, from the options that the program sets)"
+        }
     }
 }
 

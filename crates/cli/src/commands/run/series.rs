@@ -203,8 +203,8 @@ impl<'a> Series<'a> {
                     "it has a trigger, but ended before its first checkpoint was complete"
                 }
                 _ => {
-                    "unless it failed before its first one, or takes them without asking, set a \
-                     trigger, such as ORCHECK_EVERY_S=600"
+                    "unless the program failed before its first checkpoint, or takes them without \
+                     asking orc_due, set a trigger, such as ORCHECK_EVERY_S=600"
                 }
             };
             let text = format!(
