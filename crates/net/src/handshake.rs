@@ -266,7 +266,7 @@ fn no_answer(at: &Address, whom: Whom, timeout: Duration) -> Error {
     ))
     .next(match whom {
         _ if at.is_unix() => {
-            "look whether the process that listens there is stopped or hangs, and end it if it does"
+            "check whether the process that listens there is stopped or hangs, and end it if it does"
         }
         Whom::Rank => "check that the node is up and that the ranks' network can be reached",
         Whom::Server => "check that the server runs, and that this host reaches it",

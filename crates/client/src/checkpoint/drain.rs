@@ -22,7 +22,7 @@ use orcheck_engine::host::{JOIN_TIMEOUT, join};
 use orcheck_engine::node::Index;
 use orcheck_engine::replicas::ReplicaStore;
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Level, Rank, Result, Step, WriterId};
+use orcheck_format::{Level, Rank, Result, Step, WriterId, count};
 use orcheck_io::machine::thread::spawn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -97,6 +97,11 @@ impl Session {
         }
         if self.rank == Rank(0) {
             report::all_lost();
+            let skipped = self.progress.stats.skipped;
+            if skipped > 1 && !skipped.is_power_of_two() {
+                let left_out = count(skipped, "checkpoint");
+                report::warned(&self.job, &format!("{left_out} were left out in all"));
+            }
             if self.trigger.should_stop() {
                 report::stopped(&self.job);
             }

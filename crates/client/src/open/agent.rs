@@ -21,7 +21,7 @@ use orcheck_engine::host::{Host, pack};
 use orcheck_engine::restart::AgentMemory;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::{AgentMessage, Link, Message};
-use orcheck_format::{Error, ErrorKind, JobName, Result, Step};
+use orcheck_format::{Detail, Error, ErrorKind, JobName, Result, Step};
 use orcheck_io::clock::Clock;
 use orcheck_io::failpoints::Failpoints;
 use orcheck_io::machine::{is_stopped, lower_limit, start_detached};
@@ -70,7 +70,6 @@ fn listens(at: &Address, failpoints: &Failpoints) -> Option<Peer> {
     }
 }
 
-/// Why an agent that is there cannot be used: it does not answer.
 /// Connects to an agent, or returns why it is not there.
 ///
 /// # Errors
@@ -86,6 +85,7 @@ fn connect(at: &Address, wait: Duration, failpoints: &Failpoints) -> Result<Resu
     )
 }
 
+/// Why an agent that is there cannot be used: it does not answer.
 fn silent(peer: Peer, waited: Duration, cause: &Error) -> Error {
     let (pid, stopped) = (peer.pid, is_stopped(peer.pid));
     let who = match pid {
@@ -207,6 +207,8 @@ impl Agent {
             Found::Absent(error) => error,
         };
         let failed = match started {
+            // No other program would help.
+            Err(failed) if failed.is(Detail::Limit) => failed,
             Err(failed) => {
                 let text = format!("{} ({})", failed.what(), error.what());
                 Error::new(failed.kind(), text)

@@ -39,8 +39,11 @@ pub fn start_detached(program: &Path, arguments: &[&str], timeout: Duration) -> 
     command.args(arguments).stdin(Stdio::null());
     command.stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = away_from_streams(|| command.spawn()).map_err(|error| {
-        let errno = error.raw_os_error().unwrap_or(0);
-        os_error(errno, format_args!("start program {}", program.display()))
+        let what = format_args!("start program {}", program.display());
+        match error.raw_os_error() {
+            Some(errno @ (libc::ENOENT | libc::EACCES | libc::EMFILE)) => os_error(errno, what),
+            _ => Error::unavailable(format!("{what} failed: {error}")),
+        }
     })?;
     let deadline = Deadline::after(timeout);
     let mut attempt = 0;
