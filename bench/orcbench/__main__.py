@@ -11,6 +11,7 @@ BENCHMARKS = (
     "flush",
     "lbm",
     "mixed",
+    "overlap",
     "parity",
     "peers",
     "pfs",

@@ -73,10 +73,16 @@ def environment() -> dict[str, str]:
 MORE_SOURCES = {"solver": ["examples/lbm/figures.c"], "waste": ["examples/lbm/figures.c"]}
 
 
-def build(prefix: str, name: str, variant: str | None = None, flags: Sequence[str] = ()) -> str:
+def build(
+    prefix: str,
+    name: str,
+    variant: str | None = None,
+    flags: Sequence[str] = (),
+    compiler: str | None = None,
+) -> str:
     """Compiles bench/src/NAME.c against the library under prefix; returns the program's path.
 
-    variant: a second program of the same source, with more flags.
+    variant: a second program of the same source, with more flags or another compiler.
     """
     out = os.path.join(ROOT, "build", "bench-bin", name + (f"-{variant}" if variant else ""))
     os.makedirs(os.path.dirname(out), exist_ok=True)
@@ -86,7 +92,7 @@ def build(prefix: str, name: str, variant: str | None = None, flags: Sequence[st
     lib = os.path.join(prefix, "lib")
     subprocess.run(
         [
-            os.environ.get("MPICC", "mpicc"),
+            compiler or os.environ.get("MPICC", "mpicc"),
             "-std=c11",
             "-O3",
             "-march=native",
@@ -111,12 +117,18 @@ def build(prefix: str, name: str, variant: str | None = None, flags: Sequence[st
     return out
 
 
-def run(program: str, ranks: int, argv: Sequence[object], threads: int = 1) -> Any:
+def run(
+    program: str,
+    ranks: int,
+    argv: Sequence[object],
+    threads: int = 1,
+    launcher: str | None = None,
+) -> Any:
     """Runs program under mpirun with --report FILE appended; returns what it wrote there."""
     env = dict(environment(), OMP_NUM_THREADS=str(threads))
     with tempfile.NamedTemporaryFile(suffix=".json") as report:
         command = [
-            os.environ.get("MPIRUN", "mpirun"),
+            launcher or os.environ.get("MPIRUN", "mpirun"),
             "-n",
             str(ranks),
             program,
