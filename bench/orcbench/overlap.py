@@ -1,4 +1,4 @@
-"""Does writing or reading go on while a program computes, with MPI's calls and with Orcheck's?
+"""Do writes and reads continue while a program computes, with MPI's calls and with Orcheck's?
 
 Each way does its I/O alone, then beside computations that take 0 to 3 times as long, which touch no
 memory and call nothing. Without overlap, both together take their sum; with all of it, as long as

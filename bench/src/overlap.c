@@ -1,4 +1,4 @@
-/* Does writing or reading go on while a program computes?
+/* Do writes and reads continue while a program computes?
  *
  *   mpirun -n N overlap --size BYTES --dir DIR --report FILE [--rounds 5] [--options TOML]
  *
