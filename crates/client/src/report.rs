@@ -43,7 +43,6 @@ const LONGEST_BYTES: usize = 2048;
 
 /// Separates notes.
 const BEGIN: &str = "\n[[note]]\n";
-const BEGIN_BYTES: &[u8] = BEGIN.as_bytes();
 /// Follows a note; older versions read it as a comment.
 const END: &str = "\n# end of note\n";
 
@@ -127,7 +126,7 @@ struct Notes {
 /// be read in part.
 #[must_use]
 pub fn whole_bytes(text: &[u8]) -> usize {
-    let begins = |part: &[u8]| part == BEGIN_BYTES;
+    let begins = |part: &[u8]| part == BEGIN.as_bytes();
     match text.ends_with(END.as_bytes()) {
         true => text.len(),
         false => (text.windows(BEGIN.len()).rposition(begins)).map_or(0, |at| at + 1),

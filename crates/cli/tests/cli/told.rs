@@ -196,6 +196,30 @@ fn what_the_library_warns_of_is_said_for_the_program() {
     assert_eq!(said, 1, "{skipped}");
 }
 
+// Breaks if: they are left out without a word; the list would look complete.
+#[test]
+fn messages_beyond_the_first_are_counted() {
+    let script = r#"for i in $(seq 30); do
+        printf '\n[[note]]\njob = "j"\nrefused = ""\ntold = "did %s"\n' $i
+        printf '\n[[note]]\njob = "j"\nrefused = ""\nis_last = %s\nwarning = "saw %s"\n' $1 $i
+    done >> "$ORCHECK_RUN_REPORT""#;
+    for (is_last, more) in [("false", false), ("true", true)] {
+        let told = answer(&["run", "--", "sh", "-c", script, "sh", is_last]).stderr;
+        let lines = |what: &str| told.lines().filter(|line| line.contains(what)).count();
+        let beyond = |words: &str| {
+            let line = told.lines().find(|line| line.ends_with(words)).unwrap();
+            let number = line.split("not shown: ").nth(1).unwrap();
+            number.split(' ').next().unwrap().parse::<usize>().unwrap()
+        };
+        let did = beyond(" further messages about what the library did");
+        assert_eq!(lines(": did ") + did, 30, "{told}");
+        let saw = beyond(" further warnings");
+        assert_eq!(lines(": saw ") + saw, 30, "{told}");
+        let words = "there may be further messages, which the library did not pass on";
+        assert_eq!(told.contains(words), more, "{told}");
+    }
+}
+
 // Breaks if: the program tells nothing of a job without checkpoints; a run that lost everything
 // would look as any other.
 #[test]

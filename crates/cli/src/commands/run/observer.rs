@@ -72,7 +72,9 @@ pub struct RunReport {
     warnings: Vec<String>,
     /// Number of warnings beyond those.
     more_warnings: u64,
-    /// Whether a process stopped passing warnings on.
+    /// Number of messages about what the library did, beyond those in `notes`.
+    more_told: u64,
+    /// Whether a process stopped passing messages of some kind on.
     is_cut: bool,
     /// Number of steps that each process has lost.
     lost_steps: BTreeMap<u32, u64>,
@@ -94,11 +96,18 @@ impl RunReport {
     pub fn said(&self) -> Vec<String> {
         let mut said = self.warnings.clone();
         if self.more_warnings > 0 {
-            said.push(format!("and {} more", count(self.more_warnings, "warning")));
+            let more = count(self.more_warnings, "further warning");
+            said.push(format!("not shown: {more}"));
+        }
+        if self.more_told > 0 {
+            let more = count(self.more_told, "further message");
+            said.push(format!("not shown: {more} about what the library did"));
         }
         if self.is_cut {
             said.push(
-                "there may be further warnings, which the library did not pass on. Next: print orc_message() in the program".to_owned(),
+                "there may be further messages, which the library did not pass on. Next: print \
+                 orc_message() in the program"
+                    .to_owned(),
             );
         }
         if let Some(last) = &self.last_lost {
@@ -137,9 +146,13 @@ impl RunReport {
     }
 
     fn take_told(&mut self, text: &String) {
-        let is_known = self.said.contains(text) || self.notes.contains(text);
-        if !is_known && self.notes.len() < SHOWN_MOST {
-            self.notes.push(text.clone());
+        if self.said.contains(text) || self.notes.contains(text) {
+            return;
+        }
+        match self.notes.len() < SHOWN_MOST {
+            true => self.notes.push(text.clone()),
+            // Breaks if: they are not counted; the list would look complete.
+            false => self.more_told += 1,
         }
     }
 
@@ -306,11 +319,11 @@ impl Observer {
     }
 
     fn take(&mut self, note: Note) {
+        self.report.is_cut |= note.is_last;
         if let Some(text) = &note.told {
             return self.report.take_told(text);
         }
         if let Some(text) = &note.warning {
-            self.report.is_cut |= note.is_last;
             return self.report.take_warning(text);
         }
         if let Some(text) = &note.lost {
