@@ -108,16 +108,28 @@ static double faults_so_far(void) {
     return (double)(used.ru_minflt + used.ru_majflt);
 }
 
+/* What this thread ran and what it waited for a processor so far, in seconds. */
+static void scheduled(double *ran_s, double *queued_s) {
+    unsigned long long ran_ns = 0, queued_ns = 0;
+    FILE *file = fopen("/proc/thread-self/schedstat", "r");
+    if (!file || fscanf(file, "%llu %llu", &ran_ns, &queued_ns) != 2) ran_ns = queued_ns = 0;
+    if (file) fclose(file);
+    *ran_s = (double)ran_ns / 1e9, *queued_s = (double)queued_ns / 1e9;
+}
+
 /* One checkpoint under the clock. lent: by reference. drained: nothing is being flushed before it,
  * and the time until it is safe is noted too. */
 static void measure_checkpoint(int round, const char *task, bool lent, bool drained) {
-    char extra[256];
+    char extra[320];
     if (drained) settle();
     together();
+    double ran_s[2], queued_s[2];
+    scheduled(&ran_s[0], &queued_s[0]);
     double faults = faults_so_far(), begin = now_s();
     if (lent) TRY(orc_lend(session, "state"));
     TRY(orc_checkpoint(session, ++step));
     double end = now_s();
+    scheduled(&ran_s[1], &queued_s[1]);
     double s = span_s(begin, end);
     faults = sum(faults_so_far() - faults);
     if (lent) TRY(orc_lent_done(session, "state", 600));
@@ -126,8 +138,9 @@ static void measure_checkpoint(int round, const char *task, bool lent, bool drai
     orc_stats stats = {.struct_size = sizeof stats};
     TRY(orc_stats_read(session, &stats));
     double stage_s = largest(stats.stage_s), wait_s = largest(stats.wait_s);
-    snprintf(extra, sizeof extra, ", \"stage_s\": %.9f, \"wait_s\": %.9f, \"safe_s\": %.6f, \"faults\": %.0f",
-             stage_s, wait_s, safe_s, faults);
+    snprintf(extra, sizeof extra,
+             ", \"stage_s\": %.9f, \"wait_s\": %.9f, \"ran_s\": %.6f, \"queued_s\": %.6f, \"safe_s\": %.6f, \"faults\": %.0f",
+             stage_s, wait_s, largest(ran_s[1] - ran_s[0]), largest(queued_s[1] - queued_s[0]), safe_s, faults);
     note(round, task, s, extra);
 }
 
