@@ -52,7 +52,7 @@ impl Link {
         match self {
             Link::Mac(conn) => match conn.receive_any(LIMIT) {
                 Ok(Received::Bytes(len)) if len == into.len() => {
-                    conn.receive_bulk(into, LIMIT).ok().map(drop)
+                    conn.receive_bulk(into, LIMIT, LIMIT).ok().map(drop)
                 }
                 _ => None,
             },

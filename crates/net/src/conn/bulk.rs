@@ -161,16 +161,26 @@ impl Conn {
     /// Takes all announced bytes of a server's file; returns their offset.
     ///
     /// # Errors
-    /// Unavailable if they do not arrive within `timeout` or the peer is gone; Corrupt if they are
-    /// not what it sent, not as many as announced, or those of a replica. The connection is then
-    /// dead. Invalid if none were announced.
-    pub fn receive_bulk(&mut self, into: &mut [u8], timeout: Duration) -> Result<u64> {
-        let deadline = Deadline::after(timeout);
+    /// Unavailable if none come for as long as `quiet`, not all within `most`, or the peer is gone;
+    /// Corrupt if they are not what it sent, not as many as announced, or those of a replica. The
+    /// connection is then dead. Invalid if none were announced.
+    pub fn receive_bulk(
+        &mut self,
+        into: &mut [u8],
+        quiet: Duration,
+        most: Duration,
+    ) -> Result<u64> {
+        let (last, mut silence) = (Deadline::after(most), Deadline::after(quiet));
         loop {
             if let Some(place) = self.take(wire::BULK, into)? {
                 return Ok(place.at_bytes);
             }
-            self.wait_in_frame(deadline, timeout)?;
+            self.wait_in_frame(last.earlier(silence))?;
+            // Breaks if: all have to come within `quiet`; of many callers that share a slow link
+            // each gets a little of it, and would be given up.
+            if !off(Switch::PieceProgress) {
+                silence = Deadline::after(quiet);
+            }
         }
     }
 
@@ -334,14 +344,13 @@ impl Conn {
     }
 
     /// An incomplete frame cannot be taken back: stopping inside it ends the connection.
-    fn wait_in_frame(&mut self, deadline: Deadline, timeout: Duration) -> Result<()> {
+    fn wait_in_frame(&mut self, deadline: Deadline) -> Result<()> {
         match poll_one(self.socket.as_fd(), PollFlags::IN, deadline) {
             Ok(true) => Ok(()),
             Ok(false) => {
                 let number = self.received;
                 Err(self.die(Error::unavailable(format!(
-                    "frame {number} did not come whole within {} s",
-                    timeout.as_secs_f64()
+                    "frame {number} did not come whole: no more of it came for too long"
                 ))))
             }
             Err(errno) => Err(self.die(rustix_error(errno, "wait to receive"))),

@@ -1,9 +1,14 @@
 //! Tests bytes in bulk: authenticated like messages, and in order with them.
 
-use super::{LIMIT, bulk, frame_len, hello, hiding, key, pair, pair_with, record, tcp, unix};
+use super::{
+    LIMIT, bulk, frame_len, hello, hiding, key, pair, pair_with, record, record_through, tcp, unix,
+};
 use orcheck_format::ErrorKind;
 use orcheck_format::wire::Message;
 use orcheck_net::{Place, Received, Source};
+use std::io::Write;
+use std::net::TcpStream;
+use std::time::Duration;
 
 // Breaks if: a part of the frame is left out of its proof, or bytes are handed out before it held.
 #[test]
@@ -65,17 +70,38 @@ fn bytes_in_bulk_and_messages_keep_their_order() {
     let (mut one, mut two) = pair(&unix());
     one.send_bulk(7, &[b"te", b"xt"], LIMIT).unwrap();
     assert!(matches!(two.receive_any(LIMIT), Ok(Received::Bytes(4))));
-    assert!(two.receive_bulk(&mut [0; 5], LIMIT).is_err());
+    assert!(two.receive_bulk(&mut [0; 5], LIMIT, LIMIT).is_err());
     let mut text = [0; 4];
-    assert_eq!(two.receive_bulk(&mut text, LIMIT).unwrap(), 7);
+    assert_eq!(two.receive_bulk(&mut text, LIMIT, LIMIT).unwrap(), 7);
     assert_eq!(&text, b"text");
-    assert!(two.receive_bulk(&mut text, LIMIT).is_err());
+    assert!(two.receive_bulk(&mut text, LIMIT, LIMIT).is_err());
     // Who expects none takes none.
     one.send_bulk(7, &[b"te", b"xt"], LIMIT).unwrap();
     assert_eq!(
         two.receive(LIMIT).unwrap_err().kind(),
         ErrorKind::Unsupported
     );
+}
+
+// Breaks if: bytes have to come whole within the time that they may stay away; callers that share a
+// slow link would be given up, each with a part of them on its way.
+#[test]
+fn bytes_that_come_slowly_are_waited_for() {
+    let pass = |frames: Vec<u8>, to: &mut TcpStream| {
+        for part in frames.chunks(frames.len() / 20 + 1) {
+            std::thread::sleep(Duration::from_millis(20));
+            if to.write_all(part).is_err() {
+                return;
+            }
+        }
+    };
+    let sent = || vec![bulk(0, vec![7; 100_000])];
+    let (short, long) = (Duration::from_millis(200), LIMIT);
+    let (arrived, _) = record_through(&key(), sent(), pass, (short, long));
+    assert_eq!(arrived, 1);
+    // But not without end.
+    let (arrived, _) = record_through(&key(), sent(), pass, (long, short));
+    assert_eq!(arrived, 0);
 }
 
 // Breaks if: the kind of a frame is not looked at; a replica's bytes would pass for a file's, with
@@ -107,7 +133,7 @@ fn one_kind_of_bytes_is_not_taken_for_the_other() {
         let source = Source::new(place, b"text");
         assert!(one.push_from(Some(source), LIMIT).unwrap());
         assert!(matches!(two.receive_any(LIMIT), Ok(Received::Bytes(4))));
-        let error = two.receive_bulk(&mut bytes, LIMIT).unwrap_err();
+        let error = two.receive_bulk(&mut bytes, LIMIT, LIMIT).unwrap_err();
         assert!(
             error.message().contains("kind 253: expected 254"),
             "{error}"

@@ -390,6 +390,20 @@ fn record(
     messages: Vec<Message>,
     change: impl Fn(Vec<u8>) -> Vec<u8> + Send + Sync,
 ) -> (usize, Vec<u8>) {
+    let pass = |frames, to: &mut TcpStream| {
+        let _ = to.write_all(&change(frames));
+    };
+    record_through(key, messages, pass, (LIMIT, LIMIT))
+}
+
+/// The same through one that passes on as it likes; bytes in bulk may stay away for the first time,
+/// and take the second.
+fn record_through(
+    key: &Key,
+    messages: Vec<Message>,
+    pass: impl Fn(Vec<u8>, &mut TcpStream) + Send + Sync,
+    (quiet, most): (Duration, Duration),
+) -> (usize, Vec<u8>) {
     let listener = Listener::bind(&tcp()).unwrap();
     let Address::Tcp(raw) = listener.address() else {
         unreachable!()
@@ -430,7 +444,7 @@ fn record(
             let mut frames = Vec::new();
             caller.read_to_end(&mut frames).unwrap();
             all.extend_from_slice(&frames);
-            let _ = to.write_all(&change(frames));
+            pass(frames, &mut to);
             all
         });
         let mut conn = accept_with(&listener, key);
@@ -441,7 +455,7 @@ fn record(
                     let mut bytes = vec![0; len];
                     let place = match messages.get(arrived) {
                         Some(Message::Data { slot: 1.., .. }) => take_piece(&mut conn, &mut bytes),
-                        _ => (conn.receive_bulk(&mut bytes, LIMIT))
+                        _ => (conn.receive_bulk(&mut bytes, quiet, most))
                             .map(|at_bytes| Place { slot: 0, at_bytes }),
                     };
                     place.map(|Place { slot, at_bytes }| Message::Data {

@@ -124,7 +124,8 @@ impl Held {
     fn take(&mut self, into: &mut [u8], at: u64) -> Result<Option<Error>> {
         match self.line.answer()? {
             Err(coming) if coming == into.len() => {
-                match self.line.conn.receive_bulk(into, super::ANSWER_TIMEOUT)? {
+                let (quiet, most) = (super::ANSWER_TIMEOUT, super::BUSY_TIMEOUT);
+                match self.line.conn.receive_bulk(into, quiet, most)? {
                     from if from == at => Ok(None),
                     from => Err(self.line.strange(&from)),
                 }

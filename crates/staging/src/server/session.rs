@@ -37,8 +37,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-/// Longest wait for a piece that has begun to arrive, because it occupies memory.
-const PIECE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest wait for more of a piece that has begun to arrive. It occupies memory; but where hundreds
+/// of callers share a link, TCP lets one of them wait for many seconds.
+const PIECE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest wait for all of it.
+const PIECE_MOST: Duration = Duration::from_secs(120);
 /// Longest wait for room to send, and for memory.
 const FRAME_TIMEOUT: Duration = Duration::from_secs(30);
 /// A connection without a file and without requests ends after this time; callers do not keep
@@ -245,7 +248,8 @@ impl Session {
             *came_bytes += len as u64;
         }
         let into = beginning(&mut memory, len);
-        let received = into.and_then(|into| self.conn.receive_bulk(into, PIECE_TIMEOUT));
+        let received =
+            into.and_then(|into| self.conn.receive_bulk(into, PIECE_TIMEOUT, PIECE_MOST));
         let kept = received.map(|at| {
             let end = at.saturating_add(len as u64);
             let charged = incoming.file.reserve(end);
@@ -309,7 +313,8 @@ impl Session {
         let own = self.own.take().filter(|own| own.len() >= len);
         let mut memory = own.unwrap_or_else(|| small_piece(len));
         let into = beginning(&mut memory, len);
-        let received = into.and_then(|into| self.conn.receive_bulk(into, PIECE_TIMEOUT));
+        let received =
+            into.and_then(|into| self.conn.receive_bulk(into, PIECE_TIMEOUT, PIECE_MOST));
         if let (Ok(at), Opened::Written { came_bytes, .. }) = (&received, &mut self.opened) {
             *came_bytes += len as u64;
             let charged = incoming.file.reserve(at.saturating_add(len as u64));

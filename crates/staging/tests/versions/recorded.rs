@@ -93,7 +93,7 @@ pub fn receive(conn: &mut Conn) -> Frame {
         match conn.receive_any(LIMIT).unwrap() {
             Received::Bytes(len) => {
                 let mut bytes = vec![0; len];
-                let at = conn.receive_bulk(&mut bytes, LIMIT).unwrap();
+                let at = conn.receive_bulk(&mut bytes, LIMIT, LIMIT).unwrap();
                 let crc = crc64(&bytes);
                 return Frame::Bulk { at, len, crc };
             }
@@ -179,7 +179,7 @@ fn pass(
                 match received {
                     Received::Bytes(len) => {
                         let mut bytes = vec![0; len];
-                        let at = from.receive_bulk(&mut bytes, LIMIT).unwrap();
+                        let at = from.receive_bulk(&mut bytes, LIMIT, LIMIT).unwrap();
                         note(Frame::Bulk {
                             at,
                             len,
