@@ -22,7 +22,8 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from orcbench import facts, running
 from orcbench.stats import Sample
@@ -32,6 +33,8 @@ from testbed.cluster.held import Held, pipe
 
 PORT = 7421
 BURST_S = 1200  # a rank gives up waiting for its checkpoint before
+# As orcheck.h has the levels.
+LEVELS = {"node": 2, "peers": 3, "global": 4}
 
 
 class Bed(Held):
@@ -46,14 +49,19 @@ class Bed(Held):
         per_node: int,
         orders: Mapping[str, Sequence[str]],
         rate: str = "1gbit",
+        rates: Mapping[str, str] | None = None,
+        queue_ms: int = 50,
+        within: Callable[[str], Sequence[str]] = lambda name: (),
     ) -> None:
         """where: a directory for each server; orders: a name and more arguments of `orcheck server`
-        for each kind of server.
+        for each kind of server; rates: links with another rate; queue_ms: of a link; within: the
+        words before a command of a node or server.
         """
         self.args, self.program, self.where = args, program, where
         self.per_node, self.orders = per_node, orders
         self.ports = {order: PORT + number for number, order in enumerate(orders)}
-        self.cluster = cl.Cluster(args.dir, nodes, len(where), rate)
+        self.cluster = cl.Cluster(args.dir, nodes, len(where), rate, rates, queue_ms)
+        self.within = within
         self.nodes: list[subprocess.Popen[str]] = []
         # By name of the node and order of the server.
         self.servers: dict[tuple[str, str], subprocess.Popen[str]] = {}
@@ -76,7 +84,7 @@ class Bed(Held):
                     f"{self.cluster.address(name)}:{port}",
                     self.key,
                     *self.orders[order],
-                    start=functools.partial(self.cluster.start, on=name),
+                    start=functools.partial(self.start, on=name),
                 )
                 self.servers[name, order] = server
                 self.pids[name, order] = cl.child_of(server.pid)  # below what has entered the node
@@ -85,7 +93,7 @@ class Bed(Held):
             pass
         for number, node in enumerate(self.cluster.nodes):
             self.nodes.append(
-                self.cluster.start(
+                self.start(
                     [
                         self.program,
                         board,
@@ -102,6 +110,9 @@ class Bed(Held):
                 )
             )
         self.said()
+
+    def start(self, command: Sequence[str], on: str, **more: Any) -> subprocess.Popen[str]:
+        return self.cluster.start([*self.within(on), *command], on=on, **more)
 
     def close(self) -> None:
         for node in self.nodes:
@@ -145,15 +156,8 @@ class Bed(Held):
         like = like or size
         chunk = chunk_of(like)
         pool = max((-(-size // chunk) + 2) * per_node, 4) * chunk  # the library takes no less
-        places = [
-            f"orcheck://{self.cluster.address(name)}:{self.ports[order]}?key=file:{self.key}"
-            for name in self.cluster.servers
-        ]
-        options = os.path.join(self.cluster.work, "options")
-        with open(options, "w") as file:
-            file.write(
-                f"global = {places}\nmode = '{mode}'\npool = {pool}\nchunk = {chunk}\nkeep = 1\n"
-            )
+        places = self.places(self.cluster.servers, order)
+        options = f"global = {places}\nmode = '{mode}'\npool = {pool}\nchunk = {chunk}\nkeep = 1\n"
         if count == 1:
             model.drop_caches()
         dirty = max(like * nodes * per_node // 16 // len(self.where), 1 << 20)
@@ -161,9 +165,7 @@ class Bed(Held):
         if disks:
             disks.reset()
         counted, begin = Streams(self.pids_of(order)), time.monotonic()
-        pipe(self.nodes[0].stdin).write(f"{nodes} {per_node} {size} {count} {options}\n")
-        pipe(self.nodes[0].stdin).flush()
-        found: Sample = json.loads(self.said())
+        found = self.ask(nodes, per_node, size, options, count=count)
         found["streams_per_server"] = counted.most()
         found["whole_s"] = time.monotonic() - begin
         found["rate"] = found["bytes"] / found["s"]
@@ -172,11 +174,42 @@ class Bed(Held):
             found["disks"] = disks.all_stats()
         if kept:  # as it was asked for, and what the kernel made of it
             found.update(dirty_limit_bytes=dirty, dirty_bytes=max(kept.values()))
+        self.empty(order)
+        return found
+
+    def empty(self, order: str) -> None:
+        """Removes the files of the last job from the servers of an order."""
         for where in self.where:
             left = os.path.join(where, order, "default", "burst")
             shutil.rmtree(left, ignore_errors=True)  # a server may remove at the same time
             if os.path.exists(left):
                 raise RuntimeError(f"{left} could not be removed")
+
+    def places(self, servers: Sequence[str], order: str) -> list[str]:
+        """Servers of an order, as the option `global` has them."""
+        return [
+            f"orcheck://{self.cluster.address(name)}:{self.ports[order]}?key=file:{self.key}"
+            for name in servers
+        ]
+
+    def ask(
+        self,
+        nodes: int,
+        per_node: int,
+        size: int,
+        options: str,
+        count: int = 1,
+        level: str = "global",
+        every_s: float = 0,
+    ) -> Sample:
+        """Has the first ranks take checkpoints (see burst.c); what they measured."""
+        path = os.path.join(self.cluster.work, "options")
+        with open(path, "w") as file:
+            file.write(options)
+        words = (nodes, per_node, size, count, LEVELS[level], every_s, path)
+        pipe(self.nodes[0].stdin).write(" ".join(map(str, words)) + "\n")
+        pipe(self.nodes[0].stdin).flush()
+        found: Sample = json.loads(self.said())
         return found
 
     def pids_of(self, order: str) -> list[int]:

@@ -123,14 +123,20 @@ def run(
     argv: Sequence[object],
     threads: int = 1,
     launcher: str | None = None,
+    within: Sequence[str] = (),
+    each: Sequence[str] = (),
 ) -> Any:
-    """Runs program under mpirun with --report FILE appended; returns what it wrote there."""
+    """Runs program under mpirun with --report FILE appended; returns what it wrote there. within:
+    the words before that command; each: those before the program of every rank.
+    """
     env = dict(environment(), OMP_NUM_THREADS=str(threads))
     with tempfile.NamedTemporaryFile(suffix=".json") as report:
         command = [
+            *within,
             launcher or os.environ.get("MPIRUN", "mpirun"),
             "-n",
             str(ranks),
+            *each,
             program,
             *map(str, argv),
             "--report",

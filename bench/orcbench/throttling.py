@@ -1,12 +1,15 @@
-"""A slow disk: the writes or the reads of a device, limited by cgroup v1's blkio controller."""
+"""Slow disks: the writes or the reads of a device, limited by cgroup v1's blkio controller, of the
+whole machine (Limit) or of groups of processes (Groups).
+"""
 
 import os
 import subprocess
 import time
+from collections.abc import Mapping, Sequence
 
 from orcbench.facts import read
 from orcbench.running import MIB, scratch
-from testbed.cluster.held import pipe
+from testbed.cluster.held import Held, HeldError, pipe
 
 
 class Limit:
@@ -81,6 +84,64 @@ class Limit:
             begin = time.monotonic()
             subprocess.run(dd, check=True, capture_output=True)
             return self.blocks * 4 * MIB / (time.monotonic() - begin)
+
+
+class Groups(Held):
+    """Groups of processes, each of which writes and reads the device of a directory at a rate of
+    its own, as if it had a disk of its own. Only direct writes count: what the page cache writes
+    back is nobody's.
+
+    They are removed at the end, however that comes, once their processes have ended.
+    """
+
+    ROOT = "/sys/fs/cgroup/blkio"
+
+    def __init__(self, path: str, rates: Mapping[str, int]) -> None:
+        """rates: bytes/s of each group."""
+        self.rates, self.device = rates, whole_disk(os.stat(path).st_dev)
+        self.top = os.path.join(self.ROOT, f"orcbench-{os.getpid()}")
+        self.guard: subprocess.Popen[bytes] | None = None
+
+    @classmethod
+    def missing(cls, path: str) -> str | None:
+        """Why there can be none for a directory; None if there can."""
+        if os.geteuid() != 0:
+            return "limiting the disk of each node needs root"
+        if whole_disk(os.stat(path).st_dev) is None or not os.path.exists(Limit.CONTROL):
+            return f"{path} is not on a disk of its own that {Limit.CONTROL} can limit"
+        return None
+
+    def bring_up(self) -> None:
+        remove = (
+            f"trap '' INT TERM HUP; read -r _; cd {self.ROOT}; "
+            f"for i in $(seq 100); do rmdir {self.top}/* {self.top} 2>/dev/null; "
+            f"[ -d {self.top} ] || exit 0; sleep 0.1; done"
+        )
+        self.guard = subprocess.Popen(
+            ["sh", "-c", remove], stdin=subprocess.PIPE, start_new_session=True
+        )
+        os.mkdir(self.top)
+        for name, bytes_per_s in self.rates.items():
+            os.mkdir(os.path.join(self.top, name))
+            for way in ("write", "read"):
+                control = os.path.join(self.top, name, f"blkio.throttle.{way}_bps_device")
+                try:
+                    with open(control, "w") as file:
+                        file.write(f"{self.device} {bytes_per_s}\n")
+                except OSError as error:
+                    raise HeldError(f"{control}: {error.strerror}") from error
+
+    def close(self) -> None:
+        if self.guard is not None:
+            pipe(self.guard.stdin).close()
+            self.guard.wait()
+            self.guard = None
+
+    def within(self, name: str) -> Sequence[str]:
+        """The words before a command whose processes are to be in a group."""
+        # 0: the process itself, also in a process namespace of its own.
+        move = f'echo 0 > {os.path.join(self.top, name)}/cgroup.procs; exec "$@"'
+        return ("sh", "-c", move, "sh")
 
 
 def whole_disk(device: int) -> str | None:

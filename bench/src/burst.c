@@ -2,12 +2,14 @@
  *
  *   burst BOARD NODE NODES PER_NODE       once on each node, NODE from 0
  *
- * BOARD is a file that all nodes see. Each node forks its ranks. Node 0 reads lines: "NODES RANKS BYTES COUNT OPTIONS" has the
- * first RANKS ranks of each of the first NODES nodes open a job with the options in the file OPTIONS, take COUNT checkpoints of
- * BYTES a rank, each when the one before is committed, and close it; all others sleep. With a COUNT of 1 the ranks compute
- * before, until the machine is quiet. A line is answered by the seconds from the first rank that enters orc_checkpoint to the
- * last that knows that the last checkpoint is committed, and those until the last has its program back from the first one, and
- * the share of the machine's processors that was taken meanwhile: without opening and closing the job.
+ * BOARD is a file that all nodes see. Each node forks its ranks. Node 0 reads lines: "NODES RANKS BYTES COUNT LEVEL EVERY_S
+ * OPTIONS" has the first RANKS ranks of each of the first NODES nodes open a job with the options in the file OPTIONS, take
+ * COUNT checkpoints of BYTES a rank, each when the one before is committed at LEVEL (an orc_level), and close it; all others
+ * sleep. With a COUNT of 1 the ranks compute before, until the machine is quiet. A line is answered by the seconds from the
+ * first rank that enters orc_checkpoint to the last that knows that the last checkpoint is committed, and those until the last
+ * has its program back from the first one, and the share of the machine's processors that was taken meanwhile: without opening
+ * and closing the job. With EVERY_S above 0 the ranks wait for no commit: they sleep that long before each checkpoint and after
+ * the last, and the time ends with that sleep.
  *
  * The ranks talk through the board, with barriers that sleep: MPI's spin, and 256 ranks that spin on the few cores of one
  * machine leave nothing to its servers. A clock of the machine serves all. */
@@ -124,7 +126,15 @@ static const char *text_of(const char *path) {
     return text;
 }
 
-static void burst(Member *me, const char *options, size_t size, int count) {
+typedef struct { size_t size; int count, level; double every_s; } Burst;
+
+static void compute_s(double s) {
+    const struct timespec pause = {.tv_sec = (time_t)s, .tv_nsec = (long)((s - (double)(time_t)s) * 1e9)};
+    nanosleep(&pause, NULL);
+}
+
+static void burst(Member *me, const char *options, Burst of) {
+    const size_t size = of.size;
     const orc_collective collective = {.struct_size = sizeof collective, .ctx = me, .rank = me->rank, .size = me->size,
                                        .bcast = bcast, .gather = gather, .allreduce_min = allreduce_min};
     orc_session *session;
@@ -134,17 +144,20 @@ static void burst(Member *me, const char *options, size_t size, int count) {
     TRY(orc_open(&session, "burst", &collective, options));
     TRY(orc_protect(session, "state", state, ORC_U64, size / 8, 0));
     members_meet();
-    if (me->rank == 0 && count == 1) compute_a_while();
+    if (me->rank == 0 && of.count == 1) compute_a_while();
     members_meet();
     const Processors before = me->rank ? (Processors){0} : processors();
     members_meet();
     board->begin_s[rank] = now_s();
-    for (int step = 1; step <= count; step++) {
+    for (int step = 1; step <= of.count; step++) {
+        compute_s(of.every_s);
         TRY(orc_checkpoint(session, (uint64_t)step));
         if (step == 1) board->back_s[rank] = now_s();
-        TRY(orc_wait(session, (uint64_t)step, ORC_GLOBAL, 900));
+        if (of.every_s == 0) TRY(orc_wait(session, (uint64_t)step, of.level, 900));
     }
+    compute_s(of.every_s);
     board->safe_s[rank] = now_s();
+    TRY(orc_wait(session, (uint64_t)of.count, of.level, 900));
     members_meet(); /* the last is safe; then jobs are closed, which is not of the burst */
     if (me->rank == 0) board->busy = busy(before, processors());
     TRY(orc_close(session, 900));
@@ -170,10 +183,12 @@ static void serve(int per_node) {
         pthread_barrier_wait(&board->all);
         /* Behind this barrier, which rank 0 reaches when it has answered: before it, an answer could miss this rank. */
         board->begin_s[rank] = 0;
-        int nodes, of_node, count;
-        size_t size;
+        int nodes, of_node;
+        Burst of;
         char options[PATH_MAX];
-        if (sscanf(board->line, "%d %d %zu %d %4095s", &nodes, &of_node, &size, &count, options) != 5) return;
+        if (sscanf(board->line, "%d %d %zu %d %d %lf %4095s", &nodes, &of_node, &of.size, &of.count, &of.level, &of.every_s,
+                   options) != 7)
+            return;
         const int node = rank / per_node, local = rank % per_node;
         if (rank == 0) {
             pthread_barrierattr_t attributes;
@@ -183,9 +198,9 @@ static void serve(int per_node) {
         }
         pthread_barrier_wait(&board->all);
         if (node < nodes && local < of_node)
-            burst(&(Member){node * of_node + local, nodes * of_node}, text_of(options), size, count);
+            burst(&(Member){node * of_node + local, nodes * of_node}, text_of(options), of);
         pthread_barrier_wait(&board->all);
-        if (rank == 0) answer(size * (size_t)(nodes * of_node) * (size_t)count);
+        if (rank == 0) answer(of.size * (size_t)(nodes * of_node) * (size_t)of.count);
     }
 }
 

@@ -47,6 +47,9 @@ from testbed.cluster.held import (
 
 NET = "198.18.0.0/16"
 HEAD, SWITCH = "head", "switch"
+# The kernel has one table of neighbours for all namespaces. With as many pairs of nodes as 64 have,
+# connections fail by default.
+NEIGHBOURS = "/proc/sys/net/ipv4/neigh/default/gc_thresh"
 PREFIX = "orcheck-cluster-"
 
 # Where a node's processes find memory-backed files of their own: no mount of the machine shows
@@ -164,17 +167,29 @@ def link(work: str, name: str, up: bool) -> None:
 
 
 class Cluster(Held):
-    """See the module. `rate` as tc has it, such as 200mbit; None: links as fast as the machine."""
+    """See the module. `rate` as tc has it, such as 200mbit; None: links as fast as the machine.
+    `rates`: those of links with another one, by name. queue_ms: how long what waits for a link may
+    be on its way.
+    """
 
-    def __init__(self, parent: str, nodes: int, servers: int = 0, rate: str | None = None) -> None:
+    def __init__(
+        self,
+        parent: str,
+        nodes: int,
+        servers: int = 0,
+        rate: str | None = None,
+        rates: Mapping[str, str] | None = None,
+        queue_ms: int = 50,
+    ) -> None:
         why = missing()
         if why:
             raise HeldError(why)
         self.nodes = [f"n{i + 1}" for i in range(nodes)]
         self.servers = [f"s{i + 1}" for i in range(servers)]
-        self.rate = rate
+        self.rate, self.rates, self.queue_ms = rate, rates or {}, queue_ms
         self.holders: dict[str, subprocess.Popen[bytes]] = {}
         self.alive: int | None = None
+        self.neighbours: dict[str, str] = {}
         sweep(parent)
         self.work, self.lock = locked_directory(parent, PREFIX)
         self.local = os.path.join(self.work, "local")
@@ -242,8 +257,19 @@ class Cluster(Held):
             pass_fds=[self.lock.fileno()] if name == HEAD else [],
         )
 
+    def make_room(self, count: int) -> None:
+        """In the table of neighbours, for all pairs of nodes; taken back by close()."""
+        for number in ("3", "2", "1"):
+            with open(NEIGHBOURS + number) as file:
+                before = file.read().strip()
+            if int(before) < count * count:
+                self.neighbours[number] = before
+                with open(NEIGHBOURS + number, "w") as file:
+                    file.write(f"{count * count}\n")
+
     def connect(self, names: Sequence[str]) -> None:
         """One link for each: v in the node, p-NAME in the switch."""
+        self.make_room(len(names))
         switch = pid_of(self.work, SWITCH)
         lines = [
             f"link add v netns {pid_of(self.work, name)} type veth peer name p-{name} netns "
@@ -259,12 +285,12 @@ class Cluster(Held):
         shaped = [name for name in names if self.rate and name != HEAD]
         checked(
             [*inside, "tc", "-batch", "-"],
-            input="\n".join(self.shape(f"p-{name}") for name in shaped),
+            input="\n".join(self.shape(f"p-{name}", name) for name in shaped),
         )
         begun = []
         for name in names:
             text = f"ip addr add {self.address(name)}/16 dev v && ip link set v up"
-            text += f" && tc {self.shape('v')}" if name in shaped else ""
+            text += f" && tc {self.shape('v', name)}" if name in shaped else ""
             begun.append(
                 (
                     text,
@@ -288,8 +314,10 @@ class Cluster(Held):
             if process.returncode != 0:
                 raise HeldError(f"{text}: {said.strip()}")
 
-    def shape(self, device: str) -> str:
-        return f"qdisc add dev {device} root tbf rate {self.rate} burst 256kb latency 50ms"
+    def shape(self, device: str, name: str) -> str:
+        rate = self.rates.get(name, self.rate)
+        wait = f"latency {self.queue_ms}ms"
+        return f"qdisc add dev {device} root tbf rate {rate} burst 256kb {wait}"
 
     def close(self) -> None:
         if self.alive is not None:
@@ -301,13 +329,19 @@ class Cluster(Held):
             pipe(holder.stdout).close()
             pipe(holder.stderr).close()
         self.holders = {}
+        for number, before in reversed(self.neighbours.items()):
+            with open(NEIGHBOURS + number, "w") as file:
+                file.write(f"{before}\n")
+        self.neighbours = {}
         self.lock.close()
         shutil.rmtree(self.work, ignore_errors=True)  # there only if it never came up
 
     # ---- what is there ----
     def address(self, name: str) -> str:
-        net = 0 if name == HEAD else 1 if name in self.nodes else 2
-        return f"198.18.{net}.{1 if name == HEAD else int(name[1:])}"
+        if name == HEAD:
+            return "198.18.0.1"
+        net, place = divmod(int(name[1:]) - 1, 250)
+        return f"198.18.{2 * net + (1 if name[0] == 'n' else 2)}.{place + 1}"
 
     def environment(self) -> dict[str, str]:
         """For what runs on the head: mpirun finds the nodes by their names."""
