@@ -1,11 +1,11 @@
 /* Checkpoints and restarts of ranks on several nodes (testbed/cluster): how long until they are safe, and until they are back.
  *
  *   mpirun ... spread --job NAME --do write|restart|exchange --size BYTES [--only RANK] --level node|peers|global --rounds N
- *                     [--beside A1,A2,...] [--leave 0|1|2] [--copies N] --options TOML --report FILE
+ *                     [--first node] [--beside A1,A2,...] [--leave 0|1|2] [--copies N] --options TOML --report FILE
  *
  * --size is what each rank has; with --only the others have a page. A round is one checkpoint; its clock runs from the
  * first rank that enters orc_checkpoint to the last that learns that the step is safe at the level. The clock is the
- * machine's, which virtual nodes share. The first round (connections, the pool's memory) is not reported. --leave 1: the
+ * machine's, which virtual nodes share. --first node: first_s is until it is safe at that level, before. The first round (connections, the pool's memory) is not reported. --leave 1: the
  * last checkpoint is only staged, and all ranks are killed; 2: it is safe, and all ranks are killed. busy: the share of the machine's processors that was taken
  * within the clock. restart: open_s is until the job is open and a step found,
  * read_s until its bytes are in place; then whether they are the right ones; close_s is what closing takes afterwards, which
@@ -129,6 +129,9 @@ static void exchange_rounds(long long rounds, const char *bytes, size_t size, FI
     }
 }
 
+/* A level whose checkpoint is waited for before that of the level asked for; 0: none. */
+static int first_level;
+
 static void write_rounds(orc_session *session, orc_level level, long long rounds, int leave, const void *state, size_t size,
                          const char *beside, size_t beside_size, FILE *report) {
     for (long long round = 0; round <= rounds; round++) {
@@ -144,16 +147,19 @@ static void write_rounds(orc_session *session, orc_level level, long long rounds
             MPI_Barrier(MPI_COMM_WORLD);
             raise(SIGKILL);
         }
+        if (first_level) TRY(orc_wait(session, step, first_level, 600));
+        const double first_s = now_s();
         TRY(orc_wait(session, step, level, 600));
         const double end_s = now_s();
         all_here();
         if (leave == 2 && round == rounds) raise(SIGKILL);
         const double taken = rank ? 0 : busy(before, processors());
         const double safe_s = from_first_to_last_s(begin_s, end_s), blocked_s = from_first_to_last_s(begin_s, staged_s);
+        const double first_safe_s = from_first_to_last_s(begin_s, first_s);
         const double all = reduced((double)size, MPI_SUM), raw_after_s = raw_s(beside, state, beside_size, false);
         if (rank == 0 && round > 0)
-            fprintf(report, "%s{\"s\": %.9f, \"blocked_s\": %.9f, \"bytes\": %.0f, \"busy\": %.4f, \"raw_s\": [%.9f, %.9f]}",
-                    round > 1 ? ", " : "", safe_s, blocked_s, all, taken, raw_before_s, raw_after_s);
+            fprintf(report, "%s{\"s\": %.9f, \"blocked_s\": %.9f, \"first_s\": %.9f, \"bytes\": %.0f, \"busy\": %.4f, \"raw_s\": [%.9f, %.9f]}",
+                    round > 1 ? ", " : "", safe_s, blocked_s, first_safe_s, all, taken, raw_before_s, raw_after_s);
     }
 }
 
@@ -178,6 +184,7 @@ int main(int argc, char **argv) {
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     const char *what = option(argc, argv, "--do", NULL), *name = option(argc, argv, "--level", NULL);
     const orc_level level = !strcmp(name, "node") ? ORC_NODE : !strcmp(name, "peers") ? ORC_PEERS : ORC_GLOBAL;
+    first_level = !strcmp(option(argc, argv, "--first", ""), "node") ? ORC_NODE : 0;
     const int only = atoi(option(argc, argv, "--only", "-1"));
     size_t size = (size_t)number(argc, argv, "--size", NULL) / 4096 * 4096;
     const char *beside = option(argc, argv, "--beside", "");
