@@ -151,10 +151,12 @@ class Condition:
         cells: int | None = None,
         depth: int = 0,
         options: str = "",
+        each: Sequence[str] = (),
     ) -> None:
         """calibrated: with the separate program.
 
-        options: of the session, added to those for --copy-threads.
+        options: of the session, added to those for --copy-threads. each: the words before the
+        program of every rank.
         """
         ranks, threads = ranks or args.ranks, threads or args.threads
         copy_threads = min(threads, args.copy_threads or threads)
@@ -186,6 +188,7 @@ class Condition:
                     *(["--options", options] if options else []),
                 ],
                 threads,
+                each=each,
             )
         self.counted, self.not_counted = counters.stop() if counters else ([], "")
         self.samples, self.bytes = found["samples"], found["checkpoint_bytes"]
