@@ -11,17 +11,22 @@ BENCHMARKS = (
     "flush",
     "lbm",
     "mixed",
+    "model",
+    "npb",
     "overlap",
     "parity",
     "peers",
     "pfs",
     "replication",
     "restart",
+    "scale",
     "small",
     "staging",
     "stall",
+    "tiers",
     "waste",
     "waste-levels",
+    "weak",
 )
 
 

@@ -50,9 +50,11 @@ MODES = {
     "marshaled": ("orchestrated", "arrival"),
     "orchestrated": ("orchestrated", "pull"),
 }
-RANKS, TASKS = (16, 32, 64, 128, 256), (32, 64, 128, 256)
-# The documents' Table I, in GB: class C at 256 ranks; class D at 32 or 36, 64, 128 or 196, and 256
-# ranks.
+RANKS = (16, 32, 64, 128, 256)
+# Numbers of ranks of Table I: those of BT and SP are squares, on as many nodes as the document has.
+TASKS, SQUARES = (32, 64, 128, 256), (36, 64, 196, 256)
+UNEVEN = {36: (12, 3), 196: (28, 7)}
+# The documents' Table I, in GB: class C at 256 ranks; class D at each number of ranks.
 TABLE = {
     "LU": (2.5, (12, 12, 14, 16)),
     "CG": (2.1, (20, 20, 21, 22)),
@@ -193,8 +195,15 @@ def show(title: str, samples: Samples) -> None:
     reporting.table(["", "s", "quartiles", "MB/s", "streams a server", "processors busy"], rows)
 
 
+def tasks_of(name: str) -> tuple[int, ...]:
+    """Numbers of ranks of a program in Table I."""
+    return SQUARES if name in ("BT", "SP") else TASKS
+
+
 def spread_of(ranks: int) -> tuple[int, int]:
     """Nodes and ranks a node: first all nodes get one."""
+    if ranks in UNEVEN:
+        return UNEVEN[ranks]
     nodes = min(NODES, ranks)
     return nodes, ranks // nodes
 
@@ -257,8 +266,6 @@ def on_model_disks(
             found["images"] = turns(bed, cases, others, disks, "images")
             show(f"images of Table I / {scale}, 256 ranks, model disks", found["images"])
         if "tasks" in parts:
-            # As many ranks as the documents had; 36 and 196 are not dealt evenly to nodes, so 32
-            # and 128 stand for them.
             cases = [
                 (
                     f"{name}.D.{ranks}, {mode}",
@@ -267,7 +274,7 @@ def on_model_disks(
                     page(total * 1e9 / scale / ranks),
                 )
                 for name, (_, large) in TABLE.items()
-                for ranks, total in zip(TASKS, large)
+                for ranks, total in zip(tasks_of(name), large)
                 if total
                 for mode in modes
             ]
@@ -457,6 +464,12 @@ def main() -> None:
         "traditional_rate_256_over_16": over(
             ranks, "traditional, 256 ranks", "traditional, 16 ranks", "rate"
         ),
+        "cached_rate_256_over_16": over(
+            ranks, "traditional, cached, 256 ranks", "traditional, cached, 16 ranks", "rate"
+        ),
+        **streams(headline),
+        **by_images(found.get("images", {})),
+        **by_tasks(found.get("tasks", {})),
     }
     footnote = reporting.finish(
         args,
@@ -475,6 +488,56 @@ def main() -> None:
     )
     print(REPORTED)
     draw(args, found, footnote)
+
+
+def streams(headline: Samples) -> dict[str, Figure]:
+    """Files that a server has open for writing at the same time, at most."""
+    return {
+        f"streams_{mode}": stats.figure(
+            [max(found)]
+            if (found := [one["streams_per_server"] or 0 for one in headline.get(mode, [])])
+            else []
+        )
+        for mode in ("traditional", "vertical", "orchestrated")
+    }
+
+
+def by_images(images: Samples) -> dict[str, Figure]:
+    """Times of orchestrated over those of others, one for each program of Table I."""
+    figures = {}
+    for baseline, word in (("traditional", "traditional"), ("traditional, cached", "cached")):
+        for letter in "CD":
+            each = [
+                median(ones, "s") / median(others, "s")
+                for name in TABLE
+                for ones in [images.get(f"{name}.{letter}, orchestrated")]
+                for others in [images.get(f"{name}.{letter}, {baseline}")]
+                if ones and others
+            ]
+            figures[f"class_{letter.lower()}_over_{word}"] = stats.figure(each)
+        figures[f"lu_d_over_{word}"] = over(images, "LU.D, orchestrated", f"LU.D, {baseline}")
+    return figures
+
+
+def by_tasks(tasks: Samples) -> dict[str, Figure]:
+    """What is kept of the rate from the fewest to 256 ranks, one for each program; and how much
+    longer orchestrated takes when ranks double.
+    """
+    figures = {}
+    modes = {"traditional": "traditional", "traditional, cached": "cached"}
+    for mode, word in {**modes, "vertical": "vertical", "orchestrated": "orchestrated"}.items():
+        kept = []
+        for name, (_, large) in TABLE.items():
+            least = next(ranks for ranks, total in zip(tasks_of(name), large) if total)
+            few, many = (tasks.get(f"{name}.D.{ranks}, {mode}") for ranks in (least, TASKS[-1]))
+            if few and many:
+                kept.append(median(many, "rate") / median(few, "rate"))
+        figures[f"tasks_{word}_kept"] = stats.figure(kept)
+    for name in ("LU", "CG"):
+        figures[f"tasks_{name.lower()}_doubled"] = over(
+            tasks, f"{name}.D.256, orchestrated", f"{name}.D.128, orchestrated"
+        )
+    return figures
 
 
 def median(ones: list[Sample], key: str) -> float:
@@ -517,7 +580,9 @@ def draw(args: argparse.Namespace, found: dict[str, Samples], footnote: str) -> 
     for name in TABLE if "tasks" in found else ():
         panel = svg.Panel(f"{name}.D (figures 6, 7)", "ranks", "MB/s", log_x=True)
         for mode in modes:
-            points = [(ranks, found["tasks"].get(f"{name}.D.{ranks}, {mode}")) for ranks in TASKS]
+            points = [
+                (ranks, found["tasks"].get(f"{name}.D.{ranks}, {mode}")) for ranks in tasks_of(name)
+            ]
             panel.line(
                 mode, [(ranks, median(ones, "rate") / 1e6) for ranks, ones in points if ones]
             )

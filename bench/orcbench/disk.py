@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO
 
 from orcbench import reporting, running, stats
@@ -163,10 +163,12 @@ def turns(tasks: Mapping[str, Callable[[], Sample]], rounds: int, where: str) ->
     return samples
 
 
-def ways_of_fio(args: argparse.Namespace, size: int) -> dict[str, Callable[[], Sample]]:
-    """A task for each way of fio that works here."""
+def ways_of_fio(
+    args: argparse.Namespace, size: int, ways: Sequence[str] = tuple(FIO)
+) -> dict[str, Callable[[], Sample]]:
+    """A task for each of these ways of fio that works here."""
     tasks: dict[str, Callable[[], Sample]] = {}
-    for way in FIO:
+    for way in ways:
         try:
             fio(args, way, 256 * running.MIB)
         except RuntimeError as error:

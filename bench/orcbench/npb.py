@@ -37,7 +37,7 @@ USE = "use npb_checkpoints"
 
 
 def loop(name: str, comm: str, variable: str, arrays: tuple[str, ...], when: str = "") -> list[str]:
-    """What stands before a loop over time steps, and its first lines."""
+    """The lines that replace the beginning of a loop over time steps."""
     calls = [f"call npb_open('{name}', {comm})"]
     calls += [f"call npb_protect('{array}', {array})" for array in arrays]
     calls += ["call npb_resume()"]

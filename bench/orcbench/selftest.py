@@ -10,8 +10,9 @@ import statistics
 import subprocess
 import tempfile
 
-from orcbench import peers, peers_setups, running
+from orcbench import peers, peers_setups, reproduction, running
 from orcbench.__main__ import BENCHMARKS, module_of
+from orcbench.reproduction_rows import DOCUMENTS
 from orcbench.running import ROOT, build
 from orcbench.stats import Samples, figure, interval, spread
 from testbed.cluster import disks
@@ -44,10 +45,31 @@ def peers_hold() -> None:
             assert os.path.isdir(where) and os.path.isfile(conf), way
 
 
+def reproduction_holds() -> None:
+    """The page is what the published results say, and a verdict is what the numbers say."""
+    results = reproduction.results_of()
+    wrong = reproduction.mistakes(DOCUMENTS, results)
+    assert not wrong, wrong
+    with open(reproduction.PAGE) as file:
+        assert file.read() == reproduction.page(DOCUMENTS, results), "docs/reproduction.md is old"
+    claim = reproduction.Claim("", "", "", ("x", "key"), 0.5, note="because")
+    words = {}
+    for ours in (0.3, 0.5, 0.9, None):
+        found = {"x": {"ratios": {"key": ours}}}
+        words[ours] = reproduction.verdict(claim, found)
+    expected = ["better", "reproduced", "not reproduced: because", "not reproduced: because"]
+    assert list(words.values()) == expected, words
+    missing = {"x": {"ratios": {}, "commit": "abc+", "machine": {}, "date": ""}}
+    row = reproduction.Row("A1", "", (claim,))
+    told = reproduction.mistakes([reproduction.Document("", [row])], missing)
+    assert len(told) == 2, told
+
+
 def main() -> None:
     statistics_hold()
     peers_hold()
-    passed = ["statistics", "settings of peers"]
+    reproduction_holds()
+    passed = ["statistics", "settings of peers", "docs/reproduction.md"]
     for name in BENCHMARKS:
         module_of(name)
         passed.append(name)

@@ -8,9 +8,14 @@ checked), through the server and without it, beside raw reads of the same files;
 dropped before each. All on the device as it is, and limited to 500 MB/s, where the ratio is sharp.
 Server, ranks and fio share the processors of this machine: what they took stands beside every rate.
 
-The second half (staging_profiles.py) replays the write profiles of two checkpoints, 64 ranks on 8
+The second part (staging_profiles.py) replays the write profiles of two checkpoints, 64 ranks on 8
 nodes of a cluster, on model disks: on the nodes' own, striped over those of four servers, and
-through a staging server before each of these. --only disk|profiles takes one of the halves.
+through a staging server before each of these.
+
+The third part writes through a server to devices of 55, 179 and 600 MB/s, which are those of the
+document (Ouyang et al.: a disk and two SSDs), beside fio.
+
+--only disk|profiles|devices takes one of the parts.
 """
 
 import argparse
@@ -19,7 +24,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from orcbench import disk, facts, floor, reporting, running, stats, svg, throttling
@@ -28,6 +33,9 @@ from orcbench.stats import Figure, Sample, Samples
 from testbed.cluster import disks
 
 LIMIT_BYTES_PER_S = 500_000_000
+# The document's devices: MB/s, and the MiB that are written to each.
+DEVICES = {55: 256, 179: 768, 600: 2048}
+DEVICE_ROUNDS = 5
 # How wire_floor is told of it, and its name in the tables.
 FLOORS = {"mac": "floor: TCP + MAC + writes", "plain": "floor: TCP + writes"}
 GOALS = {
@@ -35,6 +43,8 @@ GOALS = {
     "server_over_floor": (">=", 0.9),
     "read_over_raw": (">=", 0.9),
     "read_over_raw_limited": (">=", 0.9),
+    "server_over_raw_179": (">=", 0.97),
+    "server_over_raw_600": (">=", 0.97),
     **profiles.GOALS,
 }
 
@@ -59,7 +69,9 @@ def more(parser: argparse.ArgumentParser) -> None:
         help="files that the server takes in at the same time (default 4)",
     )
     profiles.more(parser)
-    parser.add_argument("--only", choices=["disk", "profiles"], help="one of the two halves")
+    parser.add_argument(
+        "--only", choices=["disk", "profiles", "devices"], help="one of the three parts"
+    )
     parser.add_argument("--options", default="", metavar="TOML", help="more options of the library")
 
 
@@ -105,8 +117,15 @@ def floored(args: argparse.Namespace, path: str, how: str, size: int) -> Sample:
         return floor.rounds(how, path, size, 1, "127.0.0.1", dirs, start)[0]
 
 
-def written(args: argparse.Namespace, program: str, rounds: int, size: int, where: str) -> Samples:
-    """Samples of writing, and the server, which still has the last checkpoint."""
+def written(
+    args: argparse.Namespace,
+    program: str,
+    rounds: int,
+    size: int,
+    where: str,
+    beside: Sequence[str] = tuple(disk.FIO),
+) -> Samples:
+    """Samples of writing, beside ways of fio and, where those are all, the floors."""
     writers: list[disk.Writer] = []
     servers: list[Server] = []
     try:
@@ -122,14 +141,15 @@ def written(args: argparse.Namespace, program: str, rounds: int, size: int, wher
         tasks["without, 1 rank"] = writers[-1].go
         for task in tasks.values():
             task()  # the first use of anything is not what is measured
-        path = floor.program()
-        tasks.update(
-            {
-                name: functools.partial(floored, args, path, how, size)
-                for how, name in FLOORS.items()
-            }
-        )
-        tasks.update(disk.ways_of_fio(args, size))
+        if len(beside) == len(disk.FIO):
+            path = floor.program()
+            tasks.update(
+                {
+                    name: functools.partial(floored, args, path, how, size)
+                    for how, name in FLOORS.items()
+                }
+            )
+        tasks.update(disk.ways_of_fio(args, size, beside))
         samples = disk.turns(tasks, rounds, where)
         return samples
     finally:
@@ -275,7 +295,7 @@ def over_raw(samples: Samples, name: str) -> Figure:
 def beside_fio(
     args: argparse.Namespace,
 ) -> tuple[dict[str, Figure], dict[str, Any], list[svg.Panel]]:
-    """The first half: figures, what else to store, panels."""
+    """The first part: figures, what else to store, panels."""
     program, (rounds, limited_rounds) = running.build(args.prefix, "flush"), rounds_of(args)
     size = int(args.gib * disk.GIB) // (32 * running.MIB) * 32 * running.MIB
     samples = written(args, program, rounds, size, "as it is")
@@ -336,6 +356,40 @@ def beside_fio(
     )
 
 
+def on_devices(
+    args: argparse.Namespace,
+) -> tuple[dict[str, Figure], dict[str, Any], list[svg.Panel]]:
+    """The third part: figures, what else to store, panels."""
+    program, beside = running.build(args.prefix, "flush"), ("fio psync x 1", "fio io_uring qd 8")
+    figures: dict[str, Figure] = {}
+    stored: dict[str, Any] = {}
+    panels = []
+    for mb_per_s, mib in DEVICES.items():
+        title = f"a device of {mb_per_s} MB/s"
+        try:
+            # Of a slow one, less: what it lets through at once would else take long to check.
+            with throttling.Limit(args.dir, mb_per_s * 1_000_000, check_mib=min(256, 2 * mb_per_s)):
+                rounds, size = args.limited_rounds or DEVICE_ROUNDS, mib * running.MIB
+                samples = written(args, program, rounds, size, title, beside)
+        except OSError as error:
+            print(f"\nNOT MEASURED: {title}: {error}")
+            stored[f"{mb_per_s}_not_measured"] = str(error)
+            continue
+        disk.show(title, samples)
+        one = samples["through a server, 1 rank"]
+        figures[f"server_over_raw_{mb_per_s}"] = disk.over(samples, "through a server, 1 rank")
+        figures[f"server_over_raw_{mb_per_s}_8_ranks"] = disk.over(
+            samples, "through a server, 8 ranks"
+        )
+        figures[f"server_cpu_s_per_gib_{mb_per_s}"] = floor.cpu(one)
+        stored[title] = samples
+        panel = svg.Panel(title, "round", "MB/s")
+        for name, ones in samples.items():
+            panel.line(name, [(n + 1, one["rate"] / 1e6) for n, one in enumerate(ones)])
+        panels.append(panel)
+    return figures, {"devices": stored}, panels
+
+
 def main() -> None:
     args = running.arguments("staging", __doc__, more)
     running.end_on_signals()
@@ -351,9 +405,14 @@ def main() -> None:
     stored: dict[str, Any] = {}
     panels: list[svg.Panel] = []
     why = None
-    if args.only != "profiles":
+    if args.only in (None, "disk"):
         figures, stored, panels = beside_fio(args)
-    if args.only != "disk":
+    if args.only in (None, "devices"):
+        more_figures, more_stored, more_panels = on_devices(args)
+        figures.update(more_figures)
+        stored.update(more_stored)
+        panels += more_panels
+    if args.only in (None, "profiles"):
         why = profiles.missing()
         if why:
             print(f"\nNOT MEASURED: the write profiles: {why}")

@@ -157,6 +157,7 @@ class Bed(Held):
             )
             for key in ("writes", "repositionings", "write_bytes", "late_s"):
                 one[key] = sum(disk[key] for disk in used)
+            one["disks_used"] = len(used)
             one["cpu_limit"] = one["busy"] > facts.BUSY
         return samples
 
@@ -199,6 +200,12 @@ def best_local(samples: list[Sample]) -> str:
     return min(("local", "direct"), key=lambda way: median(samples, way, "safe_s"))
 
 
+def of_raw(one: Sample) -> float:
+    """The share of the disks' sequential rate that was reached until all was safe."""
+    rate: float = one["write_bytes"] / one["safe_s"] / one["disks_used"]
+    return rate / md.MODEL["rate_bytes_per_s"]
+
+
 def figures_of(found: Samples) -> dict[str, Figure]:
     """Each figure for each profile, and the worse of both under the plain key."""
     figures = {}
@@ -212,6 +219,12 @@ def figures_of(found: Samples) -> dict[str, Figure]:
             ("safe_over_shared_time", ("orcheck", "safe_s"), ("shared", "safe_s")),
         ):
             figures[f"{key}_{name}"] = stats.figure(ratios(samples, over, under))
+        for way in WAYS:
+            ones = [one for one in samples if one["way"] == way and one["disks_used"]]
+            figures[f"{way}_over_raw_{name}"] = stats.figure([of_raw(one) for one in ones])
+            figures[f"{way}_seeks_per_s_{name}"] = stats.figure(
+                [one["repositionings"] / one["safe_s"] / one["disks_used"] for one in ones]
+            )
     for key, (sign, _) in GOALS.items():
         both = [figures[f"{key}_{name}"] for name in found]
         figures[key] = (

@@ -276,6 +276,7 @@ def evaluate(point: Point, found: dict[str, Any]) -> tuple[Sample, dict[str, Fig
         "memcpy_over_memcpy": stats.figure(paired(again, first)),
         "running_over_memcpy": stats.figure(paired(times(samples, "orcheck_running"), memcpy)),
         "lent_ms": stats.figure([1e3 * s for s in times(samples, "lent").values()]),
+        "lent_over_blocked": stats.figure(paired(times(samples, "lent"), orcheck)),
         "fsync_over_blocked": stats.figure(paired(posix, orcheck)),
         "fsync_over_memcpy": stats.figure(paired(posix, memcpy)),
         "mpiio_over_blocked": stats.figure(paired(times(samples, "mpiio"), orcheck)),

@@ -37,9 +37,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-/// Longest wait for more of a piece that has begun to arrive. It occupies memory; but where hundreds
-/// of callers share a link, TCP lets one of them wait for many seconds.
-const PIECE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest wait for more of a piece that has begun to arrive. It occupies memory; but where
+/// hundreds of callers share a link, TCP lets one of them wait for many seconds.
+const PIECE_QUIET: Duration = Duration::from_secs(30);
 /// Longest wait for all of it.
 const PIECE_MOST: Duration = Duration::from_secs(120);
 /// Longest wait for room to send, and for memory.
@@ -248,8 +248,7 @@ impl Session {
             *came_bytes += len as u64;
         }
         let into = beginning(&mut memory, len);
-        let received =
-            into.and_then(|into| self.conn.receive_bulk(into, PIECE_TIMEOUT, PIECE_MOST));
+        let received = into.and_then(|into| self.conn.receive_bulk(into, PIECE_QUIET, PIECE_MOST));
         let kept = received.map(|at| {
             let end = at.saturating_add(len as u64);
             let charged = incoming.file.reserve(end);
@@ -313,8 +312,7 @@ impl Session {
         let own = self.own.take().filter(|own| own.len() >= len);
         let mut memory = own.unwrap_or_else(|| small_piece(len));
         let into = beginning(&mut memory, len);
-        let received =
-            into.and_then(|into| self.conn.receive_bulk(into, PIECE_TIMEOUT, PIECE_MOST));
+        let received = into.and_then(|into| self.conn.receive_bulk(into, PIECE_QUIET, PIECE_MOST));
         if let (Ok(at), Opened::Written { came_bytes, .. }) = (&received, &mut self.opened) {
             *came_bytes += len as u64;
             let charged = incoming.file.reserve(at.saturating_add(len as u64));
