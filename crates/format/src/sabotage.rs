@@ -103,6 +103,7 @@ switches! {
     AdoptionRanks = "adoption-ranks", "that every rank of a job that is handed over is in one place", "orcheck-format format rank_in_two_places";
     AdoptionVersion = "adoption-version", "that an agent and its ranks are of one version", "orcheck-format format handed_to_an_agent";
     PieceProgress = "piece-progress", "that bytes which arrive slowly are waited for", "orcheck-net net come_slowly";
+    SignsOfLife = "signs-of-life", "that a server which reads nothing for a while is waited for as long as it is alive", "orcheck-net net reads_nothing";
     HalfOpen = "half-open", "that a bounded number of strangers is kept waiting", "orcheck-net lib half_open";
     Descriptors = "descriptors", "that a peer can send a bounded number of descriptors", "orcheck-net lib unclaimed";
     PoolSeals = "pool-seals", "that the memory of a pool cannot shrink under its users", "orcheck-pool pool shapes_and";
@@ -458,7 +459,7 @@ promises! {
         EveryDirectory PathIsHandle RecordReadable AllDirectories LostServers AllRecorded
         RecordsFirst KeepRule Kept LeftoversOfDead FailedDirectory NewerRun BeingWritten
         LivingTemporary HomeCommitted ReferredLost FullAfterLoss Pins PinsOfPinned PinsUnread Chain
-        PieceProgress AgentDrained RejectedCounts KeptByHand UnfinishedClaim CopyUnreferred CopyRoom NeededOrphans
+        PieceProgress SignsOfLife AgentDrained RejectedCounts KeptByHand UnfinishedClaim CopyUnreferred CopyRoom NeededOrphans
         PruneProven RemovedUnreferred AgentDrains AgentShelf MendFetch AgentYields HolderGone
         AllHeld ReplicaEpoch ReplicaWhole SlotAgain ReplicaCrc ReplicaCount ParityCount ParityDomain ParityReceived ParityBudget ParityEpoch ParityWhole ParityName ParityData
         ParityBlock ParityCrcs ParityRecord ParityComputed

@@ -37,12 +37,12 @@ use orcheck_io::clock::Deadline;
 use orcheck_io::descriptor::{Living, above_streams};
 use orcheck_io::errno::rustix_error;
 use orcheck_io::failpoints::{Failpoints, Outcome};
-use orcheck_io::poll::poll_one;
-use rustix::event::PollFlags;
+use orcheck_io::poll::{poll_one, poll_until};
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{
     self, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags,
+    SendAncillaryMessage, SendFlags, sockopt,
 };
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
@@ -72,8 +72,13 @@ pub struct Conn {
     coming: Option<bulk::Coming>,
     dead: Option<Error>,
     longest: u32,
+    /// Longest wait while the peer neither takes nor sends anything, if that is what counts.
+    quiet: Option<Duration>,
     failpoints: Failpoints,
 }
+
+/// Bytes that are kept while a frame waits for room; whoever sends more has to wait too.
+const KEPT_MOST_BYTES: usize = 1 << 20;
 
 impl Conn {
     pub(crate) fn new(
@@ -98,6 +103,7 @@ impl Conn {
             coming: None,
             dead: None,
             longest: wire::MAX_PAYLOAD_BYTES,
+            quiet: None,
             failpoints: failpoints.clone(),
         }
     }
@@ -360,22 +366,7 @@ impl Conn {
                 }
                 Ok(count) => rest = rest.get(count..).unwrap_or_default(),
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => {
-                    match poll_one(self.socket.as_fd(), PollFlags::OUT, deadline) {
-                        Ok(true) => {}
-                        Ok(false) => {
-                            let rest = rest.len();
-                            return Err(self.die(
-                                Error::unavailable(format!(
-                                    "send: {rest} of {} bytes were not taken before the deadline",
-                                    bytes.len()
-                                ))
-                                .next("look for a peer that hangs or is stopped"),
-                            ));
-                        }
-                        Err(errno) => return Err(self.die(rustix_error(errno, "wait to send"))),
-                    }
-                }
+                Err(Errno::AGAIN) => self.wait_for_room((rest.len(), bytes.len()), deadline)?,
                 Err(errno) => {
                     return Err(self.die(rustix_error(
                         errno,
@@ -385,6 +376,60 @@ impl Conn {
             }
         }
         Ok(())
+    }
+
+    /// From now on sending waits until the deadline of what is sent, but no longer than `quiet`
+    /// while the peer neither takes nor sends anything.
+    pub fn wait_while_alive(&mut self, quiet: Duration) {
+        self.quiet = Some(quiet);
+    }
+
+    /// From now on the kernel keeps a connection for as long as `most` whose peer takes nothing.
+    /// Only for those who notice by themselves that a peer is gone.
+    pub fn outlast_silence(&mut self, most: Duration) {
+        if !self.unix {
+            let limit_ms = u32::try_from(most.as_millis()).unwrap_or(u32::MAX);
+            let _ = sockopt::set_tcp_user_timeout(&self.socket, limit_ms);
+        }
+    }
+
+    /// Waits until the peer takes more, of so many bytes that are left of all.
+    fn wait_for_room(&mut self, (rest, all): (usize, usize), deadline: Deadline) -> Result<()> {
+        let quiet = self.quiet.filter(|_| !off(Switch::SignsOfLife));
+        let silence = || quiet.map_or(deadline, |quiet| Deadline::after(quiet).earlier(deadline));
+        let mut until = silence();
+        loop {
+            let listens = quiet.is_some() && self.inbox.len() < KEPT_MOST_BYTES;
+            let flags = if listens {
+                PollFlags::IN
+            } else {
+                PollFlags::empty()
+            };
+            let mut entries = [PollFd::from_borrowed_fd(
+                self.socket.as_fd(),
+                PollFlags::OUT | flags,
+            )];
+            match poll_until(&mut entries, until) {
+                Ok(true) if entries[0].revents() != PollFlags::IN => return Ok(()),
+                // A sign of life.
+                Ok(true) => match self.receive_some() {
+                    Ok(0) => {
+                        let error = Error::unavailable("the peer closed the connection");
+                        return Err(self.die(error));
+                    }
+                    Ok(_) => until = silence(),
+                    Err(Errno::AGAIN | Errno::INTR) => {}
+                    Err(errno) => return Err(self.die(rustix_error(errno, "receive"))),
+                },
+                Ok(false) => {
+                    let error = Error::unavailable(format!(
+                        "send: {rest} of {all} bytes were not taken before the deadline"
+                    ));
+                    return Err(self.die(error.next("look for a peer that hangs or is stopped")));
+                }
+                Err(errno) => return Err(self.die(rustix_error(errno, "wait to send"))),
+            }
+        }
     }
 
     /// The failpoint before a message is sent, or after it arrived and before it is delivered.

@@ -12,8 +12,8 @@
 //! 2. `sync` of a directory is an error if this thread has changed a name there since its last
 //!    sync, and the server was restarted, or lost names of its own, in the meantime: the change may
 //!    be lost. Each thread is told about its own names.
-//! 3. Every wait ends: for a connection after 10 s, for room to send after 60 s, for an answer if
-//!    the server has given no sign of life for 30 s.
+//! 3. Every wait ends: for a connection after 10 s, for room to send and for an answer if the
+//!    server has given no sign of life for 30 s.
 //! 4. A lock is a connection: it is released when the connection ends at either side.
 //! 5. A connection that was not used for 5 s is not used again, because the server ends it soon
 //!    after.
@@ -53,8 +53,8 @@ use std::time::Duration;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of times that a connection which accepts no request is replaced.
 const RECONNECTS_MAX: u32 = 2;
-/// Longest wait for room to send.
-const SEND_TIMEOUT: Duration = Duration::from_secs(60);
+/// Longest wait for room to send, while the server gives signs of life.
+const SEND_TIMEOUT: Duration = BUSY_TIMEOUT;
 /// Longest wait for a sign of life.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest wait for one answer of a server that gives signs of life.
@@ -247,7 +247,11 @@ impl Server {
         for &address in &self.place.addresses {
             let at = Address::Tcp(address);
             match self.place.connect(&at, &self.failpoints, CONNECT_TIMEOUT) {
-                Ok(conn) => {
+                Ok(mut conn) => {
+                    // Breaks if: it is given up sooner; what waits for its turn at the server is
+                    // unread for as long as others have theirs. The server says that it is alive.
+                    conn.wait_while_alive(ANSWER_TIMEOUT);
+                    conn.outlast_silence(BUSY_TIMEOUT);
                     let mut line = Line {
                         conn,
                         used: Deadline::after(IDLE_TIME),

@@ -175,7 +175,7 @@ impl Conn {
             if let Some(place) = self.take(wire::BULK, into)? {
                 return Ok(place.at_bytes);
             }
-            self.wait_in_frame(last.earlier(silence))?;
+            self.wait_in_frame(last.earlier(silence), last)?;
             // Breaks if: all have to come within `quiet`; of many callers that share a slow link
             // each gets a little of it, and would be given up.
             if !off(Switch::PieceProgress) {
@@ -344,13 +344,19 @@ impl Conn {
     }
 
     /// An incomplete frame cannot be taken back: stopping inside it ends the connection.
-    fn wait_in_frame(&mut self, deadline: Deadline) -> Result<()> {
+    fn wait_in_frame(&mut self, deadline: Deadline, last: Deadline) -> Result<()> {
+        if last.passed() {
+            let number = self.received;
+            return Err(self.die(Error::unavailable(format!(
+                "frame {number} came too slowly: it is not whole at its deadline"
+            ))));
+        }
         match poll_one(self.socket.as_fd(), PollFlags::IN, deadline) {
             Ok(true) => Ok(()),
             Ok(false) => {
                 let number = self.received;
                 Err(self.die(Error::unavailable(format!(
-                    "frame {number} did not come whole: no more of it came for too long"
+                    "frame {number} did not come whole: nothing more of it came for too long"
                 ))))
             }
             Err(errno) => Err(self.die(rustix_error(errno, "wait to receive"))),

@@ -37,11 +37,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-/// Longest wait for more of a piece that has begun to arrive. It occupies memory; but where
-/// hundreds of callers share a link, TCP lets one of them wait for many seconds.
-const PIECE_QUIET: Duration = Duration::from_secs(30);
-/// Longest wait for all of it.
-const PIECE_MOST: Duration = Duration::from_secs(120);
+/// Longest wait for more of a piece that has begun to arrive, because it occupies memory.
+const PIECE_QUIET: Duration = Duration::from_secs(10);
+/// Longest wait for all of it, and for a caller to take one.
+const PIECE_MOST: Duration = Duration::from_secs(60);
 /// Longest wait for room to send, and for memory.
 const FRAME_TIMEOUT: Duration = Duration::from_secs(30);
 /// A connection without a file and without requests ends after this time; callers do not keep
@@ -114,11 +113,12 @@ pub(crate) struct Session {
 impl Session {
     pub(crate) fn new(
         id: u64,
-        conn: Conn,
+        mut conn: Conn,
         shared: &Arc<Shared>,
         whose: Tenancy,
     ) -> Result<(Self, Arc<Port>)> {
         let poller = Poller::new()?;
+        conn.wait_while_alive(FRAME_TIMEOUT);
         let port = Arc::new(Port {
             wanted: AtomicU32::new(0),
             waker: poller.waker(),

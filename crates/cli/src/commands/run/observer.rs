@@ -74,6 +74,8 @@ pub struct RunReport {
     more_warnings: u64,
     /// Number of messages about what the library did, beyond those in `notes`.
     more_told: u64,
+    /// Some of those beyond, which are counted once.
+    beyond: BTreeSet<String>,
     /// Whether a process stopped passing messages of some kind on.
     is_cut: bool,
     /// Number of steps that each process has lost.
@@ -89,6 +91,8 @@ pub struct RunReport {
 
 /// Maximum number of messages of a run that are printed while it runs, and of others after it.
 const SHOWN_MOST: usize = 8;
+/// Maximum number of further ones that are remembered.
+const BEYOND_MOST: usize = 256;
 
 impl RunReport {
     /// The library's messages that nobody has seen, for a person: warnings, and for losses their
@@ -152,8 +156,13 @@ impl RunReport {
         match self.notes.len() < SHOWN_MOST {
             true => self.notes.push(text.clone()),
             // Breaks if: they are not counted; the list would look complete.
-            false => self.more_told += 1,
+            false => self.more_told += u64::from(self.is_further(text)),
         }
+    }
+
+    /// Whether a message beyond those shown is another one: every rank may send the same.
+    fn is_further(&mut self, text: &str) -> bool {
+        self.beyond.len() >= BEYOND_MOST || self.beyond.insert(text.to_owned())
     }
 
     fn take_warning(&mut self, text: &String) {
@@ -162,7 +171,7 @@ impl RunReport {
         }
         match self.warnings.len() < SHOWN_MOST {
             true => self.warnings.push(text.clone()),
-            false => self.more_warnings += 1,
+            false => self.more_warnings += u64::from(self.is_further(text)),
         }
     }
 

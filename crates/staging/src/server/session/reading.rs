@@ -6,7 +6,7 @@
 //!
 //! Not here: the reading itself (`ahead.rs`).
 
-use super::{FRAME_TIMEOUT, Opened, SIGN_OF_LIFE, Session};
+use super::{FRAME_TIMEOUT, Opened, PIECE_MOST, SIGN_OF_LIFE, Session};
 use crate::server::ahead::{Ahead, PIECES};
 use crate::server::intake::beginning;
 use crate::server::quota::Held;
@@ -98,10 +98,7 @@ impl Session {
             self.plan_ahead(reading, len);
         }
         let sent = match read.and_then(|()| beginning(&mut piece, len)) {
-            Ok(bytes) => self
-                .conn
-                .send_bulk(at, &[bytes], FRAME_TIMEOUT)
-                .map(|()| None),
+            Ok(bytes) => self.conn.send_bulk(at, &[bytes], PIECE_MOST).map(|()| None),
             Err(error) => Ok(Some(error)),
         };
         self.give_back(&pool, piece);
