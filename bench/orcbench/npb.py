@@ -228,6 +228,21 @@ def ranks_of(process: subprocess.Popen[bytes]) -> list[int]:
     return [int(pid) for pid in facts.read(path).split()]
 
 
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Ends it and its ranks, if it has not ended."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(60)
+
+
+def finished(process: subprocess.Popen[bytes]) -> int:
+    """Waits for its end; its status."""
+    try:
+        return process.wait(RUN_S)
+    finally:
+        end(process)
+
+
 def said(log: str) -> str:
     with open(log, errors="replace") as file:
         return file.read()
@@ -256,31 +271,39 @@ def kill_and_finish(args: argparse.Namespace, name: str, program: str, where: st
         end_s = time.monotonic() + RUN_S
         while process.poll() is None and newest(args, name, place) <= before:
             if time.monotonic() > end_s:
-                break
+                end(process)
+                raise RuntimeError(f"{name}: no new checkpoint within {RUN_S} s")
             time.sleep(0.2)
-        if process.poll() is not None or newest(args, name, place) <= before:
-            raise RuntimeError(f"{name} ended before it was killed:\n{said(log)[-4000:]}")
+        if process.poll() is not None:
+            raise RuntimeError(
+                f"{name} ended before it was killed (is --npb-class too small?):\n"
+                f"{said(log)[-4000:]}"
+            )
         time.sleep(source.uniform(0, args.every_s))
+        if process.poll() is not None:
+            raise RuntimeError(f"{name} ended before it was killed; choose a larger --npb-class")
         for pid in ranks_of(process):
             os.kill(pid, signal.SIGKILL)
         process.wait(60)
         steps.append(newest(args, name, place))
         print(f"{name}: kill {len(steps)}, newest step {steps[-1]}", file=sys.stderr, flush=True)
     process = start(args, program, options, log)
-    process.wait(RUN_S)
+    status = finished(process)
     text = said(log)
     shutil.rmtree(place)
     return {
         "program": name,
         "steps": steps,
         "s": time.monotonic() - begin,
-        "verified": process.returncode == 0 and VERIFIED.search(text) is not None,
+        "verified": status == 0 and VERIFIED.search(text) is not None,
         "said": text[-2000:],
     }
 
 
 def whole_run(args: argparse.Namespace, name: str, program: str, way: str, where: str) -> Sample:
-    """One run that is not killed."""
+    """One run that is not killed: from its start until all is safe and it has ended (s), and as it
+    times itself (loop_s).
+    """
     log, place = os.path.join(where, "log"), os.path.join(where, "checkpoints")
     options = {"enabled": "false"}
     server = None
@@ -293,7 +316,7 @@ def whole_run(args: argparse.Namespace, name: str, program: str, way: str, where
     try:
         begin = time.monotonic()
         process = start(args, program, options, log)
-        process.wait(RUN_S)
+        status = finished(process)
         whole_s = time.monotonic() - begin
     finally:
         if server:
@@ -301,9 +324,9 @@ def whole_run(args: argparse.Namespace, name: str, program: str, way: str, where
         shutil.rmtree(place, ignore_errors=True)
     text = said(log)
     seconds = re.search(r"time in seconds = +([\d.]+)", text, re.IGNORECASE)
-    if process.returncode != 0 or not VERIFIED.search(text) or not seconds:
+    if status != 0 or not VERIFIED.search(text) or not seconds:
         raise RuntimeError(f"{name} with {WAYS[way]}:\n{text[-4000:]}")
-    return {"program": name, "way": way, "s": float(seconds.group(1)), "whole_s": whole_s}
+    return {"program": name, "way": way, "loop_s": float(seconds.group(1)), "s": whole_s}
 
 
 def cost(args: argparse.Namespace, name: str, program: str, where: str) -> list[dict[str, Sample]]:

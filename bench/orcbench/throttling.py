@@ -114,8 +114,8 @@ class Groups(Held):
     def bring_up(self) -> None:
         remove = (
             f"trap '' INT TERM HUP; read -r _; cd {self.ROOT}; "
-            f"for i in $(seq 100); do rmdir {self.top}/* {self.top} 2>/dev/null; "
-            f"[ -d {self.top} ] || exit 0; sleep 0.1; done"
+            f"while [ -d {self.top} ]; do rmdir {self.top}/* {self.top} 2>/dev/null; "
+            "sleep 0.1; done"
         )
         self.guard = subprocess.Popen(
             ["sh", "-c", remove], stdin=subprocess.PIPE, start_new_session=True
@@ -140,7 +140,7 @@ class Groups(Held):
     def within(self, name: str) -> Sequence[str]:
         """The words before a command whose processes are to be in a group."""
         # 0: the process itself, also in a process namespace of its own.
-        move = f'echo 0 > {os.path.join(self.top, name)}/cgroup.procs; exec "$@"'
+        move = f'echo 0 > {os.path.join(self.top, name)}/cgroup.procs && exec "$@"'
         return ("sh", "-c", move, "sh")
 
 

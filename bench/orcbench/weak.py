@@ -37,7 +37,7 @@ def condition(args: argparse.Namespace, solver: str, nodes: int) -> Condition:
     rates = {f"n{number}": args.disk_mb_per_s * 1_000_000 for number in range(nodes)}
     with Groups(args.dir, rates) as groups:
         names = ",".join(rates)
-        move = f'echo 0 > {groups.top}/n$OMPI_COMM_WORLD_RANK/cgroup.procs; exec "$@"'
+        move = f'echo 0 > {groups.top}/n$OMPI_COMM_WORLD_RANK/cgroup.procs && exec "$@"'
         return Condition(
             args,
             {"solver": solver},

@@ -47,9 +47,9 @@ from testbed.cluster.held import (
 
 NET = "198.18.0.0/16"
 HEAD, SWITCH = "head", "switch"
-# The kernel has one table of neighbours for all namespaces. With as many pairs of nodes as 64 have,
-# connections fail by default.
-NEIGHBOURS = "/proc/sys/net/ipv4/neigh/default/gc_thresh"
+# The kernel has one table of neighbours for all namespaces, and too small a one by default for the
+# pairs of 32 nodes and more: their connections would fail.
+NEIGHBOURS = "/proc/sys/net/ipv4/neigh/default/gc_thresh3"
 PREFIX = "orcheck-cluster-"
 
 # Where a node's processes find memory-backed files of their own: no mount of the machine shows
@@ -168,8 +168,8 @@ def link(work: str, name: str, up: bool) -> None:
 
 class Cluster(Held):
     """See the module. `rate` as tc has it, such as 200mbit; None: links as fast as the machine.
-    `rates`: those of links with another one, by name. queue_ms: how long what waits for a link may
-    be on its way.
+    `rates`: those of links with another one, by name. queue_ms: the longest
+    time that a packet may wait for a link.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class Cluster(Held):
         self.rate, self.rates, self.queue_ms = rate, rates or {}, queue_ms
         self.holders: dict[str, subprocess.Popen[bytes]] = {}
         self.alive: int | None = None
-        self.neighbours: dict[str, str] = {}
+        self.neighbours: str | None = None
         sweep(parent)
         self.work, self.lock = locked_directory(parent, PREFIX)
         self.local = os.path.join(self.work, "local")
@@ -258,14 +258,21 @@ class Cluster(Held):
         )
 
     def make_room(self, count: int) -> None:
-        """In the table of neighbours, for all pairs of nodes; taken back by close()."""
-        for number in ("3", "2", "1"):
-            with open(NEIGHBOURS + number) as file:
-                before = file.read().strip()
+        """In the table of neighbours, for all pairs of nodes; close() takes it back. If this
+        process is killed, the table stays larger.
+        """
+        try:
+            with open(NEIGHBOURS) as file:
+                before = file.read()
             if int(before) < count * count:
-                self.neighbours[number] = before
-                with open(NEIGHBOURS + number, "w") as file:
+                with open(NEIGHBOURS, "w") as file:
                     file.write(f"{count * count}\n")
+                self.neighbours = before
+        except OSError as error:
+            if count >= 32:
+                raise HeldError(
+                    f"{NEIGHBOURS}: {error.strerror}; {count} nodes need room for their pairs"
+                ) from error
 
     def connect(self, names: Sequence[str]) -> None:
         """One link for each: v in the node, p-NAME in the switch."""
@@ -329,10 +336,10 @@ class Cluster(Held):
             pipe(holder.stdout).close()
             pipe(holder.stderr).close()
         self.holders = {}
-        for number, before in reversed(self.neighbours.items()):
-            with open(NEIGHBOURS + number, "w") as file:
-                file.write(f"{before}\n")
-        self.neighbours = {}
+        if self.neighbours:
+            with open(NEIGHBOURS, "w") as file:
+                file.write(self.neighbours)
+            self.neighbours = None
         self.lock.close()
         shutil.rmtree(self.work, ignore_errors=True)  # there only if it never came up
 
