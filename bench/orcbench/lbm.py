@@ -17,6 +17,7 @@ they are to explain.
 
 import argparse
 import os
+import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -274,6 +275,7 @@ def figures_of(free: Condition) -> dict[str, Figure]:
         "async_over_memcpy_bound": stats.figure(
             [(s, free.bound_s(w, memcpy_s)) for s, w in costs], stats.ratio_of_medians
         ),
+        "async_over_eq2": stats.figure([s / free.model_s("async", 1) for s, _ in costs]),
         "async_over_sync": over(free, "async", "sync"),
         "lent_over_sync": over(free, "lent", "sync"),
         "none_over_none": stats.figure(none_beside_none(free.samples)),
@@ -370,6 +372,8 @@ def main() -> None:
         "measuring incremental capture, schemes and weak scaling ...", file=sys.stderr, flush=True
     )
     incremental, schemes, scaling = series(args, programs, rounds)
+    each = [statistics.median(s for s, _ in scheme.lost("async")) for scheme in schemes]
+    figures["schemes_worst_over_best"] = stats.figure([max(each) / min(each)])
     tables = {
         "reported": reported_table(conditions),
         "incremental": loss_table("one checkpoint", incremental),

@@ -11,7 +11,8 @@ docs/reproduction/, which is committed.
 Invariants:
 1. Each number of Orcheck's on the page is that of a published result, with machine and commit.
 2. A result of a tree with changes is not published.
-3. A verdict follows from the numbers by one rule (VERDICTS); what is not reproduced has a reason.
+3. A verdict follows from the numbers by one rule (`graded`); what is not reproduced has a reason.
+4. What was not measured, or is too small to tell from noise, is called that.
 
 Not here: measuring.
 """
@@ -28,8 +29,9 @@ from orcbench.running import ROOT
 
 PUBLISHED = os.path.join(ROOT, "docs", "reproduction")
 PAGE = os.path.join(ROOT, "docs", "reproduction.md")
-# What a published result keeps.
-KEPT = ("name", "commit", "date", "ratios", "intervals", "samples", "goals")
+# What a published result keeps, and what it does not of the arguments: paths.
+KEPT = ("name", "commit", "date", "arguments", "ratios", "intervals", "samples", "goals")
+PATHS = ("dir", "prefix", "results", "npb")
 MACHINE = ("processor", "cores", "memory_bytes", "kernel", "busy_before")
 # The least ratio of ratios: how many times as large the effect is here as in the document.
 BETTER, REPRODUCED = 1.25, 0.8
@@ -44,14 +46,17 @@ class Claim:
     said: str
     # Command that a reader can run.
     command: str
-    # Result file and key; None: a test shows it, and the document has no figure.
+    # Result file and key; None: the command is a test, which shows it.
     key: tuple[str, str] | None = None
+    # The document's figure; None: it has none.
     document: float | None = None
     # Whether a smaller figure is the better one.
     less: bool = True
-    # Whether a model computed it, and nothing was measured.
+    # Whether the document's figure is a bound, which ours has to keep.
+    bound: bool = False
+    # Whether it is computed, or follows from what was assumed of the hardware.
     model: bool = False
-    # Why it is not reproduced, or what else a reader must know.
+    # What else a reader must know; if it is not reproduced, why.
     note: str = ""
 
 
@@ -74,29 +79,37 @@ Results = dict[str, dict[str, Any]]
 
 
 def effect(claim: Claim, ours: float) -> float | None:
-    """How many times as large the effect is here as in the document."""
-    if claim.document is None or ours <= 0 or claim.document <= 0:
+    """How many times as large the effect is here as in the document; None if there is no ratio."""
+    if claim.document is None or claim.bound or ours <= 0 or claim.document <= 0:
         return None
     return claim.document / ours if claim.less else ours / claim.document
 
 
+def graded(claim: Claim, ours: float, between: Sequence[float] | None) -> str:
+    """One word for a figure."""
+    if claim.document is None:
+        return "no figure"
+    if claim.bound:
+        keeps = ours <= claim.document if claim.less else ours >= claim.document
+        return "reproduced" if keeps else "not reproduced"
+    if ours <= 0 or (between and between[0] <= 0):
+        return "too small to tell"
+    found = effect(claim, ours) or 0
+    return (
+        "better" if found >= BETTER else "reproduced" if found >= REPRODUCED else "not reproduced"
+    )
+
+
 def verdict(claim: Claim, results: Results) -> str:
-    """One word, and why if it is not good news."""
+    """That word, and how it came to be."""
     if claim.key is None:
         return "reproduced"
     ours = value_of(claim, results)
     if ours is None:
-        return f"not reproduced: {claim.note or 'not measured yet'}"
-    found = effect(claim, ours)
-    if claim.model:
-        return "model"
-    # What costs nothing, or less, has no ratio.
-    is_free = claim.less and ours <= 0
-    if is_free or (found is not None and found >= BETTER):
-        return "better"
-    if found is None or found >= REPRODUCED:
-        return "reproduced"
-    return f"not reproduced: {claim.note}"
+        return "not measured"
+    name, key = claim.key
+    word = graded(claim, ours, results[name].get("intervals", {}).get(key))
+    return f"model: {word}" if claim.model else word
 
 
 def value_of(claim: Claim, results: Results) -> float | None:
@@ -130,14 +143,16 @@ def cells(claim: Claim, results: Results) -> list[str]:
         name, key = claim.key
         ours = number(value)
         between = results[name].get("intervals", {}).get(key)
-        if between:
+        # An interval of what is computed would be one of its programs.
+        if between and not claim.model:
             ours += f" ({number(between[0])} to {number(between[1])})"
         found = effect(claim, value)
         ratio = "" if found is None else number(found)
     if claim.document is not None and number(claim.document) not in claim.said:
         beside = f" ({number(claim.document)})"
     command = f"`{claim.command}`"
-    return [claim.what, claim.said + beside, ours, ratio, verdict(claim, results), command]
+    word = f"**{verdict(claim, results)}**" + (f". {claim.note}" if claim.note else "")
+    return [claim.what, claim.said + beside, ours, ratio, word, command]
 
 
 def page(documents: Sequence[Document], results: Results) -> str:
@@ -145,14 +160,15 @@ def page(documents: Sequence[Document], results: Results) -> str:
     lines = [
         "# The documents' experiments",
         "",
-        "Orcheck was built from four papers and talks ([sources](sources.md)). This page has each",
-        "figure of theirs beside ours, and the command that measures it again. Their hardware is",
-        "old: what carries over are ratios between ways that are measured side by side.",
+        "Orcheck was built from four papers and talks ([sources](sources.md)). This page has their",
+        "main figures beside ours, and the command that measures each again (after `make build`).",
+        "Their hardware is old: what carries over are ratios between ways measured side by side.",
         "",
-        "*Ratio of ratios* says how many times as large the effect is here. From it follows the",
-        f"verdict: **better** ({BETTER:g} or more, or no cost at all), **reproduced**",
-        f"({REPRODUCED:g} or more, or the document has no figure and a test shows it), **model**",
-        "(computed, not measured), or **not reproduced**, and why.",
+        "*Ratio of ratios* says how many times as large an effect is here. The verdict follows:",
+        f"**better** ({BETTER:g} or more), **reproduced** ({REPRODUCED:g} or more, a bound that is",
+        "kept, or a test that shows it), or **not reproduced**. **Model** precedes the verdict on",
+        "what was computed, or follows from assumed hardware. **No figure**: the document has",
+        "none. **Too small to tell**: the interval reaches 0.",
         "",
         "`PYTHONPATH=bench:. python3 -m orcbench.reproduction write` computes this page from the",
         "[published results](reproduction/); `make check` compares both.",
@@ -188,7 +204,7 @@ def mistakes(documents: Sequence[Document], results: Results) -> list[str]:
         if not row.claims:
             found.append(f"{row.name} has no claim")
         for claim in row.claims:
-            if verdict(claim, results) == "not reproduced: ":
+            if verdict(claim, results).endswith("not reproduced") and not claim.note:
                 found.append(f"{row.name}, {claim.what}: not reproduced, and no reason is given")
             if claim.key and results.get(claim.key[0]) and value_of(claim, results) is None:
                 known = "/".join(claim.key)
@@ -207,6 +223,7 @@ def take(path: str) -> str:
     if result["commit"].endswith("+"):
         sys.exit(f"{path} is of a tree with changes ({result['commit']}). Next: commit, repeat it")
     kept = {key: result[key] for key in KEPT}
+    kept["arguments"] = {k: v for k, v in kept["arguments"].items() if k not in PATHS}
     kept["machine"] = {key: result["machine"][key] for key in MACHINE if key in result["machine"]}
     os.makedirs(PUBLISHED, exist_ok=True)
     out = os.path.join(PUBLISHED, os.path.basename(path))

@@ -5,6 +5,7 @@
 Compiles every program of bench/src/, and the model disk of the testbed where libfuse3 is there.
 """
 
+import dataclasses
 import os
 import statistics
 import subprocess
@@ -52,15 +53,30 @@ def reproduction_holds() -> None:
     assert not wrong, wrong
     with open(reproduction.PAGE) as file:
         assert file.read() == reproduction.page(DOCUMENTS, results), "docs/reproduction.md is old"
-    claim = reproduction.Claim("", "", "", ("x", "key"), 0.5, note="because")
-    words = {}
-    for ours in (0.3, 0.5, 0.9, None):
-        found = {"x": {"ratios": {"key": ours}}}
-        words[ours] = reproduction.verdict(claim, found)
-    expected = ["better", "reproduced", "not reproduced: because", "not reproduced: because"]
-    assert list(words.values()) == expected, words
+    ratio = reproduction.Claim("", "", "", ("x", "key"), 0.5)
+    bound = dataclasses.replace(ratio, bound=True)
+    more = dataclasses.replace(ratio, less=False)
+    none = dataclasses.replace(ratio, document=None)
+    for claim, ours, word in (
+        (ratio, 0.3, "better"),
+        (ratio, 0.5, "reproduced"),
+        (ratio, 0.9, "not reproduced"),
+        (ratio, -0.1, "too small to tell"),
+        (ratio, None, "not measured"),
+        (bound, 0.5, "reproduced"),
+        (bound, 0.51, "not reproduced"),
+        (more, 0.9, "better"),
+        (more, 0.0, "too small to tell"),
+        (none, 0.9, "no figure"),
+        (dataclasses.replace(ratio, model=True), 0.3, "model: better"),
+    ):
+        said = reproduction.verdict(claim, {"x": {"ratios": {"key": ours}}})
+        assert said == word, (claim, ours, said)
+    unsure = {"x": {"ratios": {"key": 0.3}, "intervals": {"key": [-0.1, 0.6]}}}
+    assert reproduction.verdict(ratio, unsure) == "too small to tell"
+    # A key that does not exist, and a tree with changes.
     missing = {"x": {"ratios": {}, "commit": "abc+", "machine": {}, "date": ""}}
-    row = reproduction.Row("A1", "", (claim,))
+    row = reproduction.Row("A1", "", (ratio,))
     told = reproduction.mistakes([reproduction.Document("", [row])], missing)
     assert len(told) == 2, told
 

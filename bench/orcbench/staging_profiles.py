@@ -1,4 +1,4 @@
-"""The write profiles of two checkpoints, replayed by 64 ranks on 8 nodes: half of staging.py.
+"""The write profiles of two checkpoints, replayed by 64 ranks on 8 nodes: a part of staging.py.
 
 What X. Ouyang et al. measured with BLCR (slides "Profiling", "Checkpoint Time"), as shares, so that
 it can be done smaller: writes a rank, bytes a rank, and the sizes' classes (src/replay.c). Of the
@@ -11,7 +11,7 @@ directory striped over the servers' disks as PVFS stripes (1 MiB), each write se
 (src/striped.c); and Orcheck with an `orcheck server` before each of those same disks. Two clocks:
 until the application continues, and until the bytes are safe.
 
-Not here: how it is started, and the first half (staging.py).
+Not here: how it is started, and the other parts (staging.py).
 """
 
 import argparse
