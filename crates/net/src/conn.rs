@@ -393,7 +393,7 @@ impl Conn {
         }
     }
 
-    /// Waits until the peer takes more, of so many bytes that are left of all.
+    /// Waits until the peer takes more; `rest` of `all` bytes are not sent yet.
     fn wait_for_room(&mut self, (rest, all): (usize, usize), deadline: Deadline) -> Result<()> {
         let quiet = self.quiet.filter(|_| !off(Switch::SignsOfLife));
         let silence = || quiet.map_or(deadline, |quiet| Deadline::after(quiet).earlier(deadline));
