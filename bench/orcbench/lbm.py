@@ -279,6 +279,7 @@ def figures_of(free: Condition) -> dict[str, Figure]:
         "async_over_sync": over(free, "async", "sync"),
         "lent_over_sync": over(free, "lent", "sync"),
         "none_over_none": stats.figure(none_beside_none(free.samples)),
+        **{f"lowest_{mode}": stats.figure(free.lowest(mode)) for mode in ("none", "sync", "async")},
         "async_over_sync_500": stats.figure([]),
         "lent_over_sync_500": stats.figure([]),
     }

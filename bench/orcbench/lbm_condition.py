@@ -350,6 +350,15 @@ class Condition:
             None,
         )
 
+    def lowest(self, mode: str) -> list[float]:
+        """Of each timeline of a mode: the lowest bandwidth of the solver ÷ its median one."""
+        found = []
+        for one in self.samples:
+            if one["kind"] == "timeline" and one["mode"] == mode:
+                values = [rate for _, rate in rates(one["steps_s"], self.step_bytes)]
+                found.append(min(values) / statistics.median(values))
+        return found
+
     def timeline(self) -> svg.Panel:
         """Panel: the solver's memory traffic over time, by mode, from how long each step took."""
         panel = svg.Panel(
