@@ -367,7 +367,7 @@ def on_devices(
     for mb_per_s, mib in DEVICES.items():
         title = f"a device of {mb_per_s} MB/s"
         try:
-            # Of a slow one, less: what it lets through at once would else take long to check.
+            # Of a slow one, less: what it lets through at once would otherwise take long to check.
             with throttling.Limit(args.dir, mb_per_s * 1_000_000, check_mib=min(256, 2 * mb_per_s)):
                 rounds, size = args.limited_rounds or DEVICE_ROUNDS, mib * running.MIB
                 samples = written(args, program, rounds, size, title, beside)

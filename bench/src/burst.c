@@ -128,7 +128,7 @@ static const char *text_of(const char *path) {
 
 typedef struct { size_t size; int count, level; double every_s; } Burst;
 
-static void compute_s(double s) {
+static void sleep_s(double s) {
     const struct timespec pause = {.tv_sec = (time_t)s, .tv_nsec = (long)((s - (double)(time_t)s) * 1e9)};
     nanosleep(&pause, NULL);
 }
@@ -150,12 +150,12 @@ static void burst(Member *me, const char *options, Burst of) {
     members_meet();
     board->begin_s[rank] = now_s();
     for (int step = 1; step <= of.count; step++) {
-        compute_s(of.every_s);
+        sleep_s(of.every_s);
         TRY(orc_checkpoint(session, (uint64_t)step));
         if (step == 1) board->back_s[rank] = now_s();
         if (of.every_s == 0) TRY(orc_wait(session, (uint64_t)step, of.level, 900));
     }
-    compute_s(of.every_s);
+    sleep_s(of.every_s);
     board->safe_s[rank] = now_s();
     TRY(orc_wait(session, (uint64_t)of.count, of.level, 900));
     members_meet(); /* the last is safe; then jobs are closed, which is not of the burst */
