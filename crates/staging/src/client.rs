@@ -13,7 +13,7 @@
 //!    sync, and the server was restarted, or lost names of its own, in the meantime: the change may
 //!    be lost. Each thread is told about its own names.
 //! 3. Every wait ends: for a connection after 10 s, for room to send and for an answer if the
-//!    server has given no sign of life for 30 s.
+//!    server has given no sign of life for 60 and 30 s.
 //! 4. A lock is a connection: it is released when the connection ends at either side.
 //! 5. A connection that was not used for 5 s is not used again, because the server ends it soon
 //!    after.
@@ -53,7 +53,10 @@ use std::time::Duration;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of times that a connection which accepts no request is replaced.
 const RECONNECTS_MAX: u32 = 2;
-/// Longest wait for room to send, while the server gives signs of life.
+/// Longest wait for room to send while the server neither takes nor says anything: one that writes
+/// what comes as it comes says nothing while its disk is busy with others.
+const SEND_QUIET: Duration = Duration::from_secs(60);
+/// Longest wait for room to send.
 const SEND_TIMEOUT: Duration = BUSY_TIMEOUT;
 /// Longest wait for a sign of life.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -250,7 +253,7 @@ impl Server {
                 Ok(mut conn) => {
                     // Breaks if: it is given up sooner; what waits for its turn at the server is
                     // unread for as long as others have theirs. The server says that it is alive.
-                    conn.wait_while_alive(ANSWER_TIMEOUT);
+                    conn.wait_while_alive(SEND_QUIET);
                     conn.outlast_silence(BUSY_TIMEOUT);
                     let mut line = Line {
                         conn,
