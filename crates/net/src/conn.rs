@@ -395,11 +395,12 @@ impl Conn {
 
     /// Waits until the peer takes more; `rest` of `all` bytes are not sent yet.
     fn wait_for_room(&mut self, (rest, all): (usize, usize), deadline: Deadline) -> Result<()> {
-        let quiet = self.quiet.filter(|_| !off(Switch::SignsOfLife));
+        let quiet = self.quiet;
         let silence = || quiet.map_or(deadline, |quiet| Deadline::after(quiet).earlier(deadline));
         let mut until = silence();
         loop {
-            let listens = quiet.is_some() && self.inbox.len() < KEPT_MOST_BYTES;
+            let hears = self.inbox.len() < KEPT_MOST_BYTES && !off(Switch::SignsOfLife);
+            let listens = quiet.is_some() && hears;
             let flags = if listens {
                 PollFlags::IN
             } else {
