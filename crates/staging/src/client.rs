@@ -251,10 +251,7 @@ impl Server {
             let at = Address::Tcp(address);
             match self.place.connect(&at, &self.failpoints, CONNECT_TIMEOUT) {
                 Ok(mut conn) => {
-                    // Breaks if: it is given up sooner; what waits for its turn at the server is
-                    // unread for as long as others have theirs. The server says that it is alive.
                     conn.wait_while_alive(SEND_QUIET);
-                    conn.outlast_silence(BUSY_TIMEOUT);
                     let mut line = Line {
                         conn,
                         used: Deadline::after(IDLE_TIME),

@@ -177,7 +177,7 @@ impl Conn {
             }
             self.wait_in_frame(last.earlier(silence), last)?;
             // Breaks if: all have to come within `quiet`; of many callers that share a slow link
-            // each gets a little of it, and would be given up.
+            // each gets a little of it, and would lose its connection.
             if !off(Switch::PieceProgress) {
                 silence = Deadline::after(quiet);
             }

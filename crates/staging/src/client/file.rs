@@ -16,7 +16,7 @@
 //!
 //! Not here: directories (`served.rs`), reading ahead (the server does it).
 
-use super::{Line, SEND_TIMEOUT, Server, guard};
+use super::{ANSWER_TIMEOUT, BUSY_TIMEOUT, Line, SEND_TIMEOUT, Server, guard};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::{Ask, PIECE_BYTES, Reply};
 use orcheck_format::{Error, Result};
@@ -82,6 +82,10 @@ impl Held {
             // Breaks if: it is sent without being wanted; a server without room would take it in
             // all the same.
             if line.wanted == 0 && !off(Switch::StoreCredit) {
+                // Breaks if: the kernel may end it sooner; what waits for its turn at the server is
+                // unread for as long as others have theirs. Not for connections that are locks:
+                // they end when the server is gone.
+                line.conn.outlast_silence(BUSY_TIMEOUT);
                 line.send(Ask::Offer(len + more as u64))?;
                 line.wait_wanted()?;
                 if line.wanted == 0 {
@@ -124,8 +128,8 @@ impl Held {
     fn take(&mut self, into: &mut [u8], at: u64) -> Result<Option<Error>> {
         match self.line.answer()? {
             Err(coming) if coming == into.len() => {
-                let (quiet, most) = (super::ANSWER_TIMEOUT, super::BUSY_TIMEOUT);
-                match self.line.conn.receive_bulk(into, quiet, most)? {
+                let conn = &mut self.line.conn;
+                match conn.receive_bulk(into, ANSWER_TIMEOUT, BUSY_TIMEOUT)? {
                     from if from == at => Ok(None),
                     from => Err(self.line.strange(&from)),
                 }
