@@ -46,10 +46,12 @@ impl Meeting {
     }
 }
 
-/// Holds every step of one site, on targets that contain a text, until released.
+/// Holds the steps of one site, on targets that contain a text, until released.
 pub struct Hold {
     site: &'static str,
     part: String,
+    /// Steps of the site that pass before.
+    pass: u32,
     state: Mutex<Held>,
     changed: Condvar,
 }
@@ -65,9 +67,15 @@ struct Held {
 
 impl Hold {
     pub fn at(site: &'static str, part: &str) -> Arc<Self> {
+        Self::after(0, site, part)
+    }
+
+    /// The first `pass` steps of the site, wherever they are, are not held.
+    pub fn after(pass: u32, site: &'static str, part: &str) -> Arc<Self> {
         Arc::new(Self {
             site,
             part: part.to_owned(),
+            pass,
             state: Mutex::default(),
             changed: Condvar::new(),
         })
@@ -127,11 +135,13 @@ impl Hold {
 impl FailpointHook for Hold {
     fn at(&self, step: &Failpoint) -> Verdict {
         let mut state = self.state();
-        *state.seen.entry(step.site).or_default() += 1;
+        let seen = state.seen.entry(step.site).or_default();
+        *seen += 1;
+        let passes = *seen <= self.pass;
         if !state.released {
             *state.before.entry(step.site).or_default() += 1;
         }
-        if step.site == self.site && step.target.contains(&self.part) {
+        if step.site == self.site && step.target.contains(&self.part) && !passes {
             state.arrived += 1;
             self.changed.notify_all();
             // At the deadline the step continues: the test fails by what it then finds.
@@ -200,7 +210,14 @@ impl FailpointHook for Single {
 }
 
 /// Several holds at once, each released by itself.
-pub struct Holds(pub Vec<Arc<Hold>>);
+pub struct Holds(Vec<Arc<Hold>>);
+
+impl Holds {
+    pub fn failpoints(holds: &[&Arc<Hold>]) -> Failpoints {
+        let holds = holds.iter().map(|&hold| Arc::clone(hold)).collect();
+        Failpoints::with(Arc::new(Self(holds)))
+    }
+}
 
 impl FailpointHook for Holds {
     fn at(&self, step: &Failpoint) -> Verdict {

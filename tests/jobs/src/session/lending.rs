@@ -8,11 +8,9 @@ use orcheck_client::{Codec, SAME, Session};
 use orcheck_engine::node::{Index, IndexShape};
 use orcheck_format::{Dtype, Error, ErrorKind, Level, Result};
 use orcheck_io::clock::SystemClock;
-use orcheck_io::failpoints::Failpoints;
 use orcheck_io::memory::{Span, copy_out, fill_span};
 use orcheck_pool::{Pool, PoolShape};
 use orcheck_testing::Scratch;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// What is tested here.
@@ -485,8 +483,7 @@ fn snapshots_of_one_rank_follow_each_other_although_one_is_still_being_read() {
     let (seal, fail) = (Hold::at("stage.seal", ""), Hold::at("stage.fail", ""));
     let mut job = Job::new(scratch.path(), 1, 1, false).with("held_steps = 3");
     job.options = job.options.replace("timeout_s = 20.0", "timeout_s = 1.0");
-    let holds = Holds(vec![Arc::clone(&seal), Arc::clone(&fail)]);
-    let held = job.clone().failpoints(Failpoints::with(Arc::new(holds)));
+    let held = job.clone().failpoints(Holds::failpoints(&[&seal, &fail]));
     held.run(|session, rank| {
         let mut session = session.unwrap();
         let (mut u, mut v) = (pattern(rank, 1, 300_000), pattern(rank, 2, 200_000));

@@ -1,7 +1,7 @@
 //! Each level at its own pace: where checkpoints go, are told, waited for, kept and found again.
 
 use crate::session::disk;
-use crate::session::hooks::{Hold, Meeting};
+use crate::session::hooks::{Hold, Holds, Meeting};
 use crate::session::mistakes::{refused, says};
 use crate::support::{Job, State, Threads, served, warnings};
 use crate::{Test, session_tests};
@@ -10,13 +10,12 @@ use orcheck_engine::directory::{Catalog, Places};
 use orcheck_engine::node::{Goes, HaltRequest};
 use orcheck_format::{Dtype, ErrorKind, JobName, Level, Result, Step};
 use orcheck_io::clock::{Clock, SystemClock};
-use orcheck_io::failpoints::{Failpoint, FailpointHook, Failpoints, Verdict};
+use orcheck_io::failpoints::{FailpointHook, Failpoints, Verdict};
 use orcheck_testing::Scratch;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -449,8 +448,9 @@ fn a_loss_is_told_only_where_the_step_goes() {
 // the cheap level would be as slow.
 fn a_slow_level_holds_up_only_what_goes_there() {
     let scratch = Scratch::new("slow");
-    // Its container: the thread that writes the record also commits at the other level.
-    let hold = Hold::at("dir.create", "ost0/job/s000000000001");
+    // Its second container, that of level `global`: the thread that writes the record also commits
+    // at the other level.
+    let hold = Hold::after(1, "flush.durable", "");
     let job = Job::new(scratch.path(), 1, 1, true)
         .with(PACES)
         .with("overrun = 'error'\nheld_steps = 3\nuncommitted_steps = 1")
@@ -487,41 +487,6 @@ fn a_slow_level_holds_up_only_what_goes_there() {
     }
 }
 
-/// Holds the creation of the first container of level `global`, and the second and the third
-/// container that is durable.
-pub struct Turns {
-    pub created: Arc<Hold>,
-    pub durable: [Arc<Hold>; 2],
-    count: AtomicU32,
-}
-
-impl Turns {
-    pub fn new() -> Arc<Self> {
-        Arc::new(Self {
-            created: Hold::at("dir.create", "ost0/job/s000000000001"),
-            durable: [Hold::at("flush.durable", ""), Hold::at("flush.durable", "")],
-            count: AtomicU32::new(0),
-        })
-    }
-
-    pub fn failpoints(self: &Arc<Self>) -> Failpoints {
-        Failpoints::with(Arc::clone(self) as Arc<dyn FailpointHook>)
-    }
-}
-
-impl FailpointHook for Turns {
-    fn at(&self, step: &Failpoint) -> Verdict {
-        if step.site != "flush.durable" {
-            return self.created.at(step);
-        }
-        match self.count.fetch_add(1, Ordering::SeqCst) {
-            1 => self.durable[0].at(step),
-            2 => self.durable[1].at(step),
-            _ => Verdict::Go,
-        }
-    }
-}
-
 // Breaks if: snapshots are written strictly one after the other; a slow file system would make the
 // cheap level as slow. Or if what is still to be written is given back with what passed it.
 fn a_cheap_checkpoint_passes_one_on_its_way_to_a_slow_level() {
@@ -530,10 +495,12 @@ fn a_cheap_checkpoint_passes_one_on_its_way_to_a_slow_level() {
         return;
     }
     let scratch = Scratch::new("passes");
-    let turns = Turns::new();
+    let created = Hold::at("dir.create", "ost0/job/s000000000001");
+    let second = Hold::after(1, "flush.durable", "");
+    let third = Hold::after(2, "flush.durable", "");
     let job = Job::new(scratch.path(), 1, 1, true)
         .with("held_steps = 2")
-        .failpoints(turns.failpoints());
+        .failpoints(Holds::failpoints(&[&created, &second, &third]));
     job.run(|session, rank| {
         let mut session = session.unwrap();
         let memory = session.alloc(1 << 20).unwrap();
@@ -541,18 +508,18 @@ fn a_cheap_checkpoint_passes_one_on_its_way_to_a_slow_level() {
         session.lend("lent").unwrap();
         take(&mut session, rank, 1, Some(Level::Global));
         session.wait(1, Level::Node, LONG).unwrap();
-        turns.created.wait_until_held();
+        created.wait_until_held();
         take(&mut session, rank, 2, Some(Level::Node));
-        turns.created.release();
+        created.release();
         // The second one is written, and the first one is not.
-        turns.durable[0].wait_until_held();
+        second.wait_until_held();
         refused(session.lent_done("lent", Duration::ZERO));
-        turns.durable[0].release();
-        turns.durable[1].wait_until_held();
+        second.release();
+        third.wait_until_held();
         session.wait(2, Level::Node, LONG).unwrap();
         refused(session.wait(1, Level::Global, Duration::ZERO));
         session.lent_done("lent", LONG).unwrap();
-        turns.durable[1].release();
+        third.release();
         session.wait(1, Level::Global, LONG).unwrap();
         // Level global is not the only one that can be passed: the pool is whole again.
         for step in 3..9 {

@@ -1,7 +1,7 @@
 //! A level that is slow, loses a checkpoint or was cut off: what is told, waited for and owed.
 
-use crate::session::hooks::Single;
-use crate::session::levels::{LONG, PACES, Turns, Uneven, recorded, restores, take};
+use crate::session::hooks::{Hold, Holds, Single};
+use crate::session::levels::{LONG, PACES, Uneven, recorded, restores, take};
 use crate::session::mistakes::{refused, says};
 use crate::session::told::{lost, safe, watch};
 use crate::support::{Job, State, served, warnings};
@@ -78,24 +78,24 @@ fn a_close_waits_for_the_newest_step_of_each_level() {
         return;
     }
     let scratch = Scratch::new("newest-of-each");
-    let turns = Turns::new();
-    turns.durable[0].release();
+    let created = Hold::at("dir.create", "ost0/job/s000000000001");
+    let third = Hold::after(2, "flush.durable", "");
     let job = Job::new(scratch.path(), 1, 1, true)
         .with("held_steps = 2")
-        .failpoints(turns.failpoints());
+        .failpoints(Holds::failpoints(&[&created, &third]));
     job.run(|session, rank| {
         let mut session = session.unwrap();
         take(&mut session, rank, 1, Some(Level::Global));
         session.wait(1, Level::Node, LONG).unwrap();
-        turns.created.wait_until_held();
+        created.wait_until_held();
         take(&mut session, rank, 2, Some(Level::Node));
-        turns.created.release();
+        created.release();
         session.wait(2, Level::Node, LONG).unwrap();
-        turns.durable[1].wait_until_held();
+        third.wait_until_held();
         let began = SystemClock.now();
         let (closed, told) = session.close_telling(Duration::from_millis(100));
         let took = SystemClock.now() - began;
-        turns.durable[1].release();
+        third.release();
         says(
             &closed.unwrap_err(),
             ErrorKind::Unavailable,
