@@ -10,7 +10,8 @@
 //! 1. All ranks compute the pattern from the same agreed numbers. What is due is agreed on all the
 //!    same (`triggers.rs`), so a difference in the last digit has no consequence.
 //! 2. The first checkpoint is due at once and goes to all levels; the next ones go to weaker levels
-//!    alone, until each was measured [`LEAST_COUNT`] times. No other is due while the last one of a
+//!    alone, until each was measured [`LEAST_COUNT`] times, and once more after [`AGAIN`] that went
+//!    deeper. No other is due while the last one of a
 //!    level that it goes to is not decided there; and if the pool holds one snapshot of a rank
 //!    only, while any is not decided: the program would wait for it.
 //! 3. The pattern is computed again only if a figure has changed by more than [`NOTABLE`].
@@ -29,6 +30,10 @@ const NOTABLE: f64 = 0.2;
 /// Measurements of a weaker level, at least: after a single one that was unusually long, all
 /// checkpoints could go everywhere, and that level would never be measured again.
 const LEAST_COUNT: usize = 2;
+
+/// A weaker level is measured again after this many checkpoints that went to stronger ones: those
+/// that it was last judged by may all have been unusually long.
+const AGAIN: u32 = 32;
 
 /// What the triggers of one rank know about checkpoints of each level, and the agreed pattern.
 #[derive(Debug)]
@@ -59,6 +64,8 @@ struct Measured {
     /// Of all checkpoints that go here.
     safe_after_s: Recent,
     flushing: Option<Flushing>,
+    /// Checkpoints since the last one whose strongest level is this one.
+    deeper: u32,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -105,6 +112,9 @@ impl Pattern {
             let strongest = at + 1 == depth;
             if strongest {
                 level.blocked_s.push(blocked_s);
+                level.deeper = 0;
+            } else {
+                level.deeper += 1;
             }
             level.flushing = Some(Flushing {
                 step,
@@ -281,9 +291,10 @@ impl Pattern {
         let depth = due.iter().rposition(|due| *due).map_or(0, |at| at + 1);
         // Breaks if: what was hardly measured is left out; as long as all checkpoints seem to cost
         // the same, all of them would go everywhere.
-        let unmeasured = |level: &Measured| level.blocked_s.count() < LEAST_COUNT;
+        let to_measure =
+            |level: &Measured| level.blocked_s.count() < LEAST_COUNT || level.deeper >= AGAIN;
         let mut weaker = self.levels.iter().take(depth.min(count.saturating_sub(1)));
-        let first = weaker.position(unmeasured);
+        let first = weaker.position(to_measure);
         first.map_or(depth, |at| at + 1)
     }
 }
@@ -336,6 +347,24 @@ mod tests {
         assert_eq!(pattern.due(&[since(weak - 0.1), since(weak)]), 0);
         assert_eq!(pattern.due(&[since(weak), since(weak)]), 1);
         assert_eq!(pattern.due(&[since(1.0), since(strong)]), 2);
+    }
+
+    // Breaks if: a level that was slow while it was measured is never measured again; all
+    // checkpoints would go everywhere until the end of the run.
+    #[test]
+    fn a_level_that_was_slow_for_a_while_is_measured_again() {
+        let mut pattern = Pattern::new(vec![2000.0, 40_000.0], 4);
+        take(&mut pattern, 2, 1, 4.0, [1.0, 9.0]);
+        take(&mut pattern, 1, 20, 4.0, [1.0, 0.0]);
+        take(&mut pattern, 1, 30, 4.0, [1.0, 0.0]);
+        let long = [Duration::from_secs(100_000); 2];
+        for now in 0..u64::from(AGAIN) {
+            assert_eq!(pattern.due(&long), 2);
+            take(&mut pattern, 2, 40 + now, 4.0, [1.0, 9.0]);
+        }
+        assert_eq!(pattern.due(&long), 1);
+        take(&mut pattern, 1, 100, 0.5, [1.0, 0.0]);
+        assert_eq!(pattern.due(&long), 2);
     }
 
     // Breaks if: a checkpoint is due while another one is on its way; the program would wait.
