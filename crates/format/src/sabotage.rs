@@ -103,6 +103,11 @@ switches! {
     AdoptionRanks = "adoption-ranks", "that every rank of a job that is handed over is in one place", "orcheck-format format rank_in_two_places";
     AdoptionVersion = "adoption-version", "that an agent and its ranks are of one version", "orcheck-format format handed_to_an_agent";
     PieceProgress = "piece-progress", "that bytes which arrive slowly are waited for", "orcheck-net net come_slowly";
+    OutlastTurns = "outlast-turns", "that the kernel keeps a connection that waits for its turn at a server", "orcheck-staging lib outlasts";
+    TurnTimeout = "turn-timeout", "that a turn at a server is waited for longer than an answer", "orcheck-staging lib turn_that_comes_late";
+    EndAtOnce = "end-at-once", "that a server which ends does not wait for callers in the middle of a block", "orcheck-staging waits ends_in_the_middle";
+    HungDisk = "hung-disk", "that a server whose disk hangs does not keep those who wait for their turn", "orcheck-staging waits disk_hangs";
+    ReadsWait = "reads-wait", "that many readers of a server wait for each other", "orcheck-staging waits readers_wait";
     SignsOfLife = "signs-of-life", "that a server which reads nothing for a while is waited for as long as it is alive", "orcheck-net net reads_nothing";
     HalfOpen = "half-open", "that a bounded number of strangers is kept waiting", "orcheck-net lib half_open";
     Descriptors = "descriptors", "that a peer can send a bounded number of descriptors", "orcheck-net lib unclaimed";
@@ -459,7 +464,7 @@ promises! {
         EveryDirectory PathIsHandle RecordReadable AllDirectories LostServers AllRecorded
         RecordsFirst KeepRule Kept LeftoversOfDead FailedDirectory NewerRun BeingWritten
         LivingTemporary HomeCommitted ReferredLost FullAfterLoss Pins PinsOfPinned PinsUnread Chain
-        PieceProgress SignsOfLife AgentDrained RejectedCounts KeptByHand UnfinishedClaim CopyUnreferred CopyRoom NeededOrphans
+        PieceProgress SignsOfLife OutlastTurns TurnTimeout ReadsWait AgentDrained RejectedCounts KeptByHand UnfinishedClaim CopyUnreferred CopyRoom NeededOrphans
         PruneProven RemovedUnreferred AgentDrains AgentShelf MendFetch AgentYields HolderGone
         AllHeld ReplicaEpoch ReplicaWhole SlotAgain ReplicaCrc ReplicaCount ParityCount ParityDomain ParityReceived ParityBudget ParityEpoch ParityWhole ParityName ParityData
         ParityBlock ParityCrcs ParityRecord ParityComputed
@@ -484,7 +489,7 @@ promises! {
         ToldAgain UnfinishedDropped LentBytes QueueFirst SendDeadline ReceiveDeadline AcceptDeadline NameHeld AgentHears AgentLimits
         ConnectDeadline DeadHolder WriterGone LeadGone NodeGone RelayTells RelayHangsUp
         RoomForSnapshots PatienceEnds LossTold FencedTold NeverComes Printable ForkedLocks OwnCall
-        EndBound;
+        EndBound EndAtOnce HungDisk;
     "R7":
         RoomOfPrune FullPruned LostGoes LeftoversFirst RecordCopied Withdrawn GivenUpGoes OwnRoute LivingRoute;
     "R8":

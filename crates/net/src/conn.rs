@@ -48,6 +48,8 @@ use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const HEADER_BYTES: usize = wire::FRAME_HEADER_BYTES;
@@ -74,11 +76,18 @@ pub struct Conn {
     longest: u32,
     /// Longest wait while the peer neither takes nor sends anything, if that is what counts.
     quiet: Option<Duration>,
+    /// Set once this side ends, if it does not wait for its peers then.
+    ending: Option<Arc<AtomicBool>>,
     failpoints: Failpoints,
 }
 
-/// Bytes that are kept while a frame waits for room; whoever sends more has to wait too.
+/// Bytes that are kept while a frame waits for room, if messages may be as long; whoever sends more
+/// has to wait too.
 const KEPT_MOST_BYTES: usize = 1 << 20;
+/// How long the kernel keeps a connection whose peer takes nothing.
+pub(crate) const KERNEL_SILENCE: Duration = Duration::from_secs(30);
+/// How soon a wait inside a frame notices that this side ends.
+const ENDING_LOOK: Duration = Duration::from_millis(200);
 
 impl Conn {
     pub(crate) fn new(
@@ -104,6 +113,7 @@ impl Conn {
             dead: None,
             longest: wire::MAX_PAYLOAD_BYTES,
             quiet: None,
+            ending: None,
             failpoints: failpoints.clone(),
         }
     }
@@ -384,13 +394,19 @@ impl Conn {
         self.quiet = Some(quiet);
     }
 
-    /// From now on the kernel keeps a connection for as long as `most` whose peer takes nothing.
-    /// Only for those who notice by themselves that a peer is gone.
-    pub fn outlast_silence(&mut self, most: Duration) {
+    /// From now on the kernel keeps a connection for as long as `most` whose peer takes nothing;
+    /// `None`: as it did at first. Only for those who notice by themselves that a peer is gone.
+    pub fn outlast_silence(&mut self, most: Option<Duration>) {
         if !self.unix {
-            let limit_ms = u32::try_from(most.as_millis()).unwrap_or(u32::MAX);
+            let limit = most.unwrap_or(KERNEL_SILENCE).as_millis();
+            let limit_ms = u32::try_from(limit).unwrap_or(u32::MAX);
             let _ = sockopt::set_tcp_user_timeout(&self.socket, limit_ms);
         }
+    }
+
+    /// From now on a wait in the middle of a frame ends the connection soon after this is set.
+    pub fn end_with(&mut self, ending: &Arc<AtomicBool>) {
+        self.ending = Some(Arc::clone(ending));
     }
 
     /// Waits until the peer takes more; `rest` of `all` bytes are not sent yet.
@@ -399,21 +415,15 @@ impl Conn {
         let silence = || quiet.map_or(deadline, |quiet| Deadline::after(quiet).earlier(deadline));
         let mut until = silence();
         loop {
-            let hears = self.inbox.len() < KEPT_MOST_BYTES && !off(Switch::SignsOfLife);
-            let listens = quiet.is_some() && hears;
-            let flags = if listens {
-                PollFlags::IN
-            } else {
-                PollFlags::empty()
+            let kept_most = KEPT_MOST_BYTES.min(self.longest as usize);
+            let hears = self.inbox.len() < kept_most && !off(Switch::SignsOfLife);
+            let flags = match quiet.is_some() && hears {
+                true => PollFlags::OUT | PollFlags::IN,
+                false => PollFlags::OUT,
             };
-            let mut entries = [PollFd::from_borrowed_fd(
-                self.socket.as_fd(),
-                PollFlags::OUT | flags,
-            )];
-            match poll_until(&mut entries, until) {
-                Ok(true) if entries[0].revents() != PollFlags::IN => return Ok(()),
+            match self.wait_inside(flags, until)? {
                 // A sign of life.
-                Ok(true) => match self.receive_some() {
+                Some(PollFlags::IN) => match self.receive_some() {
                     Ok(0) => {
                         let error = Error::unavailable("the peer closed the connection");
                         return Err(self.die(error));
@@ -422,13 +432,40 @@ impl Conn {
                     Err(Errno::AGAIN | Errno::INTR) => {}
                     Err(errno) => return Err(self.die(rustix_error(errno, "receive"))),
                 },
-                Ok(false) => {
+                Some(_) => return Ok(()),
+                None => {
+                    let how = match quiet.filter(|_| !deadline.passed()) {
+                        Some(quiet) => format!(
+                            "for {} s, and the peer said nothing either",
+                            quiet.as_secs_f64()
+                        ),
+                        None => "before the deadline".to_owned(),
+                    };
                     let error = Error::unavailable(format!(
-                        "send: {rest} of {all} bytes were not taken before the deadline"
+                        "send: the last {rest} of {all} bytes were not taken {how}"
                     ));
                     return Err(self.die(error.next("look for a peer that hangs or is stopped")));
                 }
-                Err(errno) => return Err(self.die(rustix_error(errno, "wait to send"))),
+            }
+        }
+    }
+
+    /// Waits in the middle of a frame for one of these events; `None` if none came in time.
+    fn wait_inside(&mut self, flags: PollFlags, until: Deadline) -> Result<Option<PollFlags>> {
+        loop {
+            let ending = self.ending.as_ref();
+            let ends = ending.map(|ending| ending.load(Ordering::Acquire));
+            if ends == Some(true) {
+                let error = Error::unavailable("this side ends, in the middle of a message");
+                return Err(self.die(error));
+            }
+            let look = ends.map_or(until, |_| Deadline::after(ENDING_LOOK).earlier(until));
+            let mut entries = [PollFd::from_borrowed_fd(self.socket.as_fd(), flags)];
+            match poll_until(&mut entries, look) {
+                Ok(true) => return Ok(Some(entries[0].revents())),
+                Ok(false) if until.passed() => return Ok(None),
+                Ok(false) => {}
+                Err(errno) => return Err(self.die(rustix_error(errno, "wait for the peer"))),
             }
         }
     }

@@ -27,7 +27,7 @@
 //! encrypted ([`crate::guard`]).
 
 use crate::address::Address;
-use crate::conn::Conn;
+use crate::conn::{Conn, KERNEL_SILENCE};
 use crate::key::{Challenges, Key, NONCE_BYTES};
 use crate::munge::{self, AsUser};
 use crate::names;
@@ -83,7 +83,8 @@ pub(crate) fn check_peer(socket: &OwnedFd, at: &Address) -> Result<String> {
             let _ = sockopt::set_tcp_keepidle(socket, Duration::from_secs(10));
             let _ = sockopt::set_tcp_keepintvl(socket, Duration::from_secs(5));
             let _ = sockopt::set_tcp_keepcnt(socket, 4);
-            let _ = sockopt::set_tcp_user_timeout(socket, 30_000);
+            let limit_ms = KERNEL_SILENCE.as_millis() as u32;
+            let _ = sockopt::set_tcp_user_timeout(socket, limit_ms);
             let peer = net::getpeername(socket).map_err(what)?;
             let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
             Ok(peer.map_or_else(

@@ -12,8 +12,9 @@
 //! 2. `sync` of a directory is an error if this thread has changed a name there since its last
 //!    sync, and the server was restarted, or lost names of its own, in the meantime: the change may
 //!    be lost. Each thread is told about its own names.
-//! 3. Every wait ends: for a connection after 10 s, for room to send and for an answer if the
-//!    server has given no sign of life for 60 and 30 s.
+//! 3. Every wait ends: for a connection after 10 s; for anything else once the server has given no
+//!    sign of life for 60 s; for an answer after 10 min in any case, and for a turn to send after a
+//!    day.
 //! 4. A lock is a connection: it is released when the connection ends at either side.
 //! 5. A connection that was not used for 5 s is not used again, because the server ends it soon
 //!    after.
@@ -53,15 +54,15 @@ use std::time::Duration;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of times that a connection which accepts no request is replaced.
 const RECONNECTS_MAX: u32 = 2;
-/// Longest wait for room to send while the server neither takes nor says anything: one that writes
+/// Longest wait for a sign of life: that the server takes, sends or says something. One that writes
 /// what comes as it comes says nothing while its disk is busy with others.
-const SEND_QUIET: Duration = Duration::from_secs(60);
-/// Longest wait for room to send.
-const SEND_TIMEOUT: Duration = BUSY_TIMEOUT;
-/// Longest wait for a sign of life.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Longest wait for one answer of a server that gives signs of life.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(600);
+const SILENCE: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 60 });
+/// Longest wait for one answer of a server that gives signs of life: one whose disk hangs gives
+/// them forever.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 600 });
+/// Longest wait for a turn to send. Others may have theirs for hours, which is no fault; a server
+/// whose disk hangs gives no signs of life to those who wait.
+const TURN_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 6 } else { 24 * 3600 });
 /// Maximum number of connections that are kept without a file.
 const IDLE_MAX: usize = 4;
 /// How long they are kept.
@@ -129,6 +130,8 @@ struct Line {
     /// Bytes that may be sent without being wanted, and the number of wanted pieces.
     first_bytes: u64,
     wanted: u32,
+    /// Whether the kernel keeps it for as long as a turn may take.
+    outlasts: bool,
     /// The disk of the server, once it has answered the greeting; `Some(None)` if it does not
     /// report one.
     greeted: Option<Option<Disk>>,
@@ -141,14 +144,30 @@ fn guard<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Line {
     fn send(&mut self, ask: Ask) -> Result<()> {
         let message = Message::Store(StoreMessage::Ask(ask));
-        self.conn.send(&message, SEND_TIMEOUT)
+        self.conn.send(&message, BUSY_TIMEOUT)
+    }
+
+    /// Bytes that may have to wait for a turn are about to be sent.
+    fn outlast_turns(&mut self) {
+        // Breaks if: the kernel may end the connection sooner; what waits for its turn at the
+        // server is unread for as long as others have theirs.
+        if !self.outlasts && !off(Switch::OutlastTurns) {
+            self.conn.outlast_silence(Some(TURN_TIMEOUT));
+            self.outlasts = true;
+        }
+    }
+
+    /// All was sent. A connection that is a lock has to end soon after its server.
+    fn outlast_no_more(&mut self) {
+        if std::mem::take(&mut self.outlasts) {
+            self.conn.outlast_silence(None);
+        }
     }
 
     /// The next answer, or the number of bytes that come instead.
-    fn answer(&mut self) -> Result<std::result::Result<Reply, usize>> {
-        let end = Deadline::after(BUSY_TIMEOUT);
+    fn answer(&mut self, end: Deadline) -> Result<std::result::Result<Reply, usize>> {
         loop {
-            match self.conn.receive_any(ANSWER_TIMEOUT)? {
+            match self.conn.receive_any(SILENCE)? {
                 Received::Bytes(len) => return Ok(Err(len)),
                 // The first answer is to the greeting, which was sent before the first request.
                 Received::Message(Message::Store(StoreMessage::Reply(reply)))
@@ -164,6 +183,7 @@ impl Line {
                             // The server reports an error to whoever asks.
                             return Ok(Ok(Reply::Want(0)));
                         }
+                        self.bear(end)?;
                     }
                     other => return Ok(Ok(other)),
                 },
@@ -177,10 +197,13 @@ impl Line {
         // Breaks if: signs of life are enough; a server whose disk hangs gives them forever.
         match end.passed() {
             false => Ok(()),
-            true => Err(self.conn.give_up(Error::unavailable(format!(
-                "the server has been busy with one request for {} s",
-                BUSY_TIMEOUT.as_secs()
-            )))),
+            true => Err(self.conn.give_up(
+                Error::unavailable(format!(
+                    "the server has been busy with one request for {} s",
+                    BUSY_TIMEOUT.as_secs()
+                ))
+                .next("look for a disk that hangs"),
+            )),
         }
     }
 
@@ -205,11 +228,25 @@ impl Line {
 
     /// Waits until the server wants something.
     fn wait_wanted(&mut self) -> Result<()> {
-        let end = Deadline::after(BUSY_TIMEOUT);
+        // Breaks if: it is the same as for an answer; where many nodes share a slow server, those
+        // whose turns come last would lose each checkpoint.
+        let end = Deadline::after(if off(Switch::TurnTimeout) {
+            BUSY_TIMEOUT
+        } else {
+            TURN_TIMEOUT
+        });
         while self.wanted == 0 {
-            match self.conn.receive_any(ANSWER_TIMEOUT)? {
+            match self.conn.receive_any(SILENCE)? {
                 Received::Message(Message::Store(StoreMessage::Reply(reply))) => match reply {
-                    Reply::Busy => self.bear(end)?,
+                    Reply::Busy if !end.passed() => {}
+                    Reply::Busy => {
+                        let error = Error::unavailable(format!(
+                            "no turn to send came for {} h, although the server is alive",
+                            TURN_TIMEOUT.as_secs() / 3600
+                        ));
+                        let next = "give the server fewer jobs, or its disk or network more speed";
+                        return Err(self.conn.give_up(error.next(next)));
+                    }
                     Reply::Want(0) => return Ok(()),
                     Reply::Want(pieces) => self.wanted = pieces,
                     other => return Err(self.strange(&other)),
@@ -227,10 +264,11 @@ impl Line {
     }
 
     fn reply(&mut self) -> Result<Reply> {
+        let end = Deadline::after(BUSY_TIMEOUT);
         loop {
-            match self.answer()? {
+            match self.answer(end)? {
                 // It was sent before the request arrived; the answer follows.
-                Ok(Reply::Want(_)) => {}
+                Ok(Reply::Want(_)) => self.bear(end)?,
                 Ok(reply) => return Ok(reply),
                 Err(len) => return Err(self.strange(&len)),
             }
@@ -251,12 +289,13 @@ impl Server {
             let at = Address::Tcp(address);
             match self.place.connect(&at, &self.failpoints, CONNECT_TIMEOUT) {
                 Ok(mut conn) => {
-                    conn.wait_while_alive(SEND_QUIET);
+                    conn.wait_while_alive(SILENCE);
                     let mut line = Line {
                         conn,
                         used: Deadline::after(IDLE_TIME),
                         first_bytes: 0,
                         wanted: 0,
+                        outlasts: false,
                         greeted: None,
                     };
                     // A connection that fails here fails again at the first request, which reports
@@ -285,6 +324,7 @@ impl Server {
 
     fn give(&self, mut line: Line) {
         line.used = Deadline::after(IDLE_TIME);
+        line.outlast_no_more();
         let mut idle = guard(&self.idle);
         idle.retain(|one| !one.used.passed());
         if idle.len() < IDLE_MAX {

@@ -81,6 +81,8 @@ const SESSIONS_MAX: usize = 4096;
 const MESSAGE_MAX: u32 = 64 << 10;
 /// Number of threads that write.
 const DISK_THREADS: usize = 2;
+/// A write that takes longer hangs.
+const HANGS: Duration = Duration::from_secs(600);
 /// How long the server waits for callers before it does other things.
 const LOOK: Duration = Duration::from_millis(200);
 /// The same while a turn may end although nothing arrives.
@@ -142,7 +144,7 @@ pub(crate) struct Shared {
     /// Which names are durable.
     pub(crate) names: Names,
     files: AtomicU64,
-    stopping: Arc<AtomicBool>,
+    pub(crate) stopping: Arc<AtomicBool>,
     /// Who is served.
     pub(crate) served: Served,
     pub(crate) log: Log,
@@ -226,6 +228,17 @@ impl Shared {
             Some(sharing) => sharing.other(work),
             None => work(),
         }
+    }
+
+    /// Whether a write to the disk does not end.
+    pub(crate) fn hangs(&self) -> bool {
+        let hangs = self.intake().longest() > HANGS;
+        if hangs {
+            let s = HANGS.as_secs();
+            let line = format!("its disk has not taken a block for {s} s: callers give up");
+            self.log.say_rarely("hangs", 1, &line);
+        }
+        hangs
     }
 
     pub(crate) fn next_file(&self) -> u64 {
@@ -467,7 +480,7 @@ impl Server {
         };
         let memory = Memory::new(pieces, pieces, PIECE_BYTES as usize);
         let weak = Arc::downgrade(&shared);
-        let intake = Intake::start(DISK_THREADS, memory, sharing, move |job| {
+        let intake = Intake::start(DISK_THREADS, memory, sharing, &shared.clock, move |job| {
             if let Some(shared) = weak.upgrade() {
                 shared.moved();
                 shared.pull(|pull, now| pull.freed(now, job));

@@ -21,11 +21,9 @@ use orcheck_format::{Error, Result};
 use orcheck_io::clock::Deadline;
 use orcheck_io::errno::rustix_error;
 use orcheck_io::failpoints::Outcome;
-use orcheck_io::poll::poll_one;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{self, RecvFlags, SendFlags};
-use std::os::fd::AsFd;
 use std::time::Duration;
 
 const HEAD_BYTES: usize = HEADER_BYTES + wire::BULK_HEAD_BYTES;
@@ -175,7 +173,7 @@ impl Conn {
             if let Some(place) = self.take(wire::BULK, into)? {
                 return Ok(place.at_bytes);
             }
-            self.wait_in_frame(last.earlier(silence), last)?;
+            self.wait_in_frame((silence, quiet), (last, most))?;
             // Breaks if: all have to come within `quiet`; of many callers that share a slow link
             // each gets a little of it, and would lose its connection.
             if !off(Switch::PieceProgress) {
@@ -344,23 +342,28 @@ impl Conn {
     }
 
     /// An incomplete frame cannot be taken back: stopping inside it ends the connection.
-    fn wait_in_frame(&mut self, deadline: Deadline, last: Deadline) -> Result<()> {
-        if last.passed() {
-            let number = self.received;
-            return Err(self.die(Error::unavailable(format!(
-                "frame {number} came too slowly: it is not whole at its deadline"
-            ))));
+    fn wait_in_frame(
+        &mut self,
+        (silence, quiet): (Deadline, Duration),
+        (last, most): (Deadline, Duration),
+    ) -> Result<()> {
+        let came = match last.passed() {
+            true => None,
+            false => self.wait_inside(PollFlags::IN, silence.earlier(last))?,
+        };
+        if came.is_some() {
+            return Ok(());
         }
-        match poll_one(self.socket.as_fd(), PollFlags::IN, deadline) {
-            Ok(true) => Ok(()),
-            Ok(false) => {
-                let number = self.received;
-                Err(self.die(Error::unavailable(format!(
-                    "frame {number} did not come whole: nothing more of it came for too long"
-                ))))
-            }
-            Err(errno) => Err(self.die(rustix_error(errno, "wait to receive"))),
-        }
+        let number = self.received;
+        let what = match last.passed() {
+            true => format!("frame {number} is not whole after {} s", most.as_secs_f64()),
+            false => format!(
+                "frame {number} is not whole, and nothing more of it came for {} s",
+                quiet.as_secs_f64()
+            ),
+        };
+        let next = "look for a peer that hangs or is stopped, and for a network that is too slow";
+        Err(self.die(Error::unavailable(what).next(next)))
     }
 }
 

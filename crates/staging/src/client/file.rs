@@ -16,10 +16,11 @@
 //!
 //! Not here: directories (`served.rs`), reading ahead (the server does it).
 
-use super::{ANSWER_TIMEOUT, BUSY_TIMEOUT, Line, SEND_TIMEOUT, Server, guard};
+use super::{BUSY_TIMEOUT, Line, SILENCE, Server, TURN_TIMEOUT, guard};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::{Ask, PIECE_BYTES, Reply};
 use orcheck_format::{Error, Result};
+use orcheck_io::clock::Deadline;
 use orcheck_io::disk::{File, Lock, check_aligned, check_range};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -76,16 +77,16 @@ impl Held {
     fn send(&mut self, now: &[u8], more: usize) -> Result<Option<Reply>> {
         let (line, rest) = (&mut self.line, &mut self.rest);
         let len = (rest.len() + now.len()) as u64;
+        let mut timeout = BUSY_TIMEOUT;
         if len <= line.first_bytes {
             line.first_bytes -= len;
         } else {
+            // What was wanted in one turn may wait for the next one.
+            timeout = TURN_TIMEOUT;
+            line.outlast_turns();
             // Breaks if: it is sent without being wanted; a server without room would take it in
             // all the same.
             if line.wanted == 0 && !off(Switch::StoreCredit) {
-                // Breaks if: the kernel may end it sooner; what waits for its turn at the server is
-                // unread for as long as others have theirs. Not for connections that are locks:
-                // they end when the server is gone.
-                line.conn.outlast_silence(BUSY_TIMEOUT);
                 line.send(Ask::Offer(len + more as u64))?;
                 line.wait_wanted()?;
                 if line.wanted == 0 {
@@ -94,8 +95,7 @@ impl Held {
             }
             line.wanted = line.wanted.saturating_sub(1);
         }
-        line.conn
-            .send_bulk(self.rest_at, &[rest, now], SEND_TIMEOUT)?;
+        line.conn.send_bulk(self.rest_at, &[rest, now], timeout)?;
         rest.clear();
         self.rest_at += len;
         Ok(None)
@@ -126,10 +126,10 @@ impl Held {
 
     /// Takes the answer to a read.
     fn take(&mut self, into: &mut [u8], at: u64) -> Result<Option<Error>> {
-        match self.line.answer()? {
+        match self.line.answer(Deadline::after(BUSY_TIMEOUT))? {
             Err(coming) if coming == into.len() => {
                 let conn = &mut self.line.conn;
-                match conn.receive_bulk(into, ANSWER_TIMEOUT, BUSY_TIMEOUT)? {
+                match conn.receive_bulk(into, SILENCE, BUSY_TIMEOUT)? {
                     from if from == at => Ok(None),
                     from => Err(self.line.strange(&from)),
                 }
@@ -289,7 +289,8 @@ impl File for ServedFile {
         if !self.locked.swap(false, Ordering::AcqRel) {
             return None;
         }
-        let held = guard(&self.held).take()?;
+        let mut held = guard(&self.held).take()?;
+        held.line.outlast_no_more();
         Some(Lock::attach(held.line.conn.detach().0))
     }
 
@@ -323,3 +324,6 @@ impl Drop for ServedFile {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

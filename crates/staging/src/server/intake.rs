@@ -23,6 +23,7 @@ use crate::server::quota::Held;
 use crate::server::sharing::Sharing;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result};
+use orcheck_io::clock::Clock;
 use orcheck_io::machine::thread;
 use orcheck_io::memory::Buffer;
 use std::collections::{BTreeMap, VecDeque};
@@ -51,6 +52,8 @@ struct Pieces {
     made: usize,
     /// The number of pieces that each has.
     taken: BTreeMap<u64, usize>,
+    /// How often a piece was returned.
+    returned: u64,
 }
 
 impl Memory {
@@ -92,9 +95,15 @@ impl Memory {
         self.share.store(share.max(1), Ordering::Relaxed);
     }
 
+    /// How often a piece was returned so far.
+    pub(crate) fn returned(&self) -> u64 {
+        guard(&self.state).returned
+    }
+
     pub(crate) fn give(&self, who: u64, piece: Buffer) {
         let mut state = guard(&self.state);
         state.free.push(piece);
+        state.returned += 1;
         if let Some(has) = state.taken.get_mut(&who) {
             *has -= 1;
             if *has == 0 {
@@ -153,6 +162,11 @@ impl Incoming {
             0
         };
         self.wait_for(most)
+    }
+
+    /// The number of its pieces that are not written yet.
+    pub(crate) fn pending(&self) -> usize {
+        guard(&self.state).pieces
     }
 
     /// Waits until at most this many of its pieces are not written yet; returns its first error.
@@ -234,6 +248,9 @@ struct Shared {
     came: Condvar,
     memory: Memory,
     sharing: Option<Arc<Sharing>>,
+    clock: Arc<dyn Clock>,
+    /// When each thread began the write that it is doing.
+    begun: Mutex<BTreeMap<usize, Duration>>,
     freed: Box<dyn Fn(u64) + Send + Sync>,
 }
 
@@ -250,6 +267,7 @@ impl Intake {
         threads: usize,
         memory: Memory,
         sharing: Option<Arc<Sharing>>,
+        clock: &Arc<dyn Clock>,
         freed: impl Fn(u64) + Send + Sync + 'static,
     ) -> Result<Self> {
         let shared = Arc::new(Shared {
@@ -257,15 +275,17 @@ impl Intake {
             came: Condvar::new(),
             memory,
             sharing,
+            clock: Arc::clone(clock),
+            begun: Mutex::default(),
             freed: Box::new(freed),
         });
         let intake = Self {
             shared,
             threads: Mutex::default(),
         };
-        for _ in 0..threads {
+        for number in 0..threads {
             let shared = Arc::clone(&intake.shared);
-            let thread = thread::spawn("orcheck-disk", move || shared.write_pieces())?;
+            let thread = thread::spawn("orcheck-disk", move || shared.write_pieces(number))?;
             guard(&intake.threads).push(thread);
         }
         Ok(intake)
@@ -279,6 +299,13 @@ impl Intake {
     /// Returns a piece that holds nothing.
     pub(crate) fn give(&self, job: u64, piece: Buffer) {
         self.shared.give(job, piece);
+    }
+
+    /// How long the oldest write has taken that has not ended.
+    pub(crate) fn longest(&self) -> Duration {
+        let oldest = guard(&self.shared.begun).values().min().copied();
+        let now = self.shared.clock.now();
+        oldest.map_or(Duration::ZERO, |begun| now.saturating_sub(begun))
     }
 
     /// Queues a piece for writing.
@@ -313,7 +340,7 @@ impl Shared {
         (self.freed)(job);
     }
 
-    fn write_pieces(&self) {
+    fn write_pieces(&self, number: usize) {
         loop {
             let queue = guard(&self.queue);
             let nothing = |queue: &mut Queue| queue.pieces.is_empty() && !queue.stopping;
@@ -325,6 +352,7 @@ impl Shared {
                 return; // stopping, and nothing is left
             };
             drop(queue);
+            guard(&self.begun).insert(number, self.clock.now());
             let mut write = || {
                 let bytes = beginning(&mut piece.memory, piece.len);
                 let written = bytes.and_then(|bytes| piece.file.file.write_at(bytes, piece.at));
@@ -336,6 +364,7 @@ impl Shared {
                 None => (write(), None),
                 Some(sharing) => sharing.write(piece.len, write),
             };
+            guard(&self.begun).remove(&number);
             // The memory first: whoever waits for the file may be about to end the server.
             let (file, pooled) = (piece.file, piece.pooled);
             if let Some(job) = pooled {

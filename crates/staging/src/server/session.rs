@@ -2,7 +2,8 @@
 //! comes.
 //!
 //! How: a thread waits for the connection and for its turn (`Port`). At most one file is open. Long
-//! work is done by another thread, while the caller is told every second that the server is alive.
+//! work, unless it is a read or write of a single block, is done by another thread, while the
+//! caller is told every second that the server is alive.
 //!
 //! Invariants:
 //! 1. Nothing is reachable outside the caller's own directory.
@@ -41,8 +42,11 @@ use std::time::Duration;
 const PIECE_QUIET: Duration = Duration::from_secs(10);
 /// Longest wait for all of it, and for a caller to take one.
 const PIECE_MOST: Duration = Duration::from_secs(60);
-/// Longest wait for room to send, and for memory.
+/// Longest wait for room to send, and for memory that was promised.
 const FRAME_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest wait for memory to read into of which nobody returns any: a caller that takes what it
+/// asked for slowly has it for `PIECE_MOST`.
+const READ_QUIET: Duration = Duration::from_secs(90);
 /// A connection without a file and without requests ends after this time; callers do not keep
 /// theirs that long.
 const IDLE_TIME: Duration = Duration::from_secs(20);
@@ -119,6 +123,11 @@ impl Session {
     ) -> Result<(Self, Arc<Port>)> {
         let poller = Poller::new()?;
         conn.wait_while_alive(FRAME_TIMEOUT);
+        // Breaks if: a server that is told to end waits for callers in the middle of a block, and
+        // reports that its disk hangs. Nothing of theirs was acknowledged.
+        if !off(Switch::EndAtOnce) {
+            conn.end_with(&shared.stopping);
+        }
         let port = Arc::new(Port {
             wanted: AtomicU32::new(0),
             waker: poller.waker(),
@@ -187,7 +196,7 @@ impl Session {
         self.shared.pull(Pull::tick);
         self.release_idle();
         if self.shared.look(|pull| pull.waits(self.id)) {
-            return self.reply(Reply::Busy);
+            return self.sign_of_life();
         }
         let idle = self.shared.clock.now().saturating_sub(self.asked) > IDLE_TIME;
         match &self.opened {
@@ -199,6 +208,16 @@ impl Session {
     fn reply(&mut self, reply: Reply) -> Result<()> {
         let message = Message::Store(StoreMessage::Reply(reply));
         self.conn.send(&message, FRAME_TIMEOUT)
+    }
+
+    /// Tells a caller that waits for its turn that the server is alive.
+    fn sign_of_life(&mut self) -> Result<()> {
+        // Breaks if: callers hear of a server whose disk hangs that it is alive; they wait for
+        // their turn as long as it does.
+        if self.shared.hangs() && !off(Switch::HungDisk) {
+            return Ok(());
+        }
+        self.reply(Reply::Busy)
     }
 
     fn refuse(&mut self, error: &Error) -> Result<()> {
@@ -238,11 +257,7 @@ impl Session {
                 Some(memory) => memory,
                 None => return self.wait_for_turn(),
             },
-            None => {
-                // A caller that asks learns the error.
-                let _ = incoming.wait_for(SMALL_MAX);
-                small_piece(len)
-            }
+            None => self.small_memory(&incoming, len),
         };
         if let Opened::Written { came_bytes, .. } = &mut self.opened {
             *came_bytes += len as u64;
@@ -276,6 +291,15 @@ impl Session {
             self.shared.pull(|pull, now| pull.arrived(now, self.id));
         }
         kept.map(drop)
+    }
+
+    /// Memory for bytes that may come without being wanted, once few of them wait for the disk.
+    fn small_memory(&mut self, incoming: &Incoming, len: usize) -> Buffer {
+        if incoming.pending() > SMALL_MAX {
+            // A caller that asks learns the error.
+            let _ = self.beside(|| incoming.wait_for(SMALL_MAX));
+        }
+        small_piece(len)
     }
 
     /// Memory for a granted piece; `None`: it waits for the stream's next turn.
@@ -339,7 +363,7 @@ impl Session {
         let begin = self.shared.clock.now();
         self.poller.wait(&[], SIGN_OF_LIFE)?;
         match self.shared.clock.now().saturating_sub(begin) >= SIGN_OF_LIFE {
-            true => self.reply(Reply::Busy),
+            true => self.sign_of_life(),
             false => Ok(()),
         }
     }

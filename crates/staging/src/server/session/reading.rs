@@ -6,10 +6,11 @@
 //!
 //! Not here: the reading itself (`ahead.rs`).
 
-use super::{FRAME_TIMEOUT, Opened, PIECE_MOST, SIGN_OF_LIFE, Session};
+use super::{Opened, PIECE_MOST, READ_QUIET, SIGN_OF_LIFE, Session};
 use crate::server::ahead::{Ahead, PIECES};
 use crate::server::intake::beginning;
 use crate::server::quota::Held;
+use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::wire::{PIECE_BYTES, Reply};
 use orcheck_format::{Error, Result};
 use orcheck_io::memory::Buffer;
@@ -112,16 +113,24 @@ impl Session {
 
     /// Takes memory to read into.
     fn room_to_read(&mut self) -> Result<Buffer> {
-        let begin = self.shared.clock.now();
+        let tenant = self.whose.tenant;
+        let mut last = (self.shared.outgoing.returned(), self.shared.clock.now());
         loop {
-            let tenant = self.whose.tenant;
             if let Some(piece) = self.shared.outgoing.take(tenant, SIGN_OF_LIFE) {
                 return Ok(piece);
             }
-            if self.shared.clock.now().saturating_sub(begin) > FRAME_TIMEOUT {
-                return Err(Error::unavailable(
-                    "no memory to read into was free for too long",
-                ));
+            let (returned, now) = (self.shared.outgoing.returned(), self.shared.clock.now());
+            // Breaks if: a fixed time has to do; where many callers restart at once, some would
+            // take a server that is merely busy for one that has lost their files.
+            if returned != last.0 && !off(Switch::ReadsWait) {
+                last = (returned, now);
+            }
+            if now.saturating_sub(last.1) > READ_QUIET {
+                return Err(Error::unavailable(format!(
+                    "no memory to read into became free for {} s",
+                    READ_QUIET.as_secs()
+                ))
+                .next("look for a disk that hangs, or give the server more --memory-mib"));
             }
             self.reply(Reply::Busy)?;
         }
