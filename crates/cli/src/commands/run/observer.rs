@@ -93,6 +93,9 @@ pub struct RunReport {
 const SHOWN_MOST: usize = 8;
 /// Maximum number of further ones that are remembered.
 const BEYOND_MOST: usize = 256;
+/// Of a process's losses the library tells each until there are this many, then whenever their
+/// number has doubled (`Losses` of crate `client`).
+const ALL_TOLD: u64 = 32;
 
 impl RunReport {
     /// The library's messages that nobody has seen, for a person: warnings, and for losses their
@@ -117,7 +120,13 @@ impl RunReport {
         if let Some(last) = &self.last_lost {
             let steps = self.lost_steps.values().sum();
             let lost = count(steps, "checkpoint");
-            said.push(format!("{lost} of this run lost, the last: {last}"));
+            // Breaks if: it is taken for all; of a process that is killed nobody hears how many
+            // came after the last doubling.
+            let told_by_doubling = |steps: &u64| *steps >= ALL_TOLD && steps.is_power_of_two();
+            said.push(match self.lost_steps.values().any(told_by_doubling) {
+                true => format!("at least {lost} of this run lost, the last known: {last}"),
+                false => format!("{lost} of this run lost, the last: {last}"),
+            });
         }
         said
     }
