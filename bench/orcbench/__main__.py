@@ -16,6 +16,7 @@ BENCHMARKS = (
     "overlap",
     "parity",
     "peers",
+    "peers-runs",
     "pfs",
     "replication",
     "restart",

@@ -100,6 +100,9 @@ WAYS = {
     "scr-xor-memory": scr("xor", "memory", "node", True, COPY_TYPE="XOR"),
     "scr-partner-memory": scr("partner", "memory", "node", True, COPY_TYPE="PARTNER"),
     "scr-partner": scr("partner", "disk", "node", True, COPY_TYPE="PARTNER"),
+    "scr-partner-flush": scr(
+        "partner + flush", "memory", "all", True, COPY_TYPE="PARTNER", FLUSH="1"
+    ),
     "veloc-async-memory": veloc("async", "memory", "async"),
     "veloc-async": veloc("async", "disk", "async"),
     "veloc-sync-memory": veloc("sync", "memory", "sync"),
@@ -107,6 +110,7 @@ WAYS = {
     "fti-l1": fti(1, "disk", "process"),
     "fti-l2-memory": fti(2, "memory", "node"),
     "fti-l3-memory": fti(3, "memory", "node"),
+    "stage": Way("stage", "posix", "stage", "memory", "all", "synced"),
     "posix-memory": Way("write", "posix", "posix", "memory", "process", ""),
     "posix": Way("write + fsync", "posix", "posix", "disk", "all", "synced"),
 }

@@ -531,13 +531,38 @@ THREADS = Document(
             "beside SCR (Figures 9, 12)",
             (
                 Claim(
-                    "SCR: single + flush ÷ single, until it continues",
+                    "SCR: single + flush ÷ single, until the program continues",
                     "25 to 35",
-                    "make bench-peers",
+                    "tools/bench.sh peers-runs",
                     ("peers-runs", "scr_flush_over_single"),
                     25,
                     less=False,
-                    note="runs of the solver beside SCR are not built yet",
+                    note="SCR's own figure on this machine, whose disk is nearly as fast as its "
+                    "memory; SCR is built by the reader",
+                ),
+                Claim(
+                    "a run with four checkpoints, loss of Orcheck on the node ÷ of SCR single",
+                    "-",
+                    "tools/bench.sh peers-runs",
+                    ("peers-runs", "node_over_rival"),
+                ),
+                Claim(
+                    "the same, on a peer ÷ SCR partner",
+                    "-",
+                    "tools/bench.sh peers-runs",
+                    ("peers-runs", "peers_over_rival"),
+                ),
+                Claim(
+                    "the same, on the file system ÷ SCR partner + flush",
+                    "-",
+                    "tools/bench.sh peers-runs",
+                    ("peers-runs", "global_over_rival"),
+                ),
+                Claim(
+                    "the same ÷ files in memory, copied in the background",
+                    "-",
+                    "tools/bench.sh peers-runs",
+                    ("peers-runs", "global_stage_over_rival"),
                 ),
             ),
         ),

@@ -98,7 +98,7 @@ class Groups(Held):
 
     def __init__(self, path: str, rates: Mapping[str, int]) -> None:
         """rates: bytes/s of each group."""
-        self.rates, self.device = rates, whole_disk(os.stat(path).st_dev)
+        self.path, self.rates, self.device = path, rates, whole_disk(os.stat(path).st_dev)
         self.top = os.path.join(self.ROOT, f"orcbench-{os.getpid()}")
         self.guard: subprocess.Popen[bytes] | None = None
 
@@ -130,6 +130,25 @@ class Groups(Held):
                         file.write(f"{self.device} {bytes_per_s}\n")
                 except OSError as error:
                     raise HeldError(f"{control}: {error.strerror}") from error
+        for bytes_per_s, name in {rate: name for name, rate in self.rates.items()}.items():
+            self.check(name, bytes_per_s)
+
+    def check(self, name: str, bytes_per_s: int) -> None:
+        """Sees that a group's direct writes are limited. What one that was idle lets through at
+        once makes them faster at first."""
+        block = max(min(4 * MIB, bytes_per_s // 8) // 4096 * 4096, 4096)
+        count = max(2 * bytes_per_s // block, 1)
+        with scratch(self.path) as where:
+            dd = ["dd", "if=/dev/zero", f"of={os.path.join(where, 'x')}", f"bs={block}"]
+            command = [*self.within(name), *dd, f"count={count}", "oflag=direct"]
+            begin = time.monotonic()
+            subprocess.run(command, check=True, capture_output=True)
+            rate = block * count / (time.monotonic() - begin)
+        if not 0.5 * bytes_per_s < rate < 1.6 * bytes_per_s:
+            raise HeldError(
+                f"group {name} is limited to {bytes_per_s / 1e6:.1f} MB/s, and "
+                f"{rate / 1e6:.1f} MB/s were measured"
+            )
 
     def close(self) -> None:
         if self.guard is not None:

@@ -1,13 +1,14 @@
 /* The same program with one of several checkpoint libraries: how long it is kept, until when a checkpoint is safe, what processors and
  * memory that takes, and how long a restart takes of what lies in memory.
  *
- *   mpirun -n N peers --do write|restart --with NAME --size BYTES --dir DIR --conf FILE --level LEVEL --nodes 0|1
- *                     --warm N --rounds N --report FILE
+ *   mpirun -n N peers --do write|restart|run --with NAME --size BYTES --dir DIR --conf FILE --level LEVEL --nodes 0|1
+ *                     --warm N --rounds N --sweeps N --report FILE
  *
  * write: --warm checkpoints that are not reported (first touch; from then on an old one is removed for each new one), then --rounds that
  * are; then all ranks are killed, as a failure of the program would do. restart: a new run; open_s is until the library is open and a
  * checkpoint is found, read_s until the bytes are in place, and each of them is compared. memcpy_s, in both: copies of the same bytes,
- * all ranks at once, to memory that was touched before.
+ * all ranks at once, to memory that was touched before. run: a program that computes on its state, --sweeps times, and takes --rounds
+ * checkpoints, evenly spread; s is the whole of it, until the library is closed, after one checkpoint that does not count.
  *
  * Processor time: cpu_s is of all processes of the job, with mpirun, daemons and agents (those with the environment's
  * ORCBENCH_MARK), until nothing of the checkpoint is running any more; machine_s is of the whole machine until then and through sync_s,
@@ -203,6 +204,43 @@ static void restart(const Adapter *adapter, const Setup *setup, int version, FIL
     adapter->close();
 }
 
+/* As a solver does: all of the state is read and written, and all ranks agree on how far they are. */
+static void compute(long long sweeps) {
+    double *const values = (double *)state, residual, all;
+    for (; sweeps > 0; sweeps--) {
+        residual = 0;
+        for (size_t i = 0; i < size / 8; i++) {
+            const double next = 0.5 * values[i] + 1.0;
+            residual += next - values[i], values[i] = next;
+        }
+        MPI_TRY(MPI_Allreduce(&residual, &all, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD));
+    }
+}
+
+static void run(const Adapter *adapter, const Setup *setup, long long sweeps, int checkpoints, FILE *report) {
+    for (size_t i = 0; i < size / 8; i++) ((double *)state)[i] = (double)(i + (size_t)rank);
+    adapter->open(setup);
+    adapter->take(1);
+    if (adapter->wait) adapter->wait(1);
+    if (adapter->finish) adapter->finish(1);
+    quiet();
+    double blocked_s = 0;
+    const double begin_s = now_s();
+    for (int part = 0; part <= checkpoints; part++) {
+        compute(sweeps * (part + 1) / (checkpoints + 1) - sweeps * part / (checkpoints + 1));
+        const double called_s = now_s();
+        if (part < checkpoints) adapter->take(part + 2);
+        blocked_s += now_s() - called_s;
+    }
+    const double computed_s = now_s();
+    adapter->close();
+    const double end_s = now_s(), all = from_first_to_last_s(begin_s, end_s), computed = from_first_to_last_s(begin_s, computed_s);
+    blocked_s = reduced(blocked_s, MPI_MAX);
+    if (report && (fprintf(report, ", \"s\": %.9f, \"computed_s\": %.9f, \"blocked_s\": %.9f}\n", all, computed, blocked_s) < 0 ||
+                   fclose(report)))
+        die("cannot write the report");
+}
+
 int main(int argc, char **argv) {
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -230,7 +268,9 @@ int main(int argc, char **argv) {
         write_rounds(adapter, setup.dir, warm, rounds, before_bytes, report);
     } else if (strcmp(what, "restart") == 0) {
         restart(adapter, &setup, warm + rounds, report);
-    } else die("--do %s: write or restart", what);
+    } else if (strcmp(what, "run") == 0) {
+        run(adapter, &setup, number(argc, argv, "--sweeps", NULL), rounds, report);
+    } else die("--do %s: write, restart or run", what);
     MPI_Finalize();
     return 0;
 }

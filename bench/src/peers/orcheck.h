@@ -1,4 +1,5 @@
-/* Orcheck, which reads its options from the file that ORCHECK_CONFIG names; and write + fsync, without a library. */
+/* Orcheck, which reads its options from the file that ORCHECK_CONFIG names; and without a library: write + fsync, and files in memory
+ * that a thread copies to the disk, as Open MPI's "stage" did. */
 static orc_session *session;
 static orc_level orcheck_level;
 
@@ -73,8 +74,46 @@ static void posix_restore(int version) {
 }
 static void posix_close(void) {}
 
+static char stage_disk[4096];
+static pthread_t stage_thread;
+static bool stage_runs;
+static void stage_open(const Setup *setup) {
+    posix_open(setup);
+    const char *end = strrchr(setup->conf, '/');
+    if (!end) die("%s has no directory", setup->conf);
+    snprintf(stage_disk, sizeof stage_disk, "%.*s", (int)(end - setup->conf), setup->conf);
+}
+static void *stage_copy(void *version) {
+    enum { BLOCK = 4 << 20 };
+    char from[5000], to[5000], *block = malloc(BLOCK);
+    posix_path(from, sizeof from, (int)(intptr_t)version);
+    snprintf(to, sizeof to, "%s%s", stage_disk, strrchr(from, '/'));
+    const int in = open(from, O_RDONLY), out = open(to, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    if (!block || in < 0 || out < 0) die("cannot copy %s to %s", from, to);
+    for (ssize_t got; (got = read(in, block, BLOCK)) != 0;)
+        if (got < 0 || write(out, block, (size_t)got) != got) die("cannot copy %s to %s: %s", from, to, strerror(errno));
+    if (fsync(out) || close(out) || close(in)) die("cannot finish %s: %s", to, strerror(errno));
+    free(block);
+    return NULL;
+}
+static void stage_join(void) {
+    if (stage_runs && pthread_join(stage_thread, NULL)) die("a thread cannot be joined");
+    stage_runs = false;
+}
+static void stage_finish(int version) {
+    (void)version;
+    stage_join();
+}
+static void stage_take(int version) {
+    stage_join(); /* one at a time, as everywhere */
+    posix_take(version);
+    if (pthread_create(&stage_thread, NULL, stage_copy, (void *)(intptr_t)version)) die("no thread");
+    stage_runs = true;
+}
+
 static const Adapter ADAPTERS[] = {
     {"orcheck", orcheck_open, orcheck_take, orcheck_wait, orcheck_finish, orcheck_find, orcheck_restore, orcheck_close},
     {"lent", orcheck_open, orcheck_lend, orcheck_wait, orcheck_give, orcheck_find, orcheck_restore, orcheck_close},
+    {"stage", stage_open, stage_take, stage_finish, NULL, posix_find, posix_restore, stage_join},
     {"posix", posix_open, posix_take, NULL, NULL, posix_find, posix_restore, posix_close},
 };
