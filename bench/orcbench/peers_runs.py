@@ -121,8 +121,8 @@ def ways_of() -> list[str]:
 def table(args: argparse.Namespace, samples: Samples, missing: dict[str, str]) -> None:
     print(
         f"\n{args.ranks} ranks of {args.mib} MiB, "
-        f"{statistics.median(one['s'] for one in samples['none']):.1f} s without checkpoints; a run "
-        "is longer by % (beside: the calls alone)"
+        f"{statistics.median(one['s'] for one in samples['none']):.1f} s without checkpoints; a "
+        "run is longer by % (beside: the calls alone)"
     )
     rows = []
     for name in (*ways_of(), *OTHERS):
