@@ -9,6 +9,7 @@ BENCHMARKS = (
     "contention",
     "elastic",
     "flush",
+    "hpl",
     "lbm",
     "mixed",
     "model",

@@ -14,10 +14,8 @@ a time step begins.
 
 import argparse
 import os
-import random
 import re
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
@@ -25,7 +23,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from orcbench import facts, reporting, running, stats
+from orcbench import facts, killing, reporting, running, stats
 from orcbench.staging import Server
 from orcbench.stats import Figure, Sample
 
@@ -108,7 +106,6 @@ PROGRAMS: Mapping[str, tuple[Insertion, ...]] = {
 VERIFIED = re.compile(r"verification +(= +)?successful", re.IGNORECASE)
 # Ways of keeping checkpoints whose cost is measured.
 WAYS = {"none": "no checkpoints", "node": "own disk", "server": "staging server"}
-RUN_S = 1800
 
 
 def more(parser: argparse.ArgumentParser) -> None:
@@ -122,16 +119,11 @@ def more(parser: argparse.ArgumentParser) -> None:
         help="one of them; repeatable (default lu, bt, sp)",
     )
     parser.add_argument("--npb-class", default="A", help="size of the problem (default A)")
-    parser.add_argument("--ranks", type=int, default=4, help="default 4")
-    parser.add_argument("--kills", type=int, default=10, help="of each program (default 10)")
-    parser.add_argument(
-        "--every-s", type=float, default=1.0, help="between checkpoints, part 1 (default 1)"
-    )
+    killing.more(parser)
     parser.add_argument(
         "--cost-every-s", type=float, default=5.0, help="between checkpoints, part 2 (default 5)"
     )
     parser.add_argument("--rounds", type=int, default=3, help="of part 2 (default 3)")
-    parser.add_argument("--seed", type=int, default=1, help="of the moments of kills (default 1)")
     parser.add_argument("--only", choices=["kills", "cost"], help="one of the two parts")
 
 
@@ -182,7 +174,7 @@ def build(args: argparse.Namespace, name: str, where: str) -> str:
     ).stdout.split()
     own = os.path.join(running.ROOT, "bench", "src", "npb.f90")
     include = f"-I{args.prefix}/include"
-    checked(["mpifort", "-O2", "-cpp", include, "-c", *sources, own], modules, environment)
+    killing.checked(["mpifort", "-O2", "-cpp", include, "-c", *sources, own], modules, environment)
     objects = [os.path.join(modules, file) for file in os.listdir(modules) if file.endswith(".o")]
     text = MAKE_DEF.format(modules=modules, objects=" ".join(objects), prefix=args.prefix)
     with open(os.path.join(copy, "config", "make.def"), "w") as file:
@@ -194,112 +186,11 @@ def build(args: argparse.Namespace, name: str, where: str) -> str:
         with open(full, "w") as file:
             file.write(patched(source, at, pattern, lines))
     os.makedirs(os.path.join(copy, "bin"), exist_ok=True)
-    checked(["make", name, f"CLASS={args.npb_class}"], copy, environment)
+    killing.checked(["make", name, f"CLASS={args.npb_class}"], copy, environment)
     return os.path.join(copy, "bin", f"{name}.{args.npb_class}.x")
 
 
-def checked(command: list[str], where: str, environment: Mapping[str, str]) -> None:
-    done = subprocess.run(command, cwd=where, env=environment, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise RuntimeError(f"{' '.join(command)}\n{(done.stdout + done.stderr)[-4000:]}")
-
-
 # ---- running -------------------------------------------------------------------------------------
-def start(
-    args: argparse.Namespace, program: str, options: Mapping[str, str], log: str
-) -> subprocess.Popen[bytes]:
-    """The program in a session of its own; what it says goes to a file."""
-    names = {f"ORCHECK_{name.upper()}": value for name, value in options.items()}
-    command = [os.environ.get("MPIRUN", "mpirun"), "-n", str(args.ranks), program]
-    with open(log, "wb") as file:
-        return subprocess.Popen(
-            command,
-            env={**running.environment(), **names, "OMP_NUM_THREADS": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-
-
-def ranks_of(process: subprocess.Popen[bytes]) -> list[int]:
-    """The processes that mpirun started."""
-    path = f"/proc/{process.pid}/task/{process.pid}/children"
-    return [int(pid) for pid in facts.read(path).split()]
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    """Ends it and its ranks, if it has not ended."""
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGTERM)
-        process.wait(60)
-
-
-def finished(process: subprocess.Popen[bytes]) -> int:
-    """Waits for its end; its status."""
-    try:
-        return process.wait(RUN_S)
-    finally:
-        end(process)
-
-
-def said(log: str) -> str:
-    with open(log, errors="replace") as file:
-        return file.read()
-
-
-def newest(args: argparse.Namespace, job: str, where: str) -> int:
-    """The newest committed step, 0 if there is none."""
-    command = [os.path.join(args.prefix, "bin", "orcheck"), "ls", "--dir", where, "--job", job]
-    done = subprocess.run([*command, "--json"], capture_output=True, text=True)
-    steps = re.findall(r'"step": *(\d+)', done.stdout)
-    return max(map(int, steps), default=0)
-
-
-def kill_and_finish(args: argparse.Namespace, name: str, program: str, where: str) -> Sample:
-    """Kills a program again and again, and lets it end."""
-    source = random.Random(f"{args.seed}-{name}")
-    place, log = os.path.join(where, "checkpoints"), os.path.join(where, "log")
-    os.makedirs(place)
-    options = {"global": place, "every_s": str(args.every_s), "keep": "2"}
-    steps: list[int] = []
-    begin = time.monotonic()
-    while len(steps) < args.kills:
-        before = steps[-1] if steps else 0
-        process = start(args, program, options, log)
-        # Breaks if: it is killed before it got further; it would never end.
-        end_s = time.monotonic() + RUN_S
-        while process.poll() is None and newest(args, name, place) <= before:
-            if time.monotonic() > end_s:
-                end(process)
-                raise RuntimeError(f"{name}: no new checkpoint within {RUN_S} s")
-            time.sleep(0.2)
-        if process.poll() is not None:
-            raise RuntimeError(
-                f"{name} ended before it was killed (is --npb-class too small?):\n"
-                f"{said(log)[-4000:]}"
-            )
-        time.sleep(source.uniform(0, args.every_s))
-        if process.poll() is not None:
-            raise RuntimeError(f"{name} ended before it was killed; choose a larger --npb-class")
-        for pid in ranks_of(process):
-            os.kill(pid, signal.SIGKILL)
-        process.wait(60)
-        steps.append(newest(args, name, place))
-        print(f"{name}: kill {len(steps)}, newest step {steps[-1]}", file=sys.stderr, flush=True)
-    process = start(args, program, options, log)
-    status = finished(process)
-    text = said(log)
-    shutil.rmtree(place)
-    return {
-        "program": name,
-        "steps": steps,
-        "s": time.monotonic() - begin,
-        "verified": status == 0 and VERIFIED.search(text) is not None,
-        "said": text[-2000:],
-    }
-
-
 def whole_run(args: argparse.Namespace, name: str, program: str, way: str, where: str) -> Sample:
     """One run that is not killed: from its start until all is safe and it has ended (s), and as it
     times itself (loop_s).
@@ -315,14 +206,14 @@ def whole_run(args: argparse.Namespace, name: str, program: str, way: str, where
         options = {"global": server.place, "every_s": str(args.cost_every_s)}
     try:
         begin = time.monotonic()
-        process = start(args, program, options, log)
-        status = finished(process)
+        process = killing.start(args, program, options, log)
+        status = killing.finished(process)
         whole_s = time.monotonic() - begin
     finally:
         if server:
             server.close()
         shutil.rmtree(place, ignore_errors=True)
-    text = said(log)
+    text = killing.said(log)
     seconds = re.search(r"time in seconds = +([\d.]+)", text, re.IGNORECASE)
     if status != 0 or not VERIFIED.search(text) or not seconds:
         raise RuntimeError(f"{name} with {WAYS[way]}:\n{text[-4000:]}")
@@ -357,7 +248,7 @@ def main() -> None:
         for name in args.program or ["lu", "bt", "sp"]:
             program = build(args, name, where)
             if args.only != "cost":
-                killed.append(kill_and_finish(args, name, program, where))
+                killed.append(killing.kill_and_finish(args, name, program, where, VERIFIED))
             if args.only != "kills":
                 costs[name] = cost(args, name, program, where)
                 for way in ("node", "server"):

@@ -91,7 +91,8 @@ def main() -> None:
         passed.append(name)
     prefix = os.path.abspath(os.environ.get("PREFIX", os.path.join(ROOT, "build", "prefix")))
     for file in sorted(os.listdir(os.path.join(ROOT, "bench", "src"))):
-        if file.endswith(".c"):
+        # Of HPL there are no headers here.
+        if file.endswith(".c") and file != "hpl.c":
             build(prefix, file[:-2])
             passed.append(file)
     if subprocess.run(["pkg-config", "--exists", "fuse3"]).returncode:
