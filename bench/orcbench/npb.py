@@ -9,7 +9,8 @@ a time step begins.
    ranks at once) at a random moment after the first new one, again and again. Then it runs to its
    end, whose own verification counts.
 2. Overhead. The same program, never killed, without checkpoints and with one every `--cost-every-s`
-   seconds, in rotating order: on its own disk (level node), and through a staging server.
+   seconds, in rotating order: on its own disk (level node), through a staging server, and striped
+   over four servers that write what comes as it comes (all of them on one disk).
 """
 
 import argparse
@@ -105,7 +106,13 @@ PROGRAMS: Mapping[str, tuple[Insertion, ...]] = {
 }
 VERIFIED = re.compile(r"verification +(= +)?successful", re.IGNORECASE)
 # Ways of keeping checkpoints whose cost is measured.
-WAYS = {"none": "no checkpoints", "node": "own disk", "server": "staging server"}
+WAYS = {
+    "none": "no checkpoints",
+    "node": "own disk",
+    "server": "staging server",
+    "striped": "striped servers",
+}
+STRIPES = 4
 
 
 def more(parser: argparse.ArgumentParser) -> None:
@@ -197,20 +204,25 @@ def whole_run(args: argparse.Namespace, name: str, program: str, way: str, where
     """
     log, place = os.path.join(where, "log"), os.path.join(where, "checkpoints")
     options = {"enabled": "false"}
-    server = None
+    servers: list[Server] = []
     if way == "node":
         os.makedirs(place)
         options = {"node_dir": place, "every_s": str(args.cost_every_s)}
     elif way == "server":
-        server = Server(args)
-        options = {"global": server.place, "every_s": str(args.cost_every_s)}
+        servers = [Server(args)]
+    elif way == "striped":
+        servers = [Server(args, "--order", "arrival") for _ in range(STRIPES)]
+    if servers:
+        places = ",".join(server.place for server in servers)
+        options = {"global": places, "every_s": str(args.cost_every_s)}
+        options["mode"] = "traditional" if way == "striped" else "orchestrated"
     try:
         begin = time.monotonic()
         process = killing.start(args, program, options, log)
         status = killing.finished(process)
         whole_s = time.monotonic() - begin
     finally:
-        if server:
+        for server in servers:
             server.close()
         shutil.rmtree(place, ignore_errors=True)
     text = killing.said(log)
@@ -251,7 +263,7 @@ def main() -> None:
                 killed.append(killing.kill_and_finish(args, name, program, where, VERIFIED))
             if args.only != "kills":
                 costs[name] = cost(args, name, program, where)
-                for way in ("node", "server"):
+                for way in ("node", "server", "striped"):
                     figures[f"{name}_{way}_over_none"] = stats.figure(
                         [one[way]["s"] / one["none"]["s"] for one in costs[name]]
                     )

@@ -78,7 +78,7 @@ def more(parser: argparse.ArgumentParser) -> None:
 class Server:
     """orcheck server before a directory of its own."""
 
-    def __init__(self, args: argparse.Namespace) -> None:
+    def __init__(self, args: argparse.Namespace, *words: str) -> None:
         self.scratch = running.scratch(args.dir)
         self.where = self.scratch.__enter__()
         key, self.dir = (
@@ -87,7 +87,7 @@ class Server:
         )
         os.mkdir(self.dir)
         self.process, self.place = running.serve(
-            args.prefix, self.dir, "127.0.0.1:0", key, "--at-once", str(args.at_once)
+            args.prefix, self.dir, "127.0.0.1:0", key, "--at-once", str(args.at_once), *words
         )
 
     def cpu_s(self) -> float:
