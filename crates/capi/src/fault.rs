@@ -25,7 +25,8 @@ use orcheck_io::machine::thread::{Uncancelled, stack_left};
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Once};
 
 thread_local! {
     static MESSAGE: RefCell<CString> = RefCell::new(CString::default());
@@ -33,7 +34,21 @@ thread_local! {
     static IN_BOUNDARY: Cell<bool> = const { Cell::new(false) };
     /// What `orc_message` returns instead of MESSAGE.
     static CONSTANT: Cell<Option<&'static CStr>> = const { Cell::new(None) };
+    /// What notes that the warnings in MESSAGE, if it has any, are read.
+    static SHOWN: RefCell<Option<Shown>> = const { RefCell::new(None) };
+    /// The same for the call that has not returned yet.
+    static SHOWS: RefCell<Option<Shown>> = const { RefCell::new(None) };
     static PANIC_PLACE: Cell<Option<String>> = const { Cell::new(None) };
+}
+
+/// Whether warnings in a message have been read with `orc_message`.
+pub(crate) type Shown = Arc<AtomicBool>;
+
+/// Says that this call returns warnings.
+pub(crate) fn show() -> Shown {
+    let shown = Shown::default();
+    let _ = SHOWS.try_with(|place| place.replace(Some(Arc::clone(&shown))));
+    shown
 }
 
 /// Stack that a call needs, in bytes: nearly twice the maximum ever measured (tests/stack.rs).
@@ -115,9 +130,11 @@ fn behind(call: &'static str, body: impl FnOnce() -> Result<(orc_status, String)
         let _ = IN_BOUNDARY.try_with(|flag| flag.set(before.unwrap_or(false)));
         caught.unwrap_or_else(|panic| Err(panic_error(panic.as_ref())))
     };
+    let shows = SHOWS.try_with(RefCell::take).ok().flatten();
     match outcome {
         Ok((status, warning)) => {
             set_message(warning);
+            let _ = SHOWN.try_with(|shown| shown.replace(shows));
             status
         }
         Err(error) => refuse(error.at(call)),
@@ -140,6 +157,7 @@ pub(crate) fn callback<T>(call: impl FnOnce() -> T) -> T {
 
 fn set_message(text: String) {
     let _ = CONSTANT.try_with(|constant| constant.set(None));
+    let _ = SHOWN.try_with(RefCell::take);
     // A zero byte in a text (from a file name, for example) is replaced, so that the text is shown
     // to its end.
     let text = CString::new(text.replace('\0', "\u{fffd}")).unwrap_or_default();
@@ -201,13 +219,19 @@ fn kind_of(status: c_int) -> Option<ErrorKind> {
 /// The text of this thread's last `orc_` call: what failed, where, what was expected and found, and
 /// what to do next. After ::ORC_OK (or ::ORC_AGAIN) from orc_open(), orc_find(), orc_find_step(),
 /// orc_restart(), orc_restart_region(), orc_due(), orc_checkpoint(), orc_wait() or orc_close():
-/// warnings, one per line (an older step was restored, a checkpoint is lost), or "". Never NULL.
-/// Belongs to the library and is valid until the thread's next orc_ call; copy it to keep it.
+/// warnings that no call of this function has returned yet, one per line (an older step was
+/// restored, a checkpoint is lost), or "". Never NULL. Belongs to the library and is valid until the
+/// thread's next orc_ call; copy it to keep it.
 #[unsafe(no_mangle)]
 pub extern "C" fn orc_message() -> *const c_char {
     if let Some(text) = CONSTANT.try_with(Cell::get).ok().flatten() {
         return text.as_ptr();
     }
+    let _ = SHOWN.try_with(|shown| {
+        if let Some(shown) = &*shown.borrow() {
+            shown.store(true, Ordering::Relaxed);
+        }
+    });
     MESSAGE
         .try_with(|message| message.borrow().as_ptr())
         .unwrap_or(c"".as_ptr())

@@ -23,8 +23,10 @@
 //!
 //! Not here: what a session does.
 
+use crate::fault::{Shown, show};
 use crate::types::orc_collective;
 use orcheck_client::{Membership, Request};
+use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result, joined};
 use orcheck_io::machine::fork::{Owner, OwnerCell};
 use std::ffi::{c_int, c_void};
@@ -51,6 +53,49 @@ const TAG: u64 = 0x0c5e << 48;
 pub(crate) struct Live {
     session: Option<Membership>,
     release: Option<Release>,
+    /// Warnings that the program may not have read, and what says whether it has.
+    unread: Vec<String>,
+    shown: Option<Shown>,
+    /// How many were left out.
+    left_out: u64,
+}
+
+/// Warnings that are kept until the program reads them.
+const UNREAD_MOST: usize = 64;
+
+impl Live {
+    fn new(session: Option<Membership>, release: Option<Release>) -> Arc<Mutex<Live>> {
+        Arc::new(Mutex::new(Live {
+            session,
+            release,
+            unread: Vec::new(),
+            shown: None,
+            left_out: 0,
+        }))
+    }
+
+    /// The warnings that the program has not read, oldest first.
+    fn unread(&mut self) -> Vec<String> {
+        // Breaks if: they go with the call that first had them; a program that reads the text of
+        // another call would never learn of a lost checkpoint.
+        let is_read = (self.shown.take()).is_some_and(|shown| shown.load(Ordering::Relaxed));
+        if is_read || off(Switch::UnreadKept) {
+            self.unread.clear();
+            self.left_out = 0;
+        }
+        if let Some(session) = &mut self.session {
+            (self.unread).extend(std::iter::from_fn(|| session.take_warning()));
+        }
+        let more = self.unread.len().saturating_sub(UNREAD_MOST);
+        self.unread.drain(..more);
+        self.left_out += more as u64;
+        let mut lines = self.unread.clone();
+        if self.left_out > 0 {
+            let text = format!("{} earlier warnings were not read", self.left_out);
+            lines.insert(0, text);
+        }
+        lines
+    }
 }
 
 /// How to release the context of a collective.
@@ -122,10 +167,7 @@ pub(crate) fn reserve() -> Result<Reservation> {
         if live.is_some() {
             continue;
         }
-        *live = Some(Arc::new(Mutex::new(Live {
-            session: None,
-            release: None,
-        })));
+        *live = Some(Live::new(None, None));
         let filled = false;
         return Ok(Reservation { index, filled });
     }
@@ -151,10 +193,7 @@ impl Reservation {
             std::ptr::from_ref(session.requester()).cast_mut(),
             Ordering::SeqCst,
         );
-        *lock(&slot.live) = Some(Arc::new(Mutex::new(Live {
-            session: Some(session),
-            release,
-        })));
+        *lock(&slot.live) = Some(Live::new(Some(session), release));
         slot.handle.store(handle, Ordering::SeqCst);
         std::ptr::without_provenance_mut(handle as usize)
     }
@@ -180,33 +219,37 @@ pub(crate) fn with<T>(
 }
 
 /// As [`with`], for the calls after which a program reads the text: also returns the session's
-/// warnings. The other calls leave them, so that none is lost in a call whose text nobody reads.
+/// warnings that it has not read, one per line, with one next step in all. The other calls leave
+/// them.
 pub(crate) fn with_warnings<T>(
     handle: *const orc_session,
     body: impl FnOnce(&mut Membership) -> Result<T>,
 ) -> Result<(T, String)> {
-    with(handle, |session| {
-        let value = body(session)?;
-        Ok((value, warnings(session)))
-    })
+    let live = find(handle)?;
+    let mut live = live.lock().map_err(|_| broken())?;
+    let session = live.session.as_mut().ok_or_else(closed)?;
+    let value = body(session)?;
+    let unread = live.unread();
+    if !unread.is_empty() {
+        live.shown = Some(show());
+    }
+    Ok((value, joined(&unread)))
 }
 
-/// Takes all warnings of a session, one per line, with one next step in all.
-pub(crate) fn warnings(session: &mut Membership) -> String {
-    let lines: Vec<String> = std::iter::from_fn(|| session.take_warning()).collect();
-    joined(&lines)
-}
+/// What leaves the table with a session: also the warnings that the program has not read.
+pub(crate) type Removed = (Membership, Option<Release>, Vec<String>);
 
 /// Takes a session out of the table for good, even if a call has panicked in it.
-pub(crate) fn remove(handle: *const orc_session) -> Result<(Membership, Option<Release>)> {
+pub(crate) fn remove(handle: *const orc_session) -> Result<Removed> {
     let live = find(handle)?;
     // Waits for a call in another thread to end.
     let mut live = lock(&live);
     let session = live.session.take().ok_or_else(closed)?;
+    let unread = live.unread();
     let slot = &TABLE[slot_index(handle)];
     slot.handle.store(0, Ordering::SeqCst);
     lock(&slot.live).take();
-    Ok((session, live.release.take()))
+    Ok((session, live.release.take(), unread))
 }
 
 /// Requests a checkpoint, also from a signal handler: atomics only. Unknown handles are ignored.
@@ -275,16 +318,19 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[allow(clippy::disallowed_methods)]
 mod tests {
     use super::*;
+    use crate::fault::{boundary, orc_message};
+    use crate::types::orc_status;
     use orcheck_client::Solo;
     use orcheck_format::{Dtype, Level};
     use orcheck_io::memory::Span;
+    use std::ffi::CStr;
     use std::time::Duration;
 
-    // Breaks if: the warnings are simply concatenated; `orc_message` would ask for several things.
-    #[test]
-    fn several_losses_in_one_message_have_one_next_step() {
-        let root = std::env::temp_dir().join(format!("orcheck-capi-told-{}", std::process::id()));
-        std::fs::create_dir_all(&root).unwrap();
+    const LOST: usize = 2;
+
+    /// A session that has lost checkpoints and said nothing yet.
+    fn losing(root: &std::path::Path) -> Membership {
+        std::fs::create_dir_all(root).unwrap();
         let options = format!(
             "global = '{}'\nevery_s = 1e6\npool = '4 MiB'\nchunk = '64 KiB'\n",
             root.display()
@@ -295,20 +341,60 @@ mod tests {
         session.find().unwrap_err();
         std::fs::rename(root.join("told"), root.join("moved")).unwrap();
         std::fs::create_dir(root.join("told")).unwrap();
-        let mut events = 0;
-        for step in [1, 2] {
+        for step in 1..=LOST as u64 {
             session.checkpoint(step).unwrap();
             let waiter = session.waiter(step, Level::Global).unwrap().unwrap();
             waiter.wait(Duration::from_secs(30)).unwrap_err();
-            events += 1;
         }
         session.due(3).unwrap();
-        let text = warnings(&mut session);
+        session
+    }
+
+    fn root(name: &str) -> std::path::PathBuf {
+        std::env::temp_dir().join(format!("orcheck-capi-{name}-{}", std::process::id()))
+    }
+
+    // Breaks if: the warnings are simply concatenated; `orc_message` would ask for several things.
+    #[test]
+    fn several_losses_in_one_message_have_one_next_step() {
+        let root = root("told");
+        let live = Live::new(Some(losing(&root)), None);
+        let text = joined(&lock(&live).unread());
         assert!(
-            text.lines().filter(|line| line.contains("is lost")).count() >= events,
+            text.lines().filter(|line| line.contains("is lost")).count() >= LOST,
             "{text}"
         );
         assert_eq!(text.matches("Next: ").count(), 1, "{text}");
+        drop(live);
+        std::fs::remove_dir_all(&root).unwrap();
+    }
+
+    // Breaks if: a warning goes with the call that had it first, whether or not anybody read the
+    // text of that call; or it comes again although it was read.
+    #[test]
+    fn a_warning_stays_until_it_is_read() {
+        let root = root("unread");
+        let handle = reserve().unwrap().fill(losing(&root), None);
+        let call = || {
+            let told = || with_warnings(handle, |_| Ok(())).map(|((), text)| text);
+            assert_eq!(boundary("orc_due", told), orc_status::ORC_OK);
+        };
+        let message = || {
+            // SAFETY: orc_message never returns NULL and the text is valid until the next call.
+            unsafe { CStr::from_ptr(orc_message()) }
+                .to_str()
+                .unwrap()
+                .to_owned()
+        };
+        call();
+        boundary("orc_protect", || Ok(String::new()));
+        call();
+        let text = message();
+        assert_eq!(text.matches("is lost").count(), LOST, "{text}");
+        call();
+        assert_eq!(message(), "");
+        let (session, _, unread) = remove(handle).unwrap();
+        assert_eq!(unread, Vec::<String>::new());
         drop(session);
         std::fs::remove_dir_all(&root).unwrap();
     }

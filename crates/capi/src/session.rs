@@ -92,15 +92,14 @@ pub unsafe extern "C" fn orc_open_v(
             Ok((job, options)) => (job, Ok(options)),
             Err(error) => ("", Err(error)),
         };
-        let mut opened = Membership::open_with(job, ranks, options, Environment::default())?;
-        let warning = registry::warnings(&mut opened);
+        let opened = Membership::open_with(job, ranks, options, Environment::default())?;
         let Some(place) = place else {
             return Err(Error::internal("a session without a place was opened"));
         };
         let handle = place.fill(opened, release);
         // SAFETY: as above.
         unsafe { session.write(handle) };
-        Ok(warning)
+        registry::with_warnings(handle, |_| Ok(())).map(|((), text)| text)
     })
 }
 
@@ -122,8 +121,9 @@ pub unsafe extern "C" fn orc_open_v(
 pub unsafe extern "C" fn orc_close(session: *mut orc_session, timeout_s: f64) -> orc_status {
     boundary("orc_close", || {
         let timeout = timeout(timeout_s)?;
-        let (session, release) = registry::remove(session)?;
-        let (result, mut told) = session.close_telling(timeout);
+        let (session, release, mut told) = registry::remove(session)?;
+        let (result, last) = session.close_telling(timeout);
+        told.extend(last);
         if let Some(release) = release {
             release.run(true);
         }
@@ -145,7 +145,7 @@ pub unsafe extern "C" fn orc_abandon(session: *mut orc_session) {
         if session.is_null() {
             return Ok(String::new());
         }
-        let (session, release) = registry::remove(session)?;
+        let (session, release, _) = registry::remove(session)?;
         session.abandon();
         if let Some(release) = release {
             release.run(false);

@@ -350,6 +350,7 @@ switches! {
     RelayHangsUp = "relay-hangs-up", "that a relay which lost the lead lets go of the nodes below it", "orcheck-engine tree a_lost_relay; orcheck-dst jobs jobs_with_faults";
     RoomForSnapshots = "room-for-snapshots", "that the program's own memory leaves the pool room for snapshots", "orcheck-jobs session alloc_leaves_room";
     PatienceEnds = "patience-ends", "that a wait for the engine ends", "orcheck-engine gone its_time_is_over";
+    UnreadKept = "unread-kept", "that a warning which the program has not read comes with its next call too", "orcheck-capi lib until_it_is_read";
     LossTold = "loss-told", "that the next call tells of a lost checkpoint", "orcheck-jobs session every_loss_on_a_full; orcheck-jobs faults every_loss_is_told";
     FencedTold = "fenced-told", "that a superseded run gets an error from its next checkpoint", "orcheck-jobs session superseded_run_gets";
     NeverComes = "never-comes", "that nobody waits for a checkpoint that was never taken", "orcheck-jobs session what_never_comes";
@@ -488,7 +489,7 @@ promises! {
         UringDeadline ChunkDeadline GateDeadline EngineAlive RankGone Succession UndecidedSaid
         ToldAgain UnfinishedDropped LentBytes QueueFirst SendDeadline ReceiveDeadline AcceptDeadline NameHeld AgentHears AgentLimits
         ConnectDeadline DeadHolder WriterGone LeadGone NodeGone RelayTells RelayHangsUp
-        RoomForSnapshots PatienceEnds LossTold FencedTold NeverComes Printable ForkedLocks OwnCall
+        RoomForSnapshots PatienceEnds LossTold UnreadKept FencedTold NeverComes Printable ForkedLocks OwnCall
         EndBound EndAtOnce HungDisk;
     "R7":
         RoomOfPrune FullPruned LostGoes LeftoversFirst RecordCopied Withdrawn GivenUpGoes OwnRoute LivingRoute;
