@@ -107,6 +107,7 @@ switches! {
     TurnTimeout = "turn-timeout", "that a turn at a server is waited for longer than an answer", "orcheck-staging lib turn_that_comes_late";
     EndAtOnce = "end-at-once", "that a server which ends does not wait for callers in the middle of a block", "orcheck-staging waits ends_in_the_middle";
     HungDisk = "hung-disk", "that a server whose disk hangs does not keep those who wait for their turn", "orcheck-staging waits disk_hangs";
+    JobShare = "job-share", "that readers of one job which stop keep no other job from reading", "orcheck-staging waits stop_keep_no_other";
     ReadsWait = "reads-wait", "that many readers of a server wait for each other", "orcheck-staging waits readers_wait";
     SignsOfLife = "signs-of-life", "that a server which reads nothing for a while is waited for as long as it is alive", "orcheck-net net reads_nothing";
     HalfOpen = "half-open", "that a bounded number of strangers is kept waiting", "orcheck-net lib half_open";
@@ -421,6 +422,8 @@ switches! {
     BesideSaid = "beside-said", "that a start from nothing beside the user's data is reported", "orcheck-jobs session beside";
     NewDisk = "new-disk", "that a start from nothing on a server with a new disk is told", "orcheck-jobs served an_empty_disk";
     UncommittedSaid = "uncommitted-said", "that containers without a commit record are reported", "orcheck-jobs session record_was_removed";
+    AwayUnread = "away-unread", "that nothing begins from nothing while a directory that was given cannot be read", "orcheck-jobs session nothing_begins_beside_a_directory";
+    TriedAgain = "tried-again", "that a step which could not be read for a moment is tried again", "orcheck-jobs served that_was_started_again";
     AwayNamed = "away-named", "that a restart without a directory that cannot be read names it and offers no start from nothing", "orcheck-jobs session without_a_missing_directory";
     NodeRemembers = "node-remembers", "that a job whose node level is whole does not count as new", "orcheck-jobs session only_global_is_missing";
     PastKnown = "past-known", "that a job which has checkpoints does not begin from nothing by accident", "orcheck-jobs session afresh_by_accident";
@@ -472,7 +475,7 @@ promises! {
         ParityWriters RepairVerified RepairInPlace RepairApart ReplicaDomain SameEnabled
         UncommittedBound StoreSettled ServerIdentity StoreRest NamesCounted StoreAnew ScrubPruned
         ScrubDue UnknownVariable UntriggeredSaid PassedMultiple StartResumes BesideSaid
-        UncommittedSaid AwayNamed NodeRemembers PastKnown NeverAfresh KnownElsewhere;
+        UncommittedSaid AwayUnread TriedAgain AwayNamed NodeRemembers PastKnown NeverAfresh KnownElsewhere;
     "R3":
         TemporaryName ShortWrite EmptyWrite RingRefusal TruncateSurplus AllVotes AllWriters
         RelayWaits LossIsFinal DecidedOnce CopyTemporary NobodyBetween BeginThenFail ToldWhole
@@ -490,7 +493,7 @@ promises! {
         ToldAgain UnfinishedDropped LentBytes QueueFirst SendDeadline ReceiveDeadline AcceptDeadline NameHeld AgentHears AgentLimits
         ConnectDeadline DeadHolder WriterGone LeadGone NodeGone RelayTells RelayHangsUp
         RoomForSnapshots PatienceEnds LossTold UnreadKept FencedTold NeverComes Printable ForkedLocks OwnCall
-        EndBound EndAtOnce HungDisk;
+        EndBound EndAtOnce HungDisk JobShare;
     "R7":
         RoomOfPrune FullPruned LostGoes LeftoversFirst RecordCopied Withdrawn GivenUpGoes OwnRoute LivingRoute;
     "R8":

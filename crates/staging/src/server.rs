@@ -461,8 +461,16 @@ impl Server {
             ports: Mutex::default(),
             intake: OnceLock::new(),
             pieces,
-            outgoing: Memory::new(pieces.div_ceil(2), share.div_ceil(2), PIECE_BYTES as usize),
-            ahead: Memory::new(pieces / 2, share.div_ceil(2), PIECE_BYTES as usize),
+            outgoing: Memory::new(
+                pieces.div_ceil(2),
+                (share.div_ceil(2), pieces.div_ceil(4)),
+                PIECE_BYTES as usize,
+            ),
+            ahead: Memory::new(
+                pieces / 2,
+                (share.div_ceil(2), pieces),
+                PIECE_BYTES as usize,
+            ),
             slots: Arc::new(Slots::new(DISK_THREADS)),
             beside_bytes: Arc::default(),
             sharing: OnceLock::new(),
@@ -478,7 +486,7 @@ impl Server {
             let _ = shared.sharing.set(Arc::clone(&sharing));
             Some(sharing)
         };
-        let memory = Memory::new(pieces, pieces, PIECE_BYTES as usize);
+        let memory = Memory::new(pieces, (pieces, pieces), PIECE_BYTES as usize);
         let weak = Arc::downgrade(&shared);
         let intake = Intake::start(DISK_THREADS, memory, sharing, &shared.clock, move |job| {
             if let Some(shared) = weak.upgrade() {

@@ -76,7 +76,7 @@ impl FailpointHook for Hold {
     }
 }
 
-/// A server of two tenants, with a turn for one file at a time.
+/// A server with a turn for one file at a time.
 struct Running {
     server: Option<JoinHandle<()>>,
     stopper: Stopper,
@@ -87,6 +87,10 @@ struct Running {
 
 impl Running {
     fn start(dir: &Path) -> Self {
+        Self::start_for(dir, 2)
+    }
+
+    fn start_for(dir: &Path, tenants: u8) -> Self {
         let (clock, hold) = (Arc::new(Ahead::default()), Arc::new(Hold::default()));
         let tenant = |number: u8| Tenant {
             name: format!("t{number}"),
@@ -96,7 +100,7 @@ impl Running {
         let config = Config {
             address: orcheck_net::Address::Tcp(([127, 0, 0, 1], 0).into()),
             dir: dir.to_path_buf(),
-            tenants: vec![tenant(1), tenant(2)],
+            tenants: (1..=tenants).map(tenant).collect(),
             pieces: PIECES,
             at_once: 1,
             order: Order::Pulled,
@@ -255,6 +259,45 @@ fn readers_wait_for_each_other_as_long_as_memory_is_returned() {
     server.hold.release();
     assert_eq!(bytes(&mut holds), PIECE);
     assert_eq!(bytes(&mut waits), PIECE);
+    server.stop();
+}
+
+// Breaks if: readers of one job have all of the memory of a server; another job would wait until
+// they are given up, one after the other.
+#[test]
+fn readers_of_a_job_that_stop_keep_no_other_job_from_reading() {
+    let scratch = Scratch::new("stop");
+    let mut server = Running::start_for(scratch.path(), 1);
+    let jobs = ["one", "two"].map(|job| StoreDir::default().child(job).unwrap());
+    for job in ["one", "two"] {
+        let dir = scratch.path().join("t1").join(job);
+        std::fs::create_dir(&dir).unwrap();
+        std::fs::write(dir.join("file"), vec![7; PIECE]).unwrap();
+    }
+    let open = |job: &StoreDir| {
+        let mut conn = server.caller(1);
+        send(&mut conn, Ask::Open(job.clone(), "file".to_owned()));
+        assert!(matches!(reply(&mut conn), Reply::Told(_)));
+        conn
+    };
+    let mut stopped: Vec<Conn> = (0..PIECES).map(|_| open(&jobs[0])).collect();
+    for conn in &mut stopped {
+        // More than the kernel keeps for a connection.
+        for _ in 0..16 {
+            send(conn, Ask::Read(0, PIECE as u64));
+        }
+    }
+    // Until they have what they get.
+    let mut waits = open(&jobs[0]);
+    loop {
+        send(&mut waits, Ask::Read(0, PIECE as u64));
+        if is_busy(&mut waits) && is_busy(&mut waits) {
+            break;
+        }
+    }
+    let mut other = open(&jobs[1]);
+    send(&mut other, Ask::Read(0, PIECE as u64));
+    assert!(!is_busy(&mut other));
     server.stop();
 }
 

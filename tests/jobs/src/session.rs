@@ -4,6 +4,7 @@
 //! Each file holds the tests of one subject; `tests/session.rs`, `agent.rs` and `served.rs` run
 //! them, each in its deployment.
 
+pub mod away;
 pub mod beside;
 pub mod choosing;
 pub mod copying;

@@ -10,6 +10,7 @@ fn main() -> ExitCode {
         &[
             ("outlive", outlive::TESTS),
             ("kept", kept::TESTS),
+            ("away", away::TESTS),
             ("beside", beside::TESTS),
             ("choosing", choosing::TESTS),
             ("directories", directories::TESTS),

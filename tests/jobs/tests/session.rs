@@ -8,6 +8,7 @@ fn main() -> ExitCode {
     run(
         Deployment::InRank,
         &[
+            ("away", away::TESTS),
             ("beside", beside::TESTS),
             ("choosing", choosing::TESTS),
             ("copying", copying::TESTS),

@@ -52,7 +52,8 @@ impl Session {
     /// Collective.
     ///
     /// # Errors
-    /// Invalid with `start = 'resume'`. Invalid if nodes of other names hold checkpoints of the
+    /// Invalid with `start = 'resume'`. Unavailable while a configured directory cannot be read.
+    /// Invalid if nodes of other names hold checkpoints of the
     /// job, unless with `start = 'fresh'`. With `strict`, Invalid if there is any data of the job,
     /// or beside it.
     pub(crate) fn begin_afresh(&mut self) -> Result<Vec<String>> {
@@ -60,6 +61,18 @@ impl Session {
         if self.options.start_resumes && !off(Switch::StartResumes) {
             let refused = Err(self.must_resume());
             self.agree_to_begin(refused)?;
+        }
+        if !self.options.fresh && !off(Switch::AwayUnread) {
+            // Breaks if: it begins; what lies in a directory that cannot be read would be
+            // superseded.
+            let unread = match self.link.places.away.is_empty() {
+                true => Ok(()),
+                false => Err(self.link.places.blame_away(Error::not_found(format!(
+                    "job '{}' has no checkpoint in those that can be read",
+                    self.job.as_str()
+                )))),
+            };
+            self.agree_to_begin(unread)?;
         }
         if !self.options.fresh && !off(Switch::BesideSaid) {
             let Beside { hints, of_job } = self.beside();

@@ -9,7 +9,9 @@
 //! 4. After an error, the contents of regions are undefined.
 //! 5. A step that was requested by number is never replaced by another one, and its absence does
 //!    not start the job from nothing.
-//! 6. An older step that does not fit the protected regions is not an error of the program, which
+//! 6. A directory that does not answer for a moment makes no step a damaged one: the same step is
+//!    tried again, or the restart is an error.
+//! 7. An older step that does not fit the protected regions is not an error of the program, which
 //!    protected what the newer one stored: the program is told to ask again.
 //!
 //! Not here: errors if nothing can be restored (`resume/unrestored.rs`); what only another node
@@ -39,6 +41,7 @@ use std::time::Duration;
 
 use crate::session::{Past, Restarted, Which, found_too_late, nothing_found};
 
+mod again;
 mod elsewhere;
 mod leftovers;
 mod memory;
@@ -82,6 +85,7 @@ impl Session {
         self.resume.skipped.clear();
         self.resume.tried.clear();
         self.resume.again.clear();
+        self.resume.tries = 0;
         self.resume.left = list;
         let damaged = &self.resume.damaged;
         self.resume
@@ -296,6 +300,10 @@ impl Session {
                     if !is_damage(error.kind()) {
                         return Err(error);
                     }
+                    if self.tries_again(candidate.step, &error)? {
+                        self.resume.left.insert(0, candidate);
+                        continue;
+                    }
                     if self.options.strict {
                         return Err(self.refuse_strictly(candidate.step, error));
                     }
@@ -417,6 +425,15 @@ impl Session {
             };
             if !is_damage(error.kind()) || off(Switch::FallBack) {
                 return Err(error);
+            }
+            let same = self.resume.found.as_ref().map(|(candidate, _)| *candidate);
+            if let Some(candidate) = same
+                && self.tries_again(step, &error)?
+            {
+                self.resume.left.insert(0, candidate);
+                self.open_next(None)?;
+                fell_back |= (self.resume.found.as_ref()).is_some_and(|(one, _)| *one != candidate);
+                continue;
             }
             if self.options.strict {
                 return Err(self.refuse_strictly(step, error));

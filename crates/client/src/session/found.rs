@@ -77,6 +77,8 @@ pub(crate) struct Resume {
     pub(crate) chosen: bool,
     /// Why newer ones were skipped, unless that was reported.
     pub(crate) skipped: Vec<String>,
+    /// How often a step was tried again that could not be read for a moment.
+    pub(crate) tries: u32,
     /// The same since the last `find`, reported or not: the error contains it if no checkpoint is
     /// left.
     pub(crate) tried: Vec<String>,

@@ -248,6 +248,18 @@ impl Places {
         }
     }
 
+    /// Asks each directory of level `global` that could be read at first whether it still can.
+    ///
+    /// # Errors
+    /// The error of one that cannot.
+    pub fn answer(&self) -> Result<()> {
+        let mut dirs = self.to_read(Level::Global).into_iter();
+        dirs.try_for_each(|dir| {
+            dir.check_path()?;
+            dir.free_bytes().map(drop)
+        })
+    }
+
     /// Leaves level `global` out.
     pub fn without_global(&mut self) {
         self.servers.clear();

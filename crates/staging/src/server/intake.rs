@@ -37,11 +37,13 @@ const ALIGNMENT: usize = 4096;
 /// Number of bytes of one file that are written before another file has its turn.
 const RUN_BYTES: u64 = 128 << 20;
 
-/// A bounded number of pieces of memory; nobody has more than a share.
+/// A bounded number of pieces of memory; no tenant has more than a share, and no job more than a
+/// share of its own.
 pub(crate) struct Memory {
     piece_bytes: usize,
     most: usize,
     share: AtomicUsize,
+    job_share: usize,
     state: Mutex<Pieces>,
     given: Condvar,
 }
@@ -50,29 +52,41 @@ pub(crate) struct Memory {
 struct Pieces {
     free: Vec<Buffer>,
     made: usize,
-    /// The number of pieces that each has.
-    taken: BTreeMap<u64, usize>,
+    /// The number of pieces that each tenant and each job has.
+    taken: BTreeMap<Whose, usize>,
     /// How often a piece was returned.
     returned: u64,
 }
 
+/// Who has memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Whose {
+    Tenant(u64),
+    Job(u64),
+}
+
 impl Memory {
-    pub(crate) fn new(most: usize, share: usize, piece_bytes: usize) -> Self {
+    /// `shares`: of a tenant, and of a job.
+    pub(crate) fn new(most: usize, shares: (usize, usize), piece_bytes: usize) -> Self {
         Self {
             piece_bytes,
             most,
-            share: AtomicUsize::new(share.max(1)),
+            share: AtomicUsize::new(shares.0.max(1)),
+            job_share: shares.1.max(1),
             state: Mutex::default(),
             given: Condvar::new(),
         }
     }
 
-    /// A piece, or `None` if there is none within the time.
-    pub(crate) fn take(&self, who: u64, patience: Duration) -> Option<Buffer> {
+    /// A piece for a job of a tenant, or `None` if there is none within the time.
+    pub(crate) fn take(&self, tenant: u64, job: u64, patience: Duration) -> Option<Buffer> {
         let state = guard(&self.state);
         let none = |state: &mut Pieces| {
-            let has = state.taken.get(&who).copied().unwrap_or(0);
-            has >= self.share.load(Ordering::Relaxed)
+            let has = |whose| state.taken.get(&whose).copied().unwrap_or(0);
+            // Breaks if: only tenants have a share; readers of one job that stop would keep all
+            // memory from the others.
+            has(Whose::Tenant(tenant)) >= self.share.load(Ordering::Relaxed)
+                || has(Whose::Job(job)) >= self.job_share && !off(Switch::JobShare)
                 || (state.free.is_empty() && state.made >= self.most)
         };
         let (mut state, waited) = self
@@ -82,7 +96,9 @@ impl Memory {
         if waited.timed_out() {
             return None;
         }
-        *state.taken.entry(who).or_default() += 1;
+        for whose in [Whose::Tenant(tenant), Whose::Job(job)] {
+            *state.taken.entry(whose).or_default() += 1;
+        }
         if let Some(piece) = state.free.pop() {
             return Some(piece);
         }
@@ -90,7 +106,7 @@ impl Memory {
         Some(Buffer::zeroed(self.piece_bytes, ALIGNMENT))
     }
 
-    /// Sets the maximum number of pieces that anybody may have at a time.
+    /// Sets the maximum number of pieces that a tenant may have at a time.
     pub(crate) fn set_share(&self, share: usize) {
         self.share.store(share.max(1), Ordering::Relaxed);
     }
@@ -100,14 +116,16 @@ impl Memory {
         guard(&self.state).returned
     }
 
-    pub(crate) fn give(&self, who: u64, piece: Buffer) {
+    pub(crate) fn give(&self, tenant: u64, job: u64, piece: Buffer) {
         let mut state = guard(&self.state);
         state.free.push(piece);
         state.returned += 1;
-        if let Some(has) = state.taken.get_mut(&who) {
-            *has -= 1;
-            if *has == 0 {
-                state.taken.remove(&who);
+        for whose in [Whose::Tenant(tenant), Whose::Job(job)] {
+            if let Some(has) = state.taken.get_mut(&whose) {
+                *has -= 1;
+                if *has == 0 {
+                    state.taken.remove(&whose);
+                }
             }
         }
         drop(state);
@@ -293,7 +311,7 @@ impl Intake {
 
     /// A piece of the pool, or `None` if there is none within the time.
     pub(crate) fn take(&self, job: u64, patience: Duration) -> Option<Buffer> {
-        self.shared.memory.take(job, patience)
+        self.shared.memory.take(0, job, patience)
     }
 
     /// Returns a piece that holds nothing.
@@ -336,7 +354,7 @@ impl Drop for Intake {
 
 impl Shared {
     fn give(&self, job: u64, piece: Buffer) {
-        self.memory.give(job, piece);
+        self.memory.give(0, job, piece);
         (self.freed)(job);
     }
 

@@ -101,7 +101,7 @@ pub(crate) struct Session {
     conn: Conn,
     shared: Arc<Shared>,
     whose: Tenancy,
-    /// The files of one job share turns.
+    /// The files of one job share turns, and memory to read into.
     job: u64,
     opened: Opened,
     /// Memory for what is written as it arrives.
@@ -499,6 +499,7 @@ impl Session {
         match ask {
             Ask::Open(dir, name) => {
                 self.close_quietly();
+                self.job = job_of(self.whose.tenant, &dir);
                 let dir = self.dir(&dir)?;
                 let account = Arc::clone(&self.whose.account);
                 let file = self.patiently(|| account.open(&*dir, &name))?;
@@ -716,7 +717,7 @@ impl Session {
     }
 }
 
-/// What shares turns: the files of one job of one tenant.
+/// What shares turns and memory: the files of one job of one tenant.
 fn job_of(tenant: u64, dir: &StoreDir) -> u64 {
     let mut hasher = DefaultHasher::new();
     (tenant, dir.names().next()).hash(&mut hasher);

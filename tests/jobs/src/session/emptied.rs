@@ -4,7 +4,7 @@ use crate::session::mistakes::{LONG, refused, says};
 use crate::support::{Job, State, old_disk};
 use crate::{Test, session_tests};
 use orcheck_client::Session;
-use orcheck_format::{ErrorKind, Level};
+use orcheck_format::{ErrorKind, Level, Result};
 use orcheck_io::clock::SystemClock;
 use orcheck_io::failpoints::Failpoints;
 use orcheck_net::{Address, Key};
@@ -12,7 +12,7 @@ use orcheck_staging::server::{Config, Order, Server, Stopper, Tenant};
 use orcheck_testing::Scratch;
 use orcheck_testing::ports::bound;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 /// What is tested here.
@@ -20,6 +20,8 @@ pub const TESTS: &[Test] = session_tests![
     a_job_that_begins_on_a_server_with_an_empty_disk_is_told_so,
     a_job_whose_address_says_which_disk_it_means_does_not_begin_on_another_one,
     a_new_job_whose_server_is_down_is_told_what_to_do,
+    a_step_on_a_server_that_was_started_again_is_restored,
+    a_step_on_a_server_that_does_not_come_back_is_no_reason_for_an_older_one,
     a_job_whose_node_level_is_whole_starts_although_its_only_server_is_down,
 ];
 
@@ -118,6 +120,66 @@ fn saves(job: &Job, step: u64) {
 fn warnings(session: &mut Session) -> String {
     let all = crate::support::warnings(session);
     all.join("; ")
+}
+
+/// Two checkpoints; a restart whose server ends in between, and comes back or not.
+fn restarts(serving: Serving, job: &Job, returns: bool) -> Vec<Result<u64>> {
+    job.run(|session, rank| {
+        let mut session = session.unwrap();
+        for step in [1, 2] {
+            take(&mut session, rank, step);
+            session.wait(step, Level::Global, LONG).unwrap();
+        }
+        session.close(LONG).unwrap();
+    });
+    let serving = Mutex::new(serving);
+    job.run(|session, rank| {
+        let mut session = session.unwrap();
+        let mut state = State::empty(rank, 10);
+        assert_eq!(session.find().unwrap(), 2);
+        state.protect(&mut session).unwrap();
+        if rank == 0 {
+            let mut serving = serving.lock().unwrap();
+            serving.stop();
+            if returns {
+                serving.start();
+            }
+        }
+        let restarted = session.restart();
+        if let Ok(step) = restarted {
+            assert!(state.is(rank, step, 10));
+            assert_eq!(warnings(&mut session), "");
+            session.close(LONG).unwrap();
+        }
+        restarted
+    })
+}
+
+// Breaks if: a connection that was lost counts as damage; the job would continue from an older
+// step, and supersede one that is whole.
+fn a_step_on_a_server_that_was_started_again_is_restored() {
+    let scratch = Scratch::new("again");
+    let serving = Serving::new(scratch.path());
+    let job = serving.job(false, "").with("keep = 3");
+    for restarted in restarts(serving, &job, true) {
+        assert_eq!(restarted.unwrap(), 2);
+    }
+}
+
+// Breaks if: the advice is to begin from nothing; checkpoints that are whole would be superseded.
+fn a_step_on_a_server_that_does_not_come_back_is_no_reason_for_an_older_one() {
+    let scratch = Scratch::new("stays-away");
+    let serving = Serving::new(scratch.path());
+    let job = serving.job(false, "").with("keep = 3");
+    for restarted in restarts(serving, &job, false) {
+        let error = restarted.unwrap_err();
+        says(
+            &error,
+            ErrorKind::Unavailable,
+            &["step 2 cannot be read now", "then start the job again"],
+        );
+        assert!(!error.message().contains("fresh"), "{error}");
+    }
 }
 
 // Breaks if: an empty disk is taken for a job that never ran; it would begin again without anybody

@@ -18,6 +18,9 @@ use orcheck_format::{Detail, Error, ErrorKind, Rank, Result, Step};
 
 /// Next step if everything was readable.
 const OR_FRESH: &str = "run `orcheck verify`; set start = 'fresh' to begin from nothing";
+/// Next step if something cannot be read now.
+const OR_WAIT: &str =
+    "bring back what cannot be read, then start the job again; nothing is known to be lost";
 
 impl Session {
     /// The message that the job begins from nothing: what it lacks, where it was looked for, and
@@ -95,6 +98,8 @@ impl Session {
         }
         let next = match self.resume.chosen {
             true => "choose another step",
+            // Breaks if: it is a start from nothing; what cannot be read now would be superseded.
+            false if kind == ErrorKind::Unavailable => OR_WAIT,
             false => self.or_fresh(),
         };
         let error = error.next(next);

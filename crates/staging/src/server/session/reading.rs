@@ -116,7 +116,7 @@ impl Session {
         let tenant = self.whose.tenant;
         let mut last = (self.shared.outgoing.returned(), self.shared.clock.now());
         loop {
-            if let Some(piece) = self.shared.outgoing.take(tenant, SIGN_OF_LIFE) {
+            if let Some(piece) = self.shared.outgoing.take(tenant, self.job, SIGN_OF_LIFE) {
                 return Ok(piece);
             }
             let (returned, now) = (self.shared.outgoing.returned(), self.shared.clock.now());
@@ -178,7 +178,7 @@ impl Session {
         // was of use.
         while ahead.count() < PIECES.min(reading.followed) && next < len_bytes {
             let tenant = self.whose.tenant;
-            let Some(memory) = self.shared.ahead.take(tenant, Duration::ZERO) else {
+            let Some(memory) = self.shared.ahead.take(tenant, self.job, Duration::ZERO) else {
                 return;
             };
             let piece = (len as u64).min(len_bytes - next);
@@ -192,7 +192,7 @@ impl Session {
             Pool::Outgoing => &self.shared.outgoing,
             Pool::Ahead => &self.shared.ahead,
         };
-        pool.give(self.whose.tenant, piece);
+        pool.give(self.whose.tenant, self.job, piece);
     }
 
     /// Drops what was read ahead for a caller that requests nothing any more: others may need the
