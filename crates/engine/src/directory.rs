@@ -21,8 +21,7 @@ pub mod prune;
 pub mod routed;
 
 pub use crate::directory::catalog::{Unread, UnreadStep};
-pub(crate) use catalog::RECORD_LIMIT_BYTES;
-pub use catalog::{Catalog, Commit, job_named_by};
+pub use catalog::{Catalog, Commit, RECORD_LIMIT_BYTES, job_named_by};
 pub(crate) use places::{OTHER_NODES, is_directory_loss};
 pub use places::{Places, TargetFailure};
 

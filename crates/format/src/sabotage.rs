@@ -227,6 +227,7 @@ switches! {
     CopyRoom = "copy-room", "that room for a copy is looked for before anything is written", "orcheck-engine copying room";
     NeededOrphans = "needed-orphans", "that no container is called left over that others need", "orcheck-cli cli a_mark_needs";
     PruneProven = "prune-proven", "that without the key nothing of an encrypted job is pruned by hand", "orcheck-cli cli forged_newer";
+    PruneLeavesRecord = "prune-leaves-record", "that `orcheck prune` leaves no directory without a commit record", "orcheck-cli cli that_missed_the_newest";
     RemovedUnreferred = "removed-unreferred", "that a checkpoint which others need is not removed by hand", "orcheck-engine reading others_refer_to";
     ClaimsStay = "claims-stay", "that prune leaves the claims of runs whose checkpoints stay", "orcheck-engine prune claims_stay";
     // Strangers.
@@ -469,7 +470,7 @@ promises! {
         RecordsFirst KeepRule Kept LeftoversOfDead FailedDirectory NewerRun BeingWritten
         LivingTemporary HomeCommitted ReferredLost FullAfterLoss Pins PinsOfPinned PinsUnread Chain
         PieceProgress SignsOfLife OutlastTurns TurnTimeout ReadsWait AgentDrained RejectedCounts KeptByHand UnfinishedClaim CopyUnreferred CopyRoom NeededOrphans
-        PruneProven RemovedUnreferred AgentDrains AgentShelf MendFetch AgentYields HolderGone
+        PruneProven PruneLeavesRecord RemovedUnreferred AgentDrains AgentShelf MendFetch AgentYields HolderGone
         AllHeld ReplicaEpoch ReplicaWhole SlotAgain ReplicaCrc ReplicaCount ParityCount ParityDomain ParityReceived ParityBudget ParityEpoch ParityWhole ParityName ParityData
         ParityBlock ParityCrcs ParityRecord ParityComputed
         ParityWriters RepairVerified RepairInPlace RepairApart ReplicaDomain SameEnabled

@@ -12,17 +12,23 @@
 //!    removed, and nothing while a checkpoint is sealed with a key that was not given.
 //! 5. A step that should be removed but has to stay is named, with the reason, and the exit code is
 //!    3.
-//! 6. Containers without a commit record stay, and are reported: see `orphans.rs`.
+//! 6. A directory of level `global` that had a record has one afterwards: it may have missed the
+//!    newest checkpoints, and must not pass for one in which the job never committed anything.
+//! 7. Containers without a commit record stay, and are reported: see `orphans.rs`.
 //!
 //! Not here: what the program prunes by itself (engine).
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use orcheck_engine::commit::copy_here;
 use orcheck_engine::directory::Commit;
+use orcheck_engine::directory::RECORD_LIMIT_BYTES;
 use orcheck_engine::directory::choose::Removal;
 use orcheck_engine::encoding::{Proof, Trust, other_key};
+use orcheck_format::disk::FileName;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Epoch, Error, Level, Step};
+use orcheck_io::disk::read_small;
 
 mod orphans;
 
@@ -74,10 +80,38 @@ pub fn run(args: &PruneArgs) -> Result<Outcome, Failure> {
             Err(error) => refused.push((step, epoch, error)),
         }
     }
+    if !args.dry_run {
+        leave_record(&job, &stays)?;
+    }
     let mut outcome = carry_out(&job, &removals, args.dry_run, refused)?;
     orphans::tell(&job.catalog, &mut outcome);
     outcome.warnings.extend(too_few);
     Ok(outcome)
+}
+
+/// Writes the newest record that stays at level `global` into the directories that have none of
+/// those that stay.
+fn leave_record(job: &Job, stays: &BTreeSet<(Step, Epoch)>) -> Result<(), Failure> {
+    let of = |commit: &Commit| (commit.record.step, commit.record.epoch);
+    let staying =
+        |commit: &&Commit| commit.record.level == Level::Global && stays.contains(&of(commit));
+    let staying: Vec<&Commit> = job.catalog.commits().iter().filter(staying).collect();
+    let newest = staying.iter().max_by_key(|commit| of(commit));
+    let Some((newest, from)) = newest.and_then(|one| Some((one, one.copies.first()?))) else {
+        return Ok(());
+    };
+    let places = job.catalog.places();
+    let name = FileName::commit(newest.record.step, newest.record.epoch, Level::Global).to_string();
+    let bytes = read_small(places[*from].as_ref(), &name, RECORD_LIMIT_BYTES)?;
+    for (at, (place, kind)) in places.iter().zip(&job.place_kinds).enumerate() {
+        let lacks = !staying.iter().any(|commit| commit.copies.contains(&at));
+        // Breaks if: one that missed the newest checkpoints loses all others; a start with it alone
+        // would begin from nothing.
+        if kind == "global" && lacks && !off(Switch::PruneLeavesRecord) {
+            copy_here(place, &newest.record, &bytes)?;
+        }
+    }
+    Ok(())
 }
 
 /// Refuses if records are sealed and there is no key: it is not known which of them are genuine.

@@ -210,6 +210,31 @@ fn a_step_with_a_damaged_record_is_removed_as_the_refusal_advises() {
     assert!((job.files().iter()).all(|name| !name.contains("s000000000020")));
 }
 
+// Breaks if: a directory that was away while the newest steps were written loses its last record;
+// a start with it alone would begin from nothing.
+#[test]
+fn prune_leaves_a_record_in_a_directory_that_missed_the_newest_steps() {
+    let job = Job::new(&[30]);
+    let missed = job.scratch.dir("missed/cavity");
+    write(&[job.dir(), missed.clone()], &Spec::new(10, 1));
+    claim(&missed, epoch(1), None);
+    let pruned = job.ask(&[
+        "prune",
+        "--keep",
+        "1",
+        "--dir",
+        missed.parent().unwrap().to_str().unwrap(),
+    ]);
+    assert_eq!(pruned.code, 0, "{}", pruned.stderr);
+    let names = |dir: &PathBuf| -> Vec<String> {
+        let entries = std::fs::read_dir(dir).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.ends_with(".commit")).collect()
+    };
+    assert_eq!(names(&missed), names(&job.dir()));
+    assert!(names(&missed)[0].contains("s000000000030"));
+}
+
 // Breaks if: what stays is a matter of text; a script would take a full disk for a pruned one.
 #[test]
 fn prune_ends_with_3_when_a_step_that_would_go_has_to_stay() {
