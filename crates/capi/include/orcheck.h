@@ -672,8 +672,9 @@ void orc_abandon(orc_session *session);
  * The text of this thread's last `orc_` call: what failed, where, what was expected and found, and
  * what to do next. After ::ORC_OK (or ::ORC_AGAIN) from orc_open(), orc_find(), orc_find_step(),
  * orc_restart(), orc_restart_region(), orc_due(), orc_checkpoint(), orc_wait() or orc_close():
- * warnings, one per line (an older step was restored, a checkpoint is lost), or "". Never NULL.
- * Belongs to the library and is valid until the thread's next orc_ call; copy it to keep it.
+ * warnings that no call of this function has returned yet, one per line (an older step was
+ * restored, a checkpoint is lost), or "". Never NULL. Belongs to the library and is valid until
+ * the thread's next orc_ call; copy it to keep it.
  */
 const char *orc_message(void);
 

@@ -220,8 +220,8 @@ fn kind_of(status: c_int) -> Option<ErrorKind> {
 /// what to do next. After ::ORC_OK (or ::ORC_AGAIN) from orc_open(), orc_find(), orc_find_step(),
 /// orc_restart(), orc_restart_region(), orc_due(), orc_checkpoint(), orc_wait() or orc_close():
 /// warnings that no call of this function has returned yet, one per line (an older step was
-/// restored, a checkpoint is lost), or "". Never NULL. Belongs to the library and is valid until the
-/// thread's next orc_ call; copy it to keep it.
+/// restored, a checkpoint is lost), or "". Never NULL. Belongs to the library and is valid until
+/// the thread's next orc_ call; copy it to keep it.
 #[unsafe(no_mangle)]
 pub extern "C" fn orc_message() -> *const c_char {
     if let Some(text) = CONSTANT.try_with(Cell::get).ok().flatten() {

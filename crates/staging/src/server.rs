@@ -53,7 +53,7 @@ use intake::{Intake, Memory};
 use locked::guard;
 use log::Log;
 use names::Names;
-use orcheck_format::wire::{Message, PIECE_BYTES, Reply, StoreMessage};
+use orcheck_format::wire::{Message, Reply, StoreMessage};
 use orcheck_format::{Error, Result};
 use orcheck_io::clock::Clock;
 use orcheck_io::disk::{Create, Device, Dir, File};
@@ -439,15 +439,6 @@ impl Server {
         let served = Served::new(dir, wanted, clock.unix_ms() / 1000)?;
         let identity = served.own(0)?.disk.identity;
         let listener = Listener::bind(&config.address)?;
-        let limits = Limits {
-            pieces: config.pieces,
-            at_once: config.at_once,
-            window: 2,
-            idle: Duration::from_millis(50),
-            stall: Duration::from_secs(1),
-            turn_bytes: 256 << 20,
-            turn: Duration::from_secs(5),
-        };
         let pieces = config.pieces as usize;
         let share = share_of(pieces, served.count());
         let shared = Arc::new(Shared {
@@ -457,20 +448,12 @@ impl Server {
             refused_callers: AtomicU64::new(0),
             instance: AtomicU64::new(u64::from_le_bytes(random_bytes())),
             clock,
-            pull: Mutex::new(Pull::new(limits)),
+            pull: Mutex::new(Pull::new(limits_of(config))),
             ports: Mutex::default(),
             intake: OnceLock::new(),
             pieces,
-            outgoing: Memory::new(
-                pieces.div_ceil(2),
-                (share.div_ceil(2), pieces.div_ceil(4)),
-                PIECE_BYTES as usize,
-            ),
-            ahead: Memory::new(
-                pieces / 2,
-                (share.div_ceil(2), pieces),
-                PIECE_BYTES as usize,
-            ),
+            outgoing: Memory::new(pieces.div_ceil(2), (share.div_ceil(2), pieces.div_ceil(4))),
+            ahead: Memory::new(pieces / 2, (share.div_ceil(2), pieces)),
             slots: Arc::new(Slots::new(DISK_THREADS)),
             beside_bytes: Arc::default(),
             sharing: OnceLock::new(),
@@ -486,7 +469,7 @@ impl Server {
             let _ = shared.sharing.set(Arc::clone(&sharing));
             Some(sharing)
         };
-        let memory = Memory::new(pieces, (pieces, pieces), PIECE_BYTES as usize);
+        let memory = Memory::new(pieces, (pieces, pieces));
         let weak = Arc::downgrade(&shared);
         let intake = Intake::start(DISK_THREADS, memory, sharing, &shared.clock, move |job| {
             if let Some(shared) = weak.upgrade() {
@@ -609,6 +592,19 @@ fn refuse(mut conn: Conn, why: &str) {
     let reply = Reply::Failed(Error::unavailable(why));
     // The connection ends in any case.
     let _ = conn.send(&Message::Store(StoreMessage::Reply(reply)), Duration::ZERO);
+}
+
+/// The bounds of turns.
+fn limits_of(config: &Config) -> Limits {
+    Limits {
+        pieces: config.pieces,
+        at_once: config.at_once,
+        window: 2,
+        idle: Duration::from_millis(50),
+        stall: Duration::from_secs(1),
+        turn_bytes: 256 << 20,
+        turn: Duration::from_secs(5),
+    }
 }
 
 fn sharing_of(config: &Config, shared: &Shared) -> Result<Sharing> {

@@ -26,6 +26,7 @@ use orcheck_engine::directory::{Catalog, job_named_by};
 use orcheck_engine::encoding::Trust;
 use orcheck_format::disk::FileName;
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::wire::identity_of;
 use orcheck_format::{Detail, Error, ErrorKind, JobName, Level};
 use orcheck_io::disk::{Dir, Entry, linked};
 use orcheck_io::errno::is_denied;
@@ -540,6 +541,15 @@ impl Search {
             names.is_ok_and(|names| names.iter().any(is_it))
         };
         let (path, per_node) = self.roots.iter().find(holds)?;
+        // Breaks if: it passes for one with directories of nodes; what its tenants have would be
+        // called misplaced.
+        if let Some(tenant) = tenant_of(path) {
+            return Some(format!(
+                "{} is the directory of a staging server: give that of one of its keys, such as {}",
+                path.display(),
+                path.join(tenant).display()
+            ));
+        }
         let path = path.display();
         Some(match per_node {
             true => format!("{path} is a directory of level global: give it with --dir"),
@@ -654,4 +664,12 @@ fn recognise(dir: Arc<dyn Dir>, entries: &[Entry], trust: &Trust) -> Option<JobD
             PLACED.to_owned()
         },
     })
+}
+/// The directory of a key in that of a staging server; `None` if it is not a server's.
+fn tenant_of(path: &Path) -> Option<String> {
+    let dir = open_dir(path, Failpoints::none()).ok()?;
+    let names = dir.list().ok()?;
+    let is_server = names.iter().any(|entry| identity_of(&entry.name).is_some());
+    let mut tenants = names.into_iter().filter(|entry| entry.is_dir);
+    is_server.then(|| tenants.next().map(|entry| entry.name))?
 }

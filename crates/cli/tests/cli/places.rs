@@ -27,6 +27,20 @@ fn jobs(scratch: &Scratch) -> String {
     scratch.dir("pfs").display().to_string()
 }
 
+// Breaks if: it passes for one that holds directories of nodes; what its tenants have there would
+// be called misplaced.
+#[test]
+fn the_directory_of_a_server_is_named_with_what_to_give_in_its_place() {
+    let scratch = Scratch::new();
+    write(&[scratch.dir("disk/default/cavity")], &Spec::new(10, 1));
+    let root = scratch.dir("disk").display().to_string();
+    std::fs::write(format!("{root}/server-0123456789abcdef.id"), b"").unwrap();
+    let misplaced = answer(&["ls", "--dir", &root]);
+    assert_eq!(misplaced.code, 10, "{}", misplaced.stderr);
+    let words = format!("such as {root}/default");
+    assert!(misplaced.stderr.contains(&words), "{}", misplaced.stderr);
+}
+
 #[test]
 fn ls_without_a_job_lists_all_jobs() {
     let scratch = Scratch::new();

@@ -11,6 +11,7 @@
 //! Not here: when a checkpoint is due (`trigger`).
 
 use super::fields::{NAMES, Raw, nearest};
+use super::other_variables::variable_of;
 use super::{Options, range};
 use crate::options::kinds::IntervalKind;
 use orcheck_format::sabotage::{Switch, off};
@@ -250,7 +251,8 @@ fn check_beside(raw: &Raw) -> Result<()> {
             "{name} and [level.…] contradict each other: {name} is about checkpoints of all levels"
         ))
         .next(format!(
-            "set {name} in each table [level.NAME], or leave the tables out"
+            "set {name} = 0 ({}=0 overrides what a program passes to orc_open) and what is due in each table [level.NAME], or leave the tables out",
+            variable_of(name)
         ))),
         _ => Ok(()),
     }

@@ -579,8 +579,8 @@ impl Control {
             }
             if !server.active && self.inactive.insert(TargetId(number as u32)) && tell {
                 self.context.shared.note(format!(
-                    "directory {} takes no more containers of this run (placement generation {})",
-                    server.name, placement.generation
+                    "directory {} failed and takes no more containers of this run; the others get its part. Next: mend it; the next run uses it again",
+                    server.name
                 ));
             }
         }

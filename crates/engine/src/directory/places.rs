@@ -356,6 +356,13 @@ fn how_to_complete(away: &[Away]) -> String {
     {
         return next.to_owned();
     }
+    // Breaks if: what each of them asks for, such as a key, is not said; they would be left out.
+    if let [first, more @ ..] = away
+        && let Some(next) = first.why.next_step()
+        && more.iter().all(|one| one.why.next_step().is_some())
+    {
+        return format!("{next}; the same for {}", roots_of(more));
+    }
     let roots = roots_of(away);
     let all = |kind| away.iter().all(|one| one.why.kind() == kind);
     if all(ErrorKind::NotFound) {

@@ -86,8 +86,11 @@ impl ServedPlace {
         let path = with_key(path);
         let text = path.to_str().unwrap_or_default();
         let refused = |why: &str| {
-            Error::invalid(format!("server {:?} refused: {why}", path.display()))
-                .next("write orcheck://HOST:PORT?key=file:PATH")
+            Error::invalid(format!(
+                "the address {:?} names no server: {why}",
+                path.display()
+            ))
+            .next("write orcheck://HOST:PORT?key=file:PATH")
         };
         let rest = text
             .strip_prefix(SCHEME)
@@ -139,18 +142,32 @@ impl ServedPlace {
                     .next(format!("add ?key=file:PATH, or set {KEY_VARIABLE}")));
             }
         };
-        let addresses: Vec<SocketAddr> = away_from_streams(|| at.to_socket_addrs())
-            .map_err(|error| refused(&format!("{at} is not HOST:PORT ({error})")))?
-            .collect();
-        if addresses.is_empty() {
-            return Err(refused("its host has no address"));
-        }
+        let addresses = addresses_of(at, &refused)?;
         Ok(ServedPlace {
             shown: format!("{SCHEME}{at}"),
             addresses,
             proof,
             identity,
         })
+    }
+}
+
+/// The addresses of HOST:PORT; `refused` begins the error.
+fn addresses_of(at: &str, refused: &dyn Fn(&str) -> Error) -> Result<Vec<SocketAddr>> {
+    let host = at
+        .rsplit_once(':')
+        .filter(|(_, port)| port.parse::<u16>().is_ok());
+    let Some((host, _)) = host else {
+        return Err(refused(&format!("{at} is not HOST:PORT")));
+    };
+    let found = away_from_streams(|| at.to_socket_addrs()).map_err(|error| {
+        refused(&format!("its host '{host}' cannot be found ({error})"))
+            .next("correct the name of the host, or see that this machine can resolve it")
+    })?;
+    let addresses: Vec<SocketAddr> = found.collect();
+    match addresses.is_empty() {
+        true => Err(refused("its host has no address")),
+        false => Ok(addresses),
     }
 }
 

@@ -22,6 +22,7 @@ use crate::server::locked::guard;
 use crate::server::quota::Held;
 use crate::server::sharing::Sharing;
 use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::wire::PIECE_BYTES;
 use orcheck_format::{Error, Result};
 use orcheck_io::clock::Clock;
 use orcheck_io::machine::thread;
@@ -40,7 +41,6 @@ const RUN_BYTES: u64 = 128 << 20;
 /// A bounded number of pieces of memory; no tenant has more than a share, and no job more than a
 /// share of its own.
 pub(crate) struct Memory {
-    piece_bytes: usize,
     most: usize,
     share: AtomicUsize,
     job_share: usize,
@@ -67,9 +67,8 @@ enum Whose {
 
 impl Memory {
     /// `shares`: of a tenant, and of a job.
-    pub(crate) fn new(most: usize, shares: (usize, usize), piece_bytes: usize) -> Self {
+    pub(crate) fn new(most: usize, shares: (usize, usize)) -> Self {
         Self {
-            piece_bytes,
             most,
             share: AtomicUsize::new(shares.0.max(1)),
             job_share: shares.1.max(1),
@@ -103,7 +102,7 @@ impl Memory {
             return Some(piece);
         }
         state.made += 1;
-        Some(Buffer::zeroed(self.piece_bytes, ALIGNMENT))
+        Some(Buffer::zeroed(PIECE_BYTES as usize, ALIGNMENT))
     }
 
     /// Sets the maximum number of pieces that a tenant may have at a time.

@@ -44,8 +44,8 @@ const PIECE_QUIET: Duration = Duration::from_secs(10);
 const PIECE_MOST: Duration = Duration::from_secs(60);
 /// Longest wait for room to send, and for memory that was promised.
 const FRAME_TIMEOUT: Duration = Duration::from_secs(30);
-/// Longest wait for memory to read into of which nobody returns any: a caller that takes what it
-/// asked for slowly has it for `PIECE_MOST`.
+/// Longest wait for memory to read into while nobody returns any: a caller that takes what it asked
+/// for slowly has it for `PIECE_MOST`.
 const READ_QUIET: Duration = Duration::from_secs(90);
 /// A connection without a file and without requests ends after this time; callers do not keep
 /// theirs that long.
