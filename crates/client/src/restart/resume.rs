@@ -685,6 +685,12 @@ impl Session {
             from,
             &self.link.places.trust,
         );
+        let recorded = recorded.map_err(|error| {
+            let what = "before its first checkpoint a run notes in each directory what it began from";
+            error.at(what).next(
+                "bring the directory back, and the next checkpoint tries again; or end the job and start it again",
+            )
+        });
         *self
             .link
             .shared

@@ -356,13 +356,6 @@ fn how_to_complete(away: &[Away]) -> String {
     {
         return next.to_owned();
     }
-    // Breaks if: what each of them asks for, such as a key, is not said; they would be left out.
-    if let [first, more @ ..] = away
-        && let Some(next) = first.why.next_step()
-        && more.iter().all(|one| one.why.next_step().is_some())
-    {
-        return format!("{next}; the same for {}", roots_of(more));
-    }
     let roots = roots_of(away);
     let all = |kind| away.iter().all(|one| one.why.kind() == kind);
     if all(ErrorKind::NotFound) {
@@ -370,6 +363,13 @@ fn how_to_complete(away: &[Away]) -> String {
     }
     if all(ErrorKind::NoSpace) {
         return format!("free space in {roots}, or configure other directories");
+    }
+    // Breaks if: what each of them asks for, such as a key, is not said; they would be left out.
+    if let [first, more @ ..] = away
+        && let Some(next) = first.why.next_step()
+        && more.iter().all(|one| one.why.next_step().is_some())
+    {
+        return format!("{next}; the same for {}", roots_of(more));
     }
     let them = if away.len() == 1 { "it" } else { "them" };
     format!("make {roots} reachable and writable, or leave {them} out of `global`")

@@ -243,8 +243,9 @@ fn what_cannot_be_read_once_it_was_verified_is_told() {
     let (ranks, total) = (3, 3 * LEN);
     let job = Job::new(scratch.path(), ranks as u32, 1, false);
     save(&job, ranks, true);
+    // Each time that it is tried.
     let (_, failpoints) = FaultPlan::new()
-        .at_site("restart.region", 1, Verdict::Fail(5))
+        .always("restart.region", Verdict::Fail(5))
         .only_where("same")
         .failpoints();
     job.failpoints(failpoints).run(|session, rank| {

@@ -17,7 +17,7 @@ use std::time::Duration;
 const PAUSES_S: [u64; 5] = [0, 1, 2, 4, 8];
 /// How often the checkpoints of one search are tried again. Then, what cannot be read counts as
 /// damaged: its directory answers.
-const TRIES_MOST: u32 = 3;
+const TRIES_MOST: u32 = 2;
 
 impl Session {
     /// Whether a checkpoint that could not be read is to be tried once more. Collective.

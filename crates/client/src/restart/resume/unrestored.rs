@@ -99,7 +99,7 @@ impl Session {
         let next = match self.resume.chosen {
             true => "choose another step",
             // Breaks if: it is a start from nothing; what cannot be read now would be superseded.
-            false if kind == ErrorKind::Unavailable => OR_WAIT,
+            false if kind == ErrorKind::Unavailable && self.resume.not_given.is_none() => OR_WAIT,
             false => self.or_fresh(),
         };
         let error = error.next(next);
