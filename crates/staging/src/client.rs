@@ -56,7 +56,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const RECONNECTS_MAX: u32 = 2;
 /// Longest wait for a sign of life: that the server takes, sends or says something. One that writes
 /// what comes as it comes says nothing while its disk is busy with others.
-const SILENCE: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 60 });
+const SILENCE: Duration = Duration::from_secs(if cfg!(test) { 10 } else { 60 });
 /// Longest wait for one answer of a server that gives signs of life: one whose disk hangs gives
 /// them forever.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 600 });
