@@ -75,7 +75,7 @@ def more(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--hpl", default=os.environ.get("HPL_DIR"), help="the directory hpcc-1.5.0 of its sources"
     )
-    parser.add_argument("--size", type=int, default=4000, help="order of the matrix (default 4000)")
+    parser.add_argument("--size", type=int, default=8000, help="order of the matrix (default 8000)")
     killing.more(parser)
 
 
