@@ -31,7 +31,7 @@ PUBLISHED = os.path.join(ROOT, "docs", "reproduction")
 PAGE = os.path.join(ROOT, "docs", "reproduction.md")
 # What a published result keeps, and what it does not of the arguments: paths.
 KEPT = ("name", "commit", "date", "arguments", "ratios", "intervals", "samples", "goals")
-PATHS = ("dir", "prefix", "results", "npb")
+PATHS = ("dir", "prefix", "results", "npb", "hpl")
 MACHINE = ("processor", "cores", "memory_bytes", "kernel", "busy_before")
 # The least ratio of ratios: how many times as large the effect is here as in the document.
 BETTER, REPRODUCED = 1.25, 0.8
