@@ -80,7 +80,7 @@ pub fn run(args: &PruneArgs) -> Result<Outcome, Failure> {
             Err(error) => refused.push((step, epoch, error)),
         }
     }
-    if !args.dry_run {
+    if !args.dry_run && !removals.is_empty() {
         leave_record(&job, &stays)?;
     }
     let mut outcome = carry_out(&job, &removals, args.dry_run, refused)?;
