@@ -8,6 +8,7 @@ from types import ModuleType
 BENCHMARKS = (
     "contention",
     "elastic",
+    "files",
     "flush",
     "hpl",
     "lbm",

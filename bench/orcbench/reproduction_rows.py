@@ -239,7 +239,8 @@ STAGING = Document(
                     150,
                     less=False,
                     note="today's ext4 gathers small writes in the page cache; the document's ext3 "
-                    "did less",
+                    "did less. The model disk counts; `python3 -m testbed.cluster.disktest` "
+                    "compares that with the block layer's tracepoints",
                 ),
                 Claim(
                     "BT.C.64: seeks a second",

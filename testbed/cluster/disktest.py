@@ -22,8 +22,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from testbed.cluster import block, held, selftest
 from testbed.cluster import disks as md
-from testbed.cluster import held, selftest
 
 MIB = 1 << 20
 SIZE = 4 << 30
@@ -197,6 +197,42 @@ def random_requests(disks: md.Disks, name: str) -> None:
     )
 
 
+def seeks_at_the_block_layer(disks: md.Disks, name: str) -> None:
+    """The disk's own count of seeks beside that of the kernel's tracepoints."""
+    # To let this much pass takes a head as long as to go there.
+    passed = int(disks.model["rate_bytes_per_s"] * seek_s(0, disks.model))
+    device = disks.device(name)
+    loads: dict[str, dict[str, object]] = {
+        "one stream": {"rw": "write", "bs": "1M", "size": "64M", "ioengine": "psync"},
+        "8 streams": {
+            "rw": "write",
+            "bs": "64k",
+            "size": "1M",
+            "ioengine": "psync",
+            "numjobs": 8,
+            "thread": 1,
+            "offset_increment": SIZE // 8,
+        },
+        "random requests, 32 in flight": {
+            "rw": "randwrite",
+            "bs": 4096,
+            "size": SIZE,
+            "number_ios": 300,
+            "ioengine": "io_uring",
+            "iodepth": 32,
+        },
+    }
+    with block.BlockTrace([disks.loops[name]]) as trace:
+        for title, words in loads.items():
+            disks.reset()
+            trace.reset()
+            fio(filename=device, **words)
+            seen, own = trace.seeks(disks.loops[name], passed), disks.stats(name)["repositionings"]
+            # The first request may or may not begin where the head is.
+            good = abs(seen - own) <= max(2, 0.05 * own)
+            check(f"seeks of {title}, by the disk and at the block layer", good, f"{own}, {seen}")
+
+
 def no_starving(disks: md.Disks, name: str) -> None:
     """One far request beside a stream that always has another near: it is passed over 2 * depth
     times at most.
@@ -336,6 +372,10 @@ def main() -> None:
                 f"{large / 1e6:.1f} and {small / 1e6:.1f} MB/s",
             )
             random_requests(disks, "raw")
+            if block.missing():
+                print(f"SKIPPED: seeks at the block layer: {block.missing()}", flush=True)
+            else:
+                seeks_at_the_block_layer(disks, "raw")
             no_starving(disks, "raw")
         with md.Disks(parent, ["a"], 1 << 30) as disks:
             bytes_come_back(disks, "a")

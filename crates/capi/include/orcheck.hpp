@@ -36,17 +36,21 @@
 
 #include "orcheck.h"
 
+#include <cerrno>
 #include <complex>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <functional>
 #include <initializer_list>
+#include <iostream>
 #include <iterator>
 #include <memory>
 #include <new>
 #include <optional>
 #include <stdexcept>
+#include <streambuf>
 #include <string>
 #include <type_traits>
 #include <unordered_map>
@@ -527,6 +531,95 @@ private:
   std::unordered_map<std::string, std::unique_ptr<Codec>> codecs_;
   using OnEvent = std::function<void(const orc_event &)>;
   std::unique_ptr<OnEvent> on_event_;
+};
+
+/**
+ * A memory file as a stream; see orc_fopen(). Close it before the checkpoint; close() throws if something was
+ * not written, the destructor does not.
+ *
+ * @code
+ * orcheck::MemoryFile out(s, "state.txt", "w");
+ * out << energy << '\n';
+ * out.close();
+ * s.checkpoint(t);
+ * @endcode
+ */
+class MemoryFile : public std::iostream {
+public:
+  MemoryFile(const Session &session, const std::string &name, const char *mode)
+      : std::iostream(nullptr), file_(session.get(), name, mode) {
+    rdbuf(&file_);
+  }
+  /** Closes it; the following checkpoints store what it holds. */
+  void close() {
+    const bool wrote = !bad();
+    file_.close(wrote);
+  }
+
+private:
+  /* The C library has the buffer. */
+  class File : public std::streambuf {
+  public:
+    File(orc_session *session, const std::string &name, const char *mode)
+        : file_(orc_fopen(session, name.c_str(), mode)) {
+      if (file_ == nullptr) fail();
+    }
+    File(const File &) = delete;
+    File &operator=(const File &) = delete;
+    ~File() override {
+      if (file_ != nullptr) std::fclose(file_);
+    }
+    void close(bool wrote) {
+      if (file_ == nullptr) return;
+      const bool held = std::ferror(file_) == 0;
+      const bool closed = std::fclose(file_) == 0;
+      file_ = nullptr;
+      if (!wrote || !held || !closed) fail();
+    }
+
+  protected:
+    int_type overflow(int_type c) override {
+      if (file_ == nullptr || traits_type::eq_int_type(c, traits_type::eof())) return traits_type::eof();
+      return std::fputc(c, file_);
+    }
+    std::streamsize xsputn(const char *from, std::streamsize count) override {
+      return file_ == nullptr ? 0 : static_cast<std::streamsize>(std::fwrite(from, 1, static_cast<std::size_t>(count), file_));
+    }
+    int_type underflow() override {
+      const int_type c = uflow();
+      if (!traits_type::eq_int_type(c, traits_type::eof())) std::ungetc(c, file_);
+      return c;
+    }
+    int_type uflow() override { return file_ == nullptr ? traits_type::eof() : std::fgetc(file_); }
+    int_type pbackfail(int_type c) override { return file_ == nullptr ? traits_type::eof() : std::ungetc(c, file_); }
+    std::streamsize xsgetn(char *into, std::streamsize count) override {
+      return file_ == nullptr ? 0 : static_cast<std::streamsize>(std::fread(into, 1, static_cast<std::size_t>(count), file_));
+    }
+    pos_type seekoff(off_type offset, std::ios_base::seekdir from, std::ios_base::openmode) override {
+      const int whence = from == std::ios_base::beg ? SEEK_SET : from == std::ios_base::cur ? SEEK_CUR : SEEK_END;
+      if (file_ == nullptr || std::fseek(file_, static_cast<long>(offset), whence) != 0) return pos_type(off_type(-1));
+      return pos_type(off_type(std::ftell(file_)));
+    }
+    pos_type seekpos(pos_type at, std::ios_base::openmode mode) override {
+      return seekoff(off_type(at), std::ios_base::beg, mode);
+    }
+    int sync() override { return file_ == nullptr ? 0 : std::fflush(file_); }
+
+  private:
+    [[noreturn]] static void fail() {
+      const int code = errno;
+      const orc_status status = code == ENOENT   ? ORC_NOT_FOUND
+                                : code == EBUSY  ? ORC_UNAVAILABLE
+                                : code == ENOSPC ? ORC_NO_SPACE
+                                : code == EINVAL ? ORC_INVALID
+                                                 : ORC_INTERNAL;
+      throw Error(status, orc_message());
+    }
+
+    std::FILE *file_;
+  };
+
+  File file_;
 };
 
 /** The warning that the last successful call of this thread left, or "". */

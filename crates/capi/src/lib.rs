@@ -40,12 +40,14 @@ const _: () = assert!(
 mod codec;
 mod collective;
 mod convert;
+mod cookie;
 mod fault;
 mod registry;
 
 pub mod checkpoint;
 pub mod choose;
 pub mod list;
+pub mod memory_files;
 pub mod regions;
 pub mod restart;
 pub mod session;

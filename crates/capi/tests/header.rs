@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-const SOURCES: [&str; 11] = [
+const SOURCES: [&str; 12] = [
     "types",
     "registry",
     "session",
@@ -12,6 +12,7 @@ const SOURCES: [&str; 11] = [
     "list",
     "checkpoint",
     "restart",
+    "memory_files",
     "choose",
     "stats",
     "watch",

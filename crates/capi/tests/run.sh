@@ -107,7 +107,7 @@ check "orcheck.h as C++11" "$CXX" -std=c++11 -pedantic-errors $WARN $FLAGS -fsyn
 check "orcheck.hpp as C++17" "$CXX" -std=c++17 -pedantic-errors $WARN $FLAGS -fsyntax-only "$WORK/alone17.cpp"
 
 # --- One rank without MPI -----------------------------------------------------------------------
-for program in misuse basic codec threads choose watch levels; do
+for program in misuse basic codec threads choose watch levels memory_files; do
   check "compile $program" "$CC" -std=c11 $WARN $FLAGS "$HERE/c/$program.c" -o "$WORK/$program" -lorcheck -lm -pthread
 done
 fresh
@@ -116,6 +116,8 @@ fresh 1MiB 64KiB
 ORC_TEST_MANY=1 check "misuse with the table full" "$WORK/misuse"
 fresh
 check "levels" "$WORK/levels"
+fresh
+check "memory files" "$WORK/memory_files"
 fresh
 check "basic save" "$WORK/basic" save
 check "basic restore" "$WORK/basic" restore

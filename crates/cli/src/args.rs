@@ -15,6 +15,7 @@ use crate::exit;
 mod advice;
 mod copies;
 mod plan;
+mod profile;
 mod values;
 
 pub use advice::{AdviceArgs, JobFigures, MachineFigures};
@@ -23,6 +24,7 @@ pub use plan::{
     BurstArgs, CalibrateArgs, How, IntervalArgs, JobArgs, OverheadArgs, Plan, PlanArgs,
     SimulateArgs, SurvivalArgs,
 };
+pub use profile::ProfileArgs;
 pub use values::{time_or_none, time_with_unit};
 
 /// Orchestrated checkpoints for parallel programs: list, verify and restore them, and keep a
@@ -62,6 +64,8 @@ pub enum Command {
     Run(RunArgs),
     /// Find state that a program forgot to protect: compare an undisturbed run with a restarted one
     Prove(ProveArgs),
+    /// Show how a program writes its files, and write like it elsewhere
+    Profile(ProfileArgs),
     /// Run the checkpoint engine of one node in a process that outlives its ranks
     Agent(AgentArgs),
     /// Serve one disk or directory over the network: pull what nodes write, and write it once, in
@@ -96,6 +100,7 @@ impl Command {
             Command::Copy(_) => "copy",
             Command::Scavenge(_) => "scavenge",
             Command::Prove(_) => "prove",
+            Command::Profile(_) => "profile",
             Command::Rm(_) => "rm",
             Command::Keep(_) => "keep",
             Command::Prune(_) => "prune",

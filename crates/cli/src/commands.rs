@@ -11,6 +11,7 @@ mod ls;
 mod man;
 mod place;
 mod plan;
+mod profile;
 mod prove;
 mod prune;
 mod restore;
@@ -39,6 +40,7 @@ pub fn dispatch(cli: Cli) -> Result<Outcome, Failure> {
         Command::Prune(args) => prune::run(&args),
         Command::Agent(args) => agent::run(&args),
         Command::Server(args) => server::run(&args),
+        Command::Profile(args) => profile::run(&args, cli.json),
         Command::Prove(args) => prove::run(&args),
         Command::Run(args) => run::run(&args, cli.json),
         Command::Place(args) => place::run(&args),

@@ -20,6 +20,7 @@
 mod checkpoint;
 mod collective;
 mod membership;
+mod memory_files;
 mod open;
 mod options;
 mod regions;
@@ -31,6 +32,7 @@ mod trigger;
 
 pub use crate::collective::{Collective, Solo};
 pub use crate::membership::{Disabled, Membership};
+pub use crate::memory_files::FileMode;
 pub use crate::open::{Environment, JOB_VARIABLE};
 pub use crate::options::Without;
 pub use crate::regions::{ArrayLayout, CPU_WRITES_ONLY, Codec, OPTIONAL, OVERLAP, SAME, Stored};

@@ -36,8 +36,8 @@ pub use encoding::{Compression, Encoding, MAX_ENCODED_BYTES, SEAL_BYTES};
 pub use envelope::{KEY_ID_BYTES, MAC_BYTES};
 pub(crate) use manifest::check_metadata_len;
 pub use manifest::{
-    BoxRecord, Extent, FLAG_LIST, FLAG_OVERLAP, FLAG_SAME, MAX_DIMS, MAX_METADATA_BYTES,
-    MAX_NAME_BYTES, Manifest, RankRecord, RegionKind, RegionRecord, is_name,
+    BoxRecord, Extent, FLAG_IN_MEMORY, FLAG_LIST, FLAG_OVERLAP, FLAG_SAME, MAX_DIMS,
+    MAX_METADATA_BYTES, MAX_NAME_BYTES, Manifest, RankRecord, RegionKind, RegionRecord, is_name,
 };
 pub use members::{Member, Members};
 pub use names::{FileName, MAX_FILE_NAME_BYTES};

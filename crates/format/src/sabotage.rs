@@ -390,6 +390,10 @@ switches! {
     SmallStack = "small-stack", "that a call which does not fit on the stack of its thread is refused", "orcheck-capi stack too_small";
     OwnRoute = "own-route", "that only the routed files of older runs are collected", "orcheck-engine lib a_living_process";
     RouteBudget = "route-budget", "that files of the program take no more memory than their budget", "orcheck-jobs session routed_files_have_a_budget";
+    MemoryFileClosed = "memory-file-closed", "that a memory file is not stored while it is open", "orcheck-jobs session an_open_memory_file";
+    MemoryFileComplete = "memory-file-complete", "that a memory file which could not be written completely is not stored", "orcheck-jobs session a_memory_file_that_could_not";
+    MemoryFileBorrowed = "memory-file-borrowed", "that a memory file is not written over while a checkpoint reads it", "orcheck-jobs session written_again_while";
+    MemoryFilesOfStep = "memory-files-of-step", "that a restart leaves no memory file of another step", "orcheck-jobs session memory_files_come_back";
     LivingRoute = "living-route", "that routed files of a process that lives are not collected", "orcheck-engine lib a_living_process";
     StandardStreams = "standard-streams", "that no descriptor takes the number of a closed standard stream", "orcheck-net descriptors standard_stream";
     Printable = "printable", "that names of files act on no terminal", "orcheck-cli cli names_that_would_act";
@@ -462,7 +466,8 @@ promises! {
         RingFull FreeInUse Padding PieceSent ExtentInStream TakenChunk RingDistance ShortRead
         ReferredNamed OlderContainer ReferencesNamed ReferenceStep ReferencePlace
         TrackedMemory LateBaseline FailedScan PageEnds PrivatePages OpenPages ScanArmed Agreement
-        SameRegions OptionalProven OptionalUnmixed PartsOfLast;
+        SameRegions OptionalProven OptionalUnmixed PartsOfLast MemoryFileClosed MemoryFileComplete
+        MemoryFileBorrowed MemoryFilesOfStep;
     "R2":
         FsyncContainer FsyncContainerDirectory FsyncSmall FsyncSmallDirectory FsyncClaim
         FsyncClaimDirectory FsyncPrune FsyncMade FailedSync FailedSyncIsLoss FailedClose

@@ -7,6 +7,7 @@
 //! | `here.rs` | the machine's name and addresses, this process's user and number |
 //! | `accounts.rs` | names of users and groups |
 //! | `process.rs` | starts programs that stay |
+//! | `trace.rs` | watches how a command writes files |
 //! | `thread.rs` | threads of our own inside the program's process |
 //! | `fork.rs` | detects a forked child |
 //! | `signal.rs` | notices a signal without taking it away from the program |
@@ -19,6 +20,7 @@ mod probe;
 mod process;
 mod signal;
 pub mod thread;
+mod trace;
 
 pub(crate) use accounts::shown_group;
 pub use accounts::{group_id, shown_user};
@@ -33,3 +35,4 @@ pub use process::{
     start_self,
 };
 pub use signal::install_signal;
+pub use trace::{Effect, Watched, WatchedEnd, rank_of, watch_writes};

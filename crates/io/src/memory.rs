@@ -154,6 +154,22 @@ pub fn copy_into(span: Span, bytes: &mut [u8]) {
     bytes.copy_from_slice(unsafe { span.bytes() });
 }
 
+/// Copies the bytes of one span into another one.
+///
+/// # Panics
+/// If the lengths differ, or the spans have bytes in common.
+pub fn copy_span(from: Span, into: Span) {
+    let (len, ends) = (from.len, |span: Span| span.address() + span.len);
+    assert_eq!(len, into.len, "copying a span into one of another length");
+    let apart = ends(from) <= into.address() || ends(into) <= from.address();
+    assert!(len == 0 || apart, "copying a span into itself");
+    if len > 0 {
+        // SAFETY: both are valid for their equal length, by the promise of `Span::new`, and do not
+        // overlap.
+        unsafe { copy_nonoverlapping(from.start, into.start, len) };
+    }
+}
+
 /// Copies `bytes` into the span.
 ///
 /// # Panics

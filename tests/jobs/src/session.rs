@@ -23,6 +23,7 @@ pub mod leftovers;
 pub mod lending;
 pub mod levels;
 pub mod memory;
+pub mod memory_files;
 pub mod misread;
 pub mod mistakes;
 pub mod optional;

@@ -24,6 +24,7 @@ fn main() -> ExitCode {
             ("lending", lending::TESTS),
             ("levels", levels::TESTS),
             ("memory", memory::TESTS),
+            ("memory_files", memory_files::TESTS),
             ("misread", misread::TESTS),
             ("mistakes", mistakes::TESTS),
             ("optional", optional::TESTS),

@@ -9,8 +9,8 @@ use orcheck_engine::directory::Commit;
 use orcheck_engine::encoding::Trust;
 use orcheck_engine::restart::reader::{Reader, holder_of};
 use orcheck_format::disk::{
-    ContainerRef, FLAG_LIST, FLAG_OVERLAP, FLAG_SAME, ParityGroup, RankRecord, RegionKind,
-    RegionRecord,
+    ContainerRef, FLAG_IN_MEMORY, FLAG_LIST, FLAG_OVERLAP, FLAG_SAME, ParityGroup, RankRecord,
+    RegionKind, RegionRecord,
 };
 use orcheck_format::{ErrorKind, Level, NodeId, Rank};
 use orcheck_io::clock::{Clock, SystemClock};
@@ -449,6 +449,7 @@ fn region_row(rank: Rank, region: &RegionRecord) -> Vec<Cell> {
         (4, "cpu-writes-only"),
         (FLAG_LIST, "list"),
         (FLAG_OVERLAP, "overlap"),
+        (FLAG_IN_MEMORY, "in-memory"),
     ] {
         if region.flags & bit != 0 {
             flags.push(name.to_string());

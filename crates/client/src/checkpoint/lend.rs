@@ -17,7 +17,7 @@
 
 use crate::session::{Lent, Session};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Error, Result};
+use orcheck_format::{Error, Result, Step};
 use orcheck_io::memory::Span;
 use std::time::Duration;
 
@@ -145,30 +145,30 @@ impl Session {
                 Some(stager) => stager.wait(*step, timeout),
                 None => Ok(true),
             },
-            // With the engine gone, nobody reads it any more.
-            Some(Lent::Borrowed(step)) => {
-                let index = self.index();
-                let patience = &self.link.patience;
-                match &self.memory.stager {
-                    // Staging failed: the CP-thread reads no more of it.
-                    Some(stager) => stager.wait(*step, Duration::ZERO),
-                    None => Ok(true),
-                }
-                .map(|_| {
-                    let waited = patience.wait(timeout, |slice| {
-                        if index.wait_done(self.local, *step, slice) {
-                            Ok(())
-                        } else {
-                            Err(Error::unavailable("not yet"))
-                        }
-                    });
-                    waited.is_ok() || patience.check().is_err()
-                })
-            }
+            Some(Lent::Borrowed(step)) => self.borrowed_is_back(*step, timeout),
         };
         if !matches!(back, Ok(false)) {
             self.memory.lent.remove(name);
         }
         back
+    }
+
+    /// Whether the checkpoint of `step` is done with the memory of the pool that it borrowed.
+    ///
+    /// # Errors
+    /// That of a staging that failed: the CP-thread reads no more of it.
+    pub(crate) fn borrowed_is_back(&self, step: Step, timeout: Duration) -> Result<bool> {
+        if let Some(stager) = &self.memory.stager {
+            stager.wait(step, Duration::ZERO)?;
+        }
+        let (index, patience) = (self.index(), &self.link.patience);
+        let waited = patience.wait(timeout, |slice| {
+            match index.wait_done(self.local, step, slice) {
+                true => Ok(()),
+                false => Err(Error::unavailable("not yet")),
+            }
+        });
+        // With the engine gone, nobody reads it any more.
+        Ok(waited.is_ok() || patience.check().is_err())
     }
 }

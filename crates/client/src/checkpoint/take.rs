@@ -314,6 +314,7 @@ impl Session {
 
     fn prepare(&mut self, step: Step, waited: Duration) -> Result<Prepared> {
         check_call(step, self.progress.last_step, &self.memory.regions)?;
+        self.memory.files.check_complete()?;
         if let Some(parts) = self.parts_of_last() {
             let lent = Vec::new();
             return Ok(Prepared {
@@ -336,25 +337,29 @@ impl Session {
             };
             let len_bytes = record.len_bytes;
             let source = self.tracked_or(name, region.flags, source);
-            let entry = match (&source, self.memory.lent.get(name)) {
-                (Source::Elsewhere | Source::Tracked(_), _) => Entry::Copied { len_bytes: 0 },
-                (Source::Memory(span), Some(Lent::Announced)) => {
-                    let pool_at = self
-                        .link
-                        .pool
-                        .offset_of(*span)
-                        .filter(|at| at.is_multiple_of(BLOCK_BYTES as u64));
-                    lent.push((name.clone(), pool_at.is_some() && !striped));
-                    match pool_at {
-                        Some(pool_at_bytes) if !striped => Entry::Borrowed {
-                            len_bytes,
-                            pool_at_bytes,
-                        },
-                        _ => Entry::Streamed { len_bytes },
-                    }
-                }
+            let in_pool = |span: Span| {
+                let at = self.link.pool.offset_of(span).filter(|_| !striped);
+                at.filter(|at| at.is_multiple_of(BLOCK_BYTES as u64))
+            };
+            let announced = matches!(self.memory.lent.get(name), Some(Lent::Announced));
+            let entry = match source {
+                Source::Elsewhere | Source::Tracked(_) => Entry::Copied { len_bytes: 0 },
+                Source::Memory(span) if announced || region.is_memory_file() => match in_pool(span)
+                {
+                    Some(pool_at_bytes) => Entry::Borrowed {
+                        len_bytes,
+                        pool_at_bytes,
+                    },
+                    None if announced => Entry::Streamed { len_bytes },
+                    None => Entry::Copied { len_bytes },
+                },
                 _ => Entry::Copied { len_bytes },
             };
+            match entry {
+                Entry::Borrowed { .. } => lent.push((name.clone(), true)),
+                Entry::Streamed { .. } => lent.push((name.clone(), false)),
+                Entry::Copied { .. } => {}
+            }
             records.push(record);
             sources.push(source);
             entries.push(entry);
@@ -617,6 +622,10 @@ impl Session {
 
     fn note_lent(&mut self, step: Step, regions: Vec<(String, bool)>) {
         for (name, borrowed) in regions {
+            if self.memory.files.has(&name) {
+                self.memory.files.note_borrowed(step, &name);
+                continue;
+            }
             let lent = match borrowed {
                 true => Lent::Borrowed(step),
                 false => Lent::Streamed(step),

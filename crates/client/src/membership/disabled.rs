@@ -22,6 +22,7 @@
 //! (`member.rs`).
 
 use crate::checkpoint::{check_call, not_staged};
+use crate::memory_files::{self, Host, MemoryFiles};
 use crate::options::Without;
 use crate::regions::{ArrayLayout, Codec, Region, Regions, Route, Stored, check_routed};
 use crate::report::Warnings;
@@ -48,10 +49,37 @@ pub struct Disabled {
     regions: Regions,
     allocations: BTreeMap<usize, Buffer>,
     route: Option<Route>,
+    files: MemoryFiles,
     last_step: Option<Step>,
     /// The last steps for which a checkpoint was requested.
     history: BTreeSet<Step>,
     warnings: Warnings,
+}
+
+impl Host for Disabled {
+    fn files(&mut self) -> &mut MemoryFiles {
+        &mut self.files
+    }
+
+    fn regions(&mut self) -> &mut Regions {
+        &mut self.regions
+    }
+
+    fn take_memory(&mut self, len_bytes: usize) -> Result<Span> {
+        self.alloc(len_bytes as u64)
+    }
+
+    fn give_memory(&mut self, memory: Span) -> Result<()> {
+        self.free(memory.address())
+    }
+
+    fn is_done(&mut self, _: Step, _: Duration) -> bool {
+        true
+    }
+
+    fn patience(&self) -> Duration {
+        Duration::ZERO
+    }
 }
 
 impl Disabled {
@@ -67,6 +95,7 @@ impl Disabled {
             regions: Regions::default(),
             allocations: BTreeMap::new(),
             route: None,
+            files: MemoryFiles::default(),
             last_step: None,
             history: BTreeSet::new(),
             warnings,
@@ -86,8 +115,7 @@ impl Disabled {
         dtype: Dtype,
         flags: u32,
     ) -> Result<()> {
-        self.regions
-            .put(name, Region::flat(name, span, dtype, flags)?)
+        self.put(name, Region::flat(name, span, dtype, flags)?)
     }
 
     pub(crate) fn protect_array(
@@ -97,8 +125,7 @@ impl Disabled {
         layout: ArrayLayout,
         flags: u32,
     ) -> Result<()> {
-        self.regions
-            .put(name, Region::array(name, span, layout, flags)?)
+        self.put(name, Region::array(name, span, layout, flags)?)
     }
 
     pub(crate) fn protect_boxes(
@@ -107,7 +134,7 @@ impl Disabled {
         boxes: Vec<(Span, ArrayLayout)>,
         flags: u32,
     ) -> Result<()> {
-        self.regions.put(name, Region::boxes(name, boxes, flags)?)
+        self.put(name, Region::boxes(name, boxes, flags)?)
     }
 
     pub(crate) fn protect_list(
@@ -117,8 +144,7 @@ impl Disabled {
         items: (Dtype, &[u64]),
         flags: u32,
     ) -> Result<()> {
-        self.regions
-            .put(name, Region::list(name, span, items, flags)?)
+        self.put(name, Region::list(name, span, items, flags)?)
     }
 
     pub(crate) fn protect_codec(
@@ -127,10 +153,18 @@ impl Disabled {
         codec: Box<dyn Codec>,
         flags: u32,
     ) -> Result<()> {
-        self.regions.put(name, Region::packed(codec, flags))
+        self.put(name, Region::packed(codec, flags))
+    }
+
+    fn put(&mut self, name: &str, region: Region) -> Result<()> {
+        self.files.check_free(name)?;
+        self.regions.put(name, region)
     }
 
     pub(crate) fn unprotect(&mut self, name: &str) -> Result<()> {
+        if self.files.has(name) {
+            return memory_files::remove(self, name, Duration::ZERO);
+        }
         self.regions.remove(name)?;
         if let Some(route) = &self.route {
             route.prune(name, &self.regions);
@@ -183,7 +217,7 @@ impl Disabled {
             )?,
         };
         let path = self.route.insert(route).path(name)?;
-        self.regions.put(name, Region::file(flags))?;
+        self.put(name, Region::file(flags))?;
         Ok(path)
     }
 
@@ -201,7 +235,9 @@ impl Disabled {
 
     pub(crate) fn checkpoint_at(&mut self, step: u64, _: Option<Level>) -> Result<()> {
         let step = Step(step);
-        check_call(step, self.last_step, &self.regions).map_err(|error| not_staged(step, error))?;
+        check_call(step, self.last_step, &self.regions)
+            .and_then(|()| self.files.check_complete())
+            .map_err(|error| not_staged(step, error))?;
         self.last_step = Some(step);
         self.history.insert(step);
         if self.history.len() > HISTORY {

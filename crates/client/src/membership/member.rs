@@ -9,6 +9,7 @@
 
 use crate::collective::Collective;
 use crate::membership::disabled::Disabled;
+use crate::memory_files::{self, FileMode};
 use crate::open::{Environment, agree_on_options};
 use crate::options::Options;
 use crate::regions::{ArrayLayout, Codec, Stored};
@@ -193,6 +194,46 @@ impl Membership {
     /// As there.
     pub fn route_file(&mut self, name: &str, flags: u32) -> Result<PathBuf> {
         either!(self, session => session.route_file(name, flags))
+    }
+
+    /// See [`Session::open_file`]; without checkpoints, memory files are kept in ordinary memory.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_file(&mut self, name: &str, mode: FileMode) -> Result<()> {
+        either!(self, session => memory_files::open(&mut **session, name, mode))
+    }
+
+    /// See [`Session::write_file`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn write_file(&mut self, name: &str, at: u64, bytes: &[u8]) -> Result<u64> {
+        either!(self, session => memory_files::write(&mut **session, name, at, bytes))
+    }
+
+    /// See [`Session::read_file`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read_file(&mut self, name: &str, at: u64, into: &mut [u8]) -> Result<usize> {
+        either!(self, session => memory_files::read(&mut **session, name, at, into))
+    }
+
+    /// See [`Session::file_len`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn file_len(&mut self, name: &str) -> Result<u64> {
+        either!(self, session => memory_files::len_bytes(&mut **session, name))
+    }
+
+    /// See [`Session::close_file`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn close_file(&mut self, name: &str) -> Result<()> {
+        either!(self, session => memory_files::close(&mut **session, name))
     }
 
     /// See [`Session::due`]; without checkpoints, never.

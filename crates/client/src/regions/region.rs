@@ -12,7 +12,8 @@ use crate::regions::lists::MOST_LISTS;
 use orcheck_engine::capture::Source;
 use orcheck_engine::restart::{ArrayBox, GlobalArray};
 use orcheck_format::disk::{
-    BoxRecord, FLAG_LIST, FLAG_OVERLAP, FLAG_SAME, MAX_NAME_BYTES, RegionKind, RegionRecord,
+    BoxRecord, FLAG_IN_MEMORY, FLAG_LIST, FLAG_OVERLAP, FLAG_SAME, MAX_NAME_BYTES, RegionKind,
+    RegionRecord,
 };
 use orcheck_format::{Dtype, Error, ErrorKind, Rank, Result};
 use orcheck_io::disk::File;
@@ -40,7 +41,7 @@ pub const CPU_WRITES_ONLY: u32 = 4;
 pub const OVERLAP: u32 = FLAG_OVERLAP;
 /// Items of a list: a restart redistributes those of all ranks.
 pub(crate) const LIST: u32 = FLAG_LIST;
-const KNOWN_FLAGS: u32 = OPTIONAL | SAME | CPU_WRITES_ONLY | OVERLAP | LIST;
+const KNOWN_FLAGS: u32 = OPTIONAL | SAME | CPU_WRITES_ONLY | OVERLAP | LIST | FLAG_IN_MEMORY;
 
 /// Anything that is not flat memory: containers, GPU copies, compressed state.
 pub trait Codec: Send {
@@ -459,6 +460,17 @@ impl Region {
         Self::new(RegionKind::File, Dtype::Bytes, flags, Target::File)
     }
 
+    /// What a memory file holds (`memory_files.rs`).
+    pub(crate) fn memory_file(contents: Span) -> Self {
+        let target = Target::Memory(contents);
+        Self::new(RegionKind::File, Dtype::Bytes, FLAG_IN_MEMORY, target)
+    }
+
+    /// Whether it is what a memory file holds.
+    pub(crate) fn is_memory_file(&self) -> bool {
+        self.flags & FLAG_IN_MEMORY != 0
+    }
+
     /// Whether ranks compare something of it before a checkpoint.
     fn is_compared(&self) -> bool {
         self.flags & SAME != 0 || self.is_list()
@@ -474,7 +486,7 @@ impl Region {
     /// # Errors
     /// Unsupported for anything but flat memory of one rank.
     pub(crate) fn check_lendable(&self, name: &str) -> Result<()> {
-        if matches!(self.target, Target::Memory(_)) && self.flags & SAME == 0 {
+        if matches!(self.target, Target::Memory(_)) && self.flags & (SAME | FLAG_IN_MEMORY) == 0 {
             return Ok(());
         }
         Err(Error::unsupported(format!(

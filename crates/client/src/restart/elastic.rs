@@ -13,6 +13,7 @@
 //! Not here: reading (`engine::restart`), which checkpoint (`resume.rs`).
 
 use crate::collective::{agree_min, bcast_bytes, number, rows};
+use crate::memory_files::{self, stored_file};
 use crate::regions::{Deal, MOST_LISTS, OPTIONAL, OVERLAP, Region, Stored, Target, wrong_total};
 use crate::session::Session;
 use orcheck_engine::restart::{ArrayBox, Destination, Elastic, GlobalArray, RankView};
@@ -161,7 +162,7 @@ impl Session {
                     Stored::share(&array, self.rank, self.link.layout.world_size())
                 }
                 Elastic::Same(region) => Ok(Stored::of(&region)),
-                Elastic::Alone(kind) => Err(self.of_other_ranks(&[(name.to_owned(), kind)])?),
+                Elastic::Alone(one) => Err(self.of_other_ranks(&[(name.to_owned(), one.kind)])?),
             },
         }
     }
@@ -225,8 +226,35 @@ impl Session {
                     }
                 }
                 Elastic::Alone(_) if same_ranks => absent(name, region),
-                Elastic::Alone(kind) => Err(Unfit::Alone(kind)),
+                Elastic::Alone(one) => Err(Unfit::Alone(one.kind)),
             },
+        }
+    }
+
+    /// Makes room for the memory files of the found checkpoint.
+    ///
+    /// # Errors
+    /// Unsupported if another number of ranks stored them; Invalid, NoSpace.
+    pub(super) fn adopt_memory_files(&mut self) -> Result<()> {
+        let same_ranks = self.same_ranks();
+        let (_, view) = self.found("restart")?;
+        if same_ranks {
+            let stored: Vec<_> = view.regions().iter().filter_map(stored_file).collect();
+            return memory_files::adopt(self, &stored);
+        }
+        let mut alone = Vec::new();
+        for name in view.region_names() {
+            if let Some(Ok(Elastic::Alone(one))) = view.elastic(&name)
+                && stored_file(&one).is_some()
+                && self.memory.regions.get(&name).is_err()
+            {
+                alone.push((name, one.kind));
+            }
+        }
+        match alone.is_empty() {
+            true => Ok(()),
+            // Breaks if: it passes; what the program wrote would be missing without a word.
+            false => Err(self.of_other_ranks(&alone)?),
         }
     }
 

@@ -495,6 +495,9 @@ impl Session {
     /// Checks the regions and decides what to read of each; reports everything that does not fit in
     /// one message.
     fn check_regions(&mut self, only: Option<&str>) -> Result<Readings> {
+        if only.is_none() {
+            self.adopt_memory_files()?;
+        }
         let regions: Vec<(String, Region)> = (self.memory.regions.iter())
             .filter(|(name, _)| only.is_none_or(|only| only == name.as_str()))
             .map(|(name, region)| (name.clone(), region.clone()))

@@ -11,6 +11,7 @@
 //! end (`drain.rs`), opening (`open`).
 
 use crate::collective::Collective;
+use crate::memory_files::{self, MemoryFiles};
 use crate::open::{Environment, Link, Opened, dies_with_ranks, open};
 use crate::options::{AgentKind, Options};
 use crate::regions::{ArrayLayout, Codec, Region, Regions, Route};
@@ -65,6 +66,7 @@ pub(crate) struct Memory {
     /// Chunks of `orc_alloc`: first and number, by address.
     pub(crate) allocations: BTreeMap<usize, (u32, u32)>,
     pub(crate) route: Option<Route>,
+    pub(crate) files: MemoryFiles,
     pub(crate) mapper: Mapper,
     pub(crate) stager: Option<Arc<Stager>>,
     /// The last step that `stager` was handed, until it is known to have sent it.
@@ -164,6 +166,7 @@ impl Session {
                 lent: BTreeMap::new(),
                 allocations: BTreeMap::new(),
                 route: None,
+                files: MemoryFiles::default(),
                 mapper: Mapper::new(Arc::clone(&link.pool), first_chunk),
                 stager: None,
                 handed_over: None,
@@ -262,6 +265,7 @@ impl Session {
     }
 
     pub(crate) fn put(&mut self, name: &str, region: Region) -> Result<()> {
+        self.memory.files.check_free(name)?;
         if matches!(
             self.memory.lent.get(name),
             Some(Lent::Streamed(_) | Lent::Borrowed(_))
@@ -302,6 +306,9 @@ impl Session {
     /// NotFound; Unavailable while it is lent.
     pub fn unprotect(&mut self, name: &str) -> Result<()> {
         self.memory.regions.get(name)?;
+        if self.memory.files.has(name) {
+            return memory_files::remove(self, name, Duration::ZERO);
+        }
         if !self.lent_is_back(name, Duration::ZERO)? {
             return Err(Error::unavailable(format!("region '{name}' is still lent"))
                 .next("wait with lent_done before unprotecting it"));

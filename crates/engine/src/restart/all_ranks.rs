@@ -19,7 +19,7 @@ use super::boxes::Run;
 use super::memory::AgentMemory;
 use super::reader::{Reader, Wanted};
 use super::shared::SharedReads;
-use orcheck_format::disk::{CommitRecord, ContainerRef, FLAG_SAME, RegionKind, RegionRecord};
+use orcheck_format::disk::{CommitRecord, ContainerRef, FLAG_SAME, RegionRecord};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, ErrorKind, Rank, Result, Step};
 use orcheck_io::memory::Span;
@@ -71,8 +71,8 @@ pub enum Elastic {
     Array(GlobalArray),
     /// All of it, which is the same on every rank.
     Same(RegionRecord),
-    /// Nothing: it belongs to each rank alone.
-    Alone(RegionKind),
+    /// Nothing: it belongs to each rank alone, such as this one.
+    Alone(RegionRecord),
 }
 
 /// The regions of all ranks of a checkpoint, at one level.
@@ -205,8 +205,8 @@ impl<'o> AllRanks<'o> {
         if held.iter().any(|held| held.record.is_part()) {
             return Some(self.array(name).map(Elastic::Array));
         }
-        let kind = held.first().map(|held| held.record.kind);
-        Some(Ok(Elastic::Alone(kind.unwrap_or(RegionKind::Bytes))))
+        let first = held.first()?;
+        Some(Ok(Elastic::Alone(first.record.clone())))
     }
 
     fn no_array(&self, name: &str) -> Error {

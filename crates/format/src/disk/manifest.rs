@@ -44,6 +44,9 @@ pub const FLAG_SAME: u32 = 2;
 pub const FLAG_LIST: u32 = 8;
 /// Bit of [`RegionRecord::flags`]: parts of the global array may overlap; the lowest rank's counts.
 pub const FLAG_OVERLAP: u32 = 16;
+/// Bit of [`RegionRecord::flags`]: a memory file (`orc_fopen`): a restart holds it ready without
+/// being told its name.
+pub const FLAG_IN_MEMORY: u32 = 32;
 
 type RegionsByName<'a> = BTreeMap<&'a str, &'a RegionRecord>;
 

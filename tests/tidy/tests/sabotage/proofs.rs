@@ -89,6 +89,17 @@ pub const PROOFS: &[(&str, &str)] = &[
         "orcheck-jobs faults: reported; tests/jobs/src/oracle.rs (compares the reports with what \
          is restartable after each fault)",
     ),
+    (
+        "F1",
+        "orcheck-jobs session: memory_files_come_back, an_open_memory_file, \
+         a_memory_file_that_could_not",
+    ),
+    ("F2", "orcheck-jobs session: a_memory_file_is_written_again"),
+    (
+        "F3",
+        "orcheck-jobs session: memory_files_come_back, memory_files_and_routed_files",
+    ),
+    ("F4", "orcheck-jobs session: memory_files_survive_a_kill"),
     ("W1", "orcheck-jobs session: beside"),
     (
         "W2",
