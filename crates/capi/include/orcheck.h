@@ -989,11 +989,11 @@ orc_status orc_route_file(orc_session *session,
 /**
  * Opens a memory file: a FILE that never touches a file system, for fprintf(), fwrite(), fread(),
  * fseek() and the like. After fclose() its bytes are region name of every following checkpoint,
- * without a copy: they lie in the staging pool. orc_restart() brings back the memory files of its step,
- * and forgets all others; then open them with "r". Local.
+ * without a copy: they lie in the staging pool. orc_restart() brings back the memory files of its
+ * step, and forgets all others; then open them with "r". Local.
  *
- * A memory file that is open, or that could not be written completely, refuses orc_checkpoint() on all
- * ranks. orc_unprotect() forgets a memory file that is closed. See docs/files.md.
+ * A memory file that is open, or that could not be written completely, refuses orc_checkpoint() on
+ * all ranks. orc_unprotect() forgets a memory file that is closed. See docs/files.md.
  *
  * @param name  as for orc_route()
  * @param mode  as for fopen(): "w", "a" or "r", with "+" to do both
@@ -1001,9 +1001,7 @@ orc_status orc_route_file(orc_session *session,
  *         open already, ENOSPC if the pool has no room; orc_message() says more. The functions of
  *         the C library fail in the same way, and count as calls for orc_message()
  */
-FILE *orc_fopen(orc_session *session,
-                const char *name,
-                const char *mode);
+FILE *orc_fopen(orc_session *session, const char *name, const char *mode);
 
 /**
  * [collective] Like orc_find(), but finds the checkpoint of a given step, or the newest one older

@@ -40,11 +40,11 @@ const FUNCTIONS: Functions = Functions {
 
 /// Opens a memory file: a FILE that never touches a file system, for fprintf(), fwrite(), fread(),
 /// fseek() and the like. After fclose() its bytes are region name of every following checkpoint,
-/// without a copy: they lie in the staging pool. orc_restart() brings back the memory files of its step,
-/// and forgets all others; then open them with "r". Local.
+/// without a copy: they lie in the staging pool. orc_restart() brings back the memory files of its
+/// step, and forgets all others; then open them with "r". Local.
 ///
-/// A memory file that is open, or that could not be written completely, refuses orc_checkpoint() on all
-/// ranks. orc_unprotect() forgets a memory file that is closed. See docs/files.md.
+/// A memory file that is open, or that could not be written completely, refuses orc_checkpoint() on
+/// all ranks. orc_unprotect() forgets a memory file that is closed. See docs/files.md.
 ///
 /// @param name  as for orc_route()
 /// @param mode  as for fopen(): "w", "a" or "r", with "+" to do both

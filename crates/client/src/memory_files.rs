@@ -1,14 +1,14 @@
-//! Keeps memory files: files of the program that become regions of its checkpoints and never touch a
-//! file system.
+//! Keeps memory files: files of the program that become regions of its checkpoints and never touch
+//! a file system.
 //!
-//! How: the bytes of a memory file lie in memory of the pool, where a checkpoint borrows them without a
-//! copy. A program that writes a memory file again before they are flushed gets other memory; the two
-//! then take turns. A memory file that outgrows its memory moves to twice as much.
+//! How: the bytes of a memory file lie in memory of the pool, where a checkpoint borrows them
+//! without a copy. A program that writes a memory file again before they are flushed gets other
+//! memory; the two then take turns. A memory file that outgrows its memory moves to twice as much.
 //!
 //! Invariants:
 //! 1. Memory that a checkpoint has borrowed is not written before its CP-thread is done with it.
-//! 2. A checkpoint stores a memory file as it was when it was closed. One that is open, or could not be
-//!    written completely, refuses the checkpoint on all ranks.
+//! 2. A checkpoint stores a memory file as it was when it was closed. One that is open, or could
+//!    not be written completely, refuses the checkpoint on all ranks.
 //! 3. After a restart there are exactly the memory files of its step.
 //! 4. A memory file has at most two pieces of memory.
 //!
@@ -18,7 +18,6 @@
 //! in a directory (`regions/route.rs`).
 
 use crate::regions::{Region, Regions, check_routed};
-use crate::session::Session;
 use orcheck_format::disk::{FLAG_IN_MEMORY, RegionKind, RegionRecord};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result, Step};
@@ -94,7 +93,7 @@ struct Piece {
 pub(crate) trait Host {
     fn files(&mut self) -> &mut MemoryFiles;
     fn regions(&mut self) -> &mut Regions;
-    /// Allocates at least so many bytes.
+    /// Allocates at least this many bytes.
     ///
     /// # Errors
     /// NoSpace.
@@ -382,8 +381,8 @@ fn contents(file: &MemoryFile) -> Region {
     }
 }
 
-/// Forgets a memory file and frees its memory. `patience`: how long to wait for a checkpoint that has
-/// borrowed it.
+/// Forgets a memory file and frees its memory. `patience`: how long to wait for a checkpoint that
+/// has borrowed it.
 ///
 /// # Errors
 /// Unavailable while it is open, or borrowed for longer.
@@ -404,7 +403,8 @@ pub(crate) fn remove<H: Host>(host: &mut H, name: &str, patience: Duration) -> R
     pieces.try_for_each(|piece| host.give_memory(piece.memory))
 }
 
-/// Makes room for the memory files of a checkpoint that is about to be restored, and forgets all others.
+/// Makes room for the memory files of a checkpoint that is about to be restored, and forgets all
+/// others.
 ///
 /// # Errors
 /// Invalid if one is open; NoSpace.
@@ -447,82 +447,4 @@ pub(crate) fn adopt<H: Host>(host: &mut H, stored: &[(String, u64)]) -> Result<(
 pub(crate) fn stored_file(record: &RegionRecord) -> Option<(String, u64)> {
     let is_ours = record.kind == RegionKind::File && record.flags & FLAG_IN_MEMORY != 0;
     is_ours.then(|| (record.name.clone(), record.len_bytes))
-}
-
-impl Host for Session {
-    fn files(&mut self) -> &mut MemoryFiles {
-        &mut self.memory.files
-    }
-
-    fn regions(&mut self) -> &mut Regions {
-        &mut self.memory.regions
-    }
-
-    fn take_memory(&mut self, len_bytes: usize) -> Result<Span> {
-        let chunk_bytes = self.link.pool.shape().chunk_bytes as usize;
-        let len_bytes = len_bytes.checked_next_multiple_of(chunk_bytes);
-        self.alloc(len_bytes.unwrap_or(usize::MAX) as u64)
-    }
-
-    fn give_memory(&mut self, memory: Span) -> Result<()> {
-        self.free(memory.address())
-    }
-
-    fn is_done(&mut self, step: Step, timeout: Duration) -> bool {
-        // Breaks if: the error of a staging that failed counts as not done; nobody reads it any
-        // more.
-        self.borrowed_is_back(step, timeout).unwrap_or(true)
-    }
-
-    fn patience(&self) -> Duration {
-        self.timeout()
-    }
-}
-
-impl Session {
-    /// Opens a memory file, a file of the program that never touches a file system. When it is closed,
-    /// its bytes are region `name` of the following checkpoints; a restart brings back the memory files
-    /// of its step. Local, as all calls for memory files.
-    ///
-    /// # Errors
-    /// Invalid for a name that is not a relative path of plain names, or that of another region;
-    /// NotFound if there is none to read; Unavailable if it is open already, or if its memory is
-    /// still being written to disk at the deadline; NoSpace.
-    pub fn open_file(&mut self, name: &str, mode: FileMode) -> Result<()> {
-        open(self, name, mode)
-    }
-
-    /// Writes into an open memory file from `at` on, or at its end if the mode says so; a gap is filled
-    /// with zeros. Returns the position after what was written.
-    ///
-    /// # Errors
-    /// Invalid if it is not open for writing; NoSpace: checkpoints are then refused until it is
-    /// written again from its beginning.
-    pub fn write_file(&mut self, name: &str, at: u64, bytes: &[u8]) -> Result<u64> {
-        write(self, name, at, bytes)
-    }
-
-    /// Reads from a memory file; returns how many bytes, 0 at its end.
-    ///
-    /// # Errors
-    /// NotFound.
-    pub fn read_file(&mut self, name: &str, at: u64, into: &mut [u8]) -> Result<usize> {
-        read(self, name, at, into)
-    }
-
-    /// The length of a memory file in bytes.
-    ///
-    /// # Errors
-    /// NotFound.
-    pub fn file_len(&mut self, name: &str) -> Result<u64> {
-        len_bytes(self, name)
-    }
-
-    /// Closes a memory file.
-    ///
-    /// # Errors
-    /// Invalid if it is not open.
-    pub fn close_file(&mut self, name: &str) -> Result<()> {
-        close(self, name)
-    }
 }

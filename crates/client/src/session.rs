@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `state.rs` | [`Session`] |
 //! | `outcomes.rs` | the outcomes of the steps that were taken |
+//! | `files.rs` | memory files |
 //! | `found.rs` | what is known about the job's past |
 //! | `lent.rs` | which region is lent for which checkpoint |
 //! | `stager.rs` | the rank's own CP-thread |
@@ -13,6 +14,7 @@
 //!
 //! Not here: the calls of one phase (`checkpoint`, `restart`, `succession`).
 
+mod files;
 mod found;
 mod lent;
 mod mapper;

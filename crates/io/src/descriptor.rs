@@ -29,6 +29,7 @@ use rustix::fs::{self, MemfdFlags, Mode, OFlags};
 use rustix::io::{Result, fcntl_dupfd_cloexec};
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 use rustix::path::Arg;
+use rustix::pipe::{PipeFlags, pipe_with};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -86,6 +87,12 @@ pub fn accept(listener: impl AsFd, flags: SocketFlags) -> Result<OwnedFd> {
 /// A counter that can be polled.
 pub fn event(flags: EventfdFlags) -> Result<OwnedFd> {
     above_streams(eventfd(0, flags)?)
+}
+
+/// A pipe: the end to read from, and the end to write to.
+pub fn one_way() -> Result<(OwnedFd, OwnedFd)> {
+    let (out, into) = pipe_with(PipeFlags::CLOEXEC)?;
+    Ok((above_streams(out)?, above_streams(into)?))
 }
 
 /// A set of descriptors to poll together.

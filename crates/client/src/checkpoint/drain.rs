@@ -56,12 +56,7 @@ impl Session {
     pub fn close_telling(mut self, timeout: Duration) -> (Result<()>, Vec<String>) {
         let clock = Arc::clone(&self.environment.clock);
         let until = clock.now() + timeout;
-        for name in self.memory.files.open_ones() {
-            let text = format!(
-                "memory file '{name}' was open at the end of the session: what was written to it since is in no checkpoint"
-            );
-            self.warnings.push(text);
-        }
+        self.warn_of_open_files();
         // Breaks if: it waits for copies although a checkpoint is not safe; no time would be left
         // to find another agent.
         let mut drained = self.drain(timeout).and_then(|()| self.copied(until));

@@ -231,11 +231,14 @@ impl Session {
         }
     }
 
-    /// Makes room for the memory files of the found checkpoint.
+    /// Makes room for the memory files of the found checkpoint, unless `only` one region is read.
     ///
     /// # Errors
     /// Unsupported if another number of ranks stored them; Invalid, NoSpace.
-    pub(super) fn adopt_memory_files(&mut self) -> Result<()> {
+    pub(super) fn adopt_memory_files(&mut self, only: Option<&str>) -> Result<()> {
+        if only.is_some() {
+            return Ok(());
+        }
         let same_ranks = self.same_ranks();
         let (_, view) = self.found("restart")?;
         if same_ranks {

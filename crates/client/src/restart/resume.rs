@@ -398,7 +398,8 @@ impl Session {
         let mut texts = Vec::new();
         self.deal_lists()?;
         loop {
-            let fits = self.check_regions(only);
+            let fits = self.adopt_memory_files(only);
+            let fits = fits.and_then(|()| self.check_regions(only));
             let fits = agree(self.collective.as_mut(), fits);
             let step = self.found("restart").map(|(candidate, _)| candidate.step)?;
             let read = match fits {
@@ -495,9 +496,6 @@ impl Session {
     /// Checks the regions and decides what to read of each; reports everything that does not fit in
     /// one message.
     fn check_regions(&mut self, only: Option<&str>) -> Result<Readings> {
-        if only.is_none() {
-            self.adopt_memory_files()?;
-        }
         let regions: Vec<(String, Region)> = (self.memory.regions.iter())
             .filter(|(name, _)| only.is_none_or(|only| only == name.as_str()))
             .map(|(name, region)| (name.clone(), region.clone()))

@@ -16,12 +16,14 @@
 #![allow(unsafe_code)]
 
 use crate::clock::{Clock, SystemClock};
-use crate::errno::{last_errno, os_error};
+use crate::descriptor;
+use crate::errno::{last_errno, os_error, rustix_error};
 use libc::{c_int, c_long, pid_t};
 use orcheck_format::{Error, Result};
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr};
 use std::fs;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::ptr::null_mut;
@@ -107,7 +109,7 @@ pub fn watch_writes(
     command: &[impl AsRef<OsStr>],
     told: &mut dyn FnMut(Watched),
 ) -> Result<WatchedEnd> {
-    let root = start(command)?;
+    let (root, said) = start(command)?;
     let mut watch = Watch {
         begun: SystemClock.now(),
         pending: BTreeMap::new(),
@@ -134,6 +136,15 @@ pub fn watch_writes(
         } else if libc::WIFSTOPPED(found) {
             watch.stopped(thread, found, told);
         }
+    }
+    let mut errno = [0; 4];
+    if rustix::io::read(&said, &mut errno).is_ok_and(|count| count == errno.len()) {
+        let program = command.first().map(|word| word.as_ref().to_string_lossy());
+        let program = program.unwrap_or_default();
+        return Err(os_error(
+            i32::from_le_bytes(errno),
+            format_args!("start program {program}"),
+        ));
     }
     let uring = watch.uring;
     match status {
@@ -349,8 +360,9 @@ fn wait_any() -> std::result::Result<(pid_t, c_int), c_int> {
     }
 }
 
-/// Starts the command, stopped and watched, and lets it continue.
-fn start(command: &[impl AsRef<OsStr>]) -> Result<pid_t> {
+/// Starts the command, stopped and watched, and lets it continue. Returns also what gets the error
+/// if it cannot become the command.
+fn start(command: &[impl AsRef<OsStr>]) -> Result<(pid_t, OwnedFd)> {
     let words = command
         .iter()
         .map(|word| CString::new(word.as_ref().as_bytes()));
@@ -366,6 +378,7 @@ fn start(command: &[impl AsRef<OsStr>]) -> Result<pid_t> {
         len: filter.len() as u16,
         filter: filter.as_ptr().cast_mut(),
     };
+    let (said, says) = descriptor::one_way().map_err(|errno| rustix_error(errno, "make a pipe"))?;
     // SAFETY: the child calls only what may be called between fork and exec, on memory that was
     // prepared before.
     let child = unsafe { libc::fork() };
@@ -373,17 +386,14 @@ fn start(command: &[impl AsRef<OsStr>]) -> Result<pid_t> {
         -1 => Err(os_error(last_errno(), format_args!("start a process"))),
         0 => {
             // SAFETY: as above; the pointers live until the process becomes another program.
-            unsafe { become_watched(program, &pointers, &filter) }
+            unsafe { become_watched(program, &pointers, &filter, says.as_raw_fd()) }
         }
         child => {
             seize(child)?;
-            Ok(child)
+            Ok((child, said))
         }
     }
 }
-
-/// Exit status of a command that is not there.
-const NOT_FOUND: c_int = 127;
 
 /// # Safety
 /// In a child after fork; `pointers` end with NULL.
@@ -391,6 +401,7 @@ unsafe fn become_watched(
     program: &CString,
     pointers: &[*const libc::c_char],
     filter: &libc::sock_fprog,
+    says: c_int,
 ) -> ! {
     // SAFETY: as the caller promises.
     unsafe {
@@ -400,10 +411,9 @@ unsafe fn become_watched(
         if ready {
             libc::execvp(program.as_ptr(), pointers.as_ptr());
         }
-        libc::_exit(match last_errno() {
-            libc::ENOENT => NOT_FOUND,
-            _ => 126,
-        })
+        let errno = last_errno().to_le_bytes();
+        libc::write(says, errno.as_ptr().cast(), errno.len());
+        libc::_exit(1)
     }
 }
 
@@ -509,7 +519,8 @@ mod tests {
                 .status,
             7
         );
-        let missing = watch_writes(&["/nowhere/program"], &mut |_| ()).unwrap();
-        assert_eq!(i32::from(missing.status), NOT_FOUND);
+        let missing = watch_writes(&["/nowhere/program"], &mut |_| ()).unwrap_err();
+        assert_eq!(missing.kind(), orcheck_format::ErrorKind::NotFound);
+        assert!(missing.message().contains("/nowhere/program"));
     }
 }

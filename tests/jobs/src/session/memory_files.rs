@@ -53,7 +53,8 @@ fn get(session: &mut Session, name: &str) -> Vec<u8> {
     bytes
 }
 
-// Breaks if: a memory file is stored as it was at another time, or the memory files of another step stay.
+// Breaks if: a memory file is stored as it was at another time, or the memory files of another step
+// stay.
 fn memory_files_come_back_as_they_were_closed() {
     let scratch = Scratch::new("memory-files");
     let job = Job::new(scratch.path(), 2, 1, true);

@@ -89,6 +89,11 @@ pub const PROOFS: &[(&str, &str)] = &[
         "orcheck-jobs faults: reported; tests/jobs/src/oracle.rs (compares the reports with what \
          is restartable after each fault)",
     ),
+    ("W1", "orcheck-jobs session: beside"),
+    (
+        "W2",
+        "orcheck-engine reading: catalog; orcheck-cli cli: names",
+    ),
     (
         "F1",
         "orcheck-jobs session: memory_files_come_back, an_open_memory_file, \
@@ -100,11 +105,6 @@ pub const PROOFS: &[(&str, &str)] = &[
         "orcheck-jobs session: memory_files_come_back, memory_files_and_routed_files",
     ),
     ("F4", "orcheck-jobs session: memory_files_survive_a_kill"),
-    ("W1", "orcheck-jobs session: beside"),
-    (
-        "W2",
-        "orcheck-engine reading: catalog; orcheck-cli cli: names",
-    ),
     (
         "N1",
         "orcheck-engine lib: any_layout; orcheck-engine reading: array; orcheck-jobs session: \

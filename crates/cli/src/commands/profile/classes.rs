@@ -1,8 +1,8 @@
 //! Sums the writes of a program: by size, by where they go, and over time.
 //!
-//! How: the classes of sizes are those of X. Ouyang et al., SNAPI 2010. Each process's writes to one
-//! file are a *stream*. A write is *in order* where it begins where the stream's last one ended,
-//! *strided* where it begins as far from the last one's begin as that one did from its own
+//! How: the classes of sizes are those of X. Ouyang et al., SNAPI 2010. Each process's writes to
+//! one file are a *stream*. A write is *in order* where it begins where the stream's last one
+//! ended, *strided* where it begins as far from the last one's begin as that one did from its own
 //! predecessor's, and *elsewhere* otherwise; the last two are seeks.
 //!
 //! Invariants:
@@ -137,6 +137,9 @@ impl Classes {
     /// For people.
     pub fn table(&self) -> String {
         let all = self.all();
+        if all.writes == 0 {
+            return "no regular file was written\n".to_owned();
+        }
         let mut rows = table(&[
             "write size",
             "writes",
@@ -168,7 +171,7 @@ impl Classes {
             table_text(&rows),
             count(all.writes, "write"),
             size(all.bytes),
-            count(self.processes as u64, "process"),
+            processes(self.processes),
             count(self.files as u64, "file"),
             self.lasted_s(),
             size(rate as u64),
@@ -248,6 +251,14 @@ impl Classes {
                 }],
             }),
         ]
+    }
+}
+
+/// A number of processes.
+pub fn processes(count: usize) -> String {
+    match count {
+        1 => "1 process".to_owned(),
+        count => format!("{count} processes"),
     }
 }
 

@@ -1,9 +1,9 @@
 //! Profiles of published checkpoints: X. Ouyang et al., SNAPI 2010, "Checkpointing Profiling".
 //!
 //! A rank's image is written by a fixed number of calls to one file, in order. Of LU.C.64's the
-//! shares of three classes are published (60 % of the writes are small and carry 1.5 % of the bytes,
-//! 0.8 % are large and carry 79 %); those of BT.C.64 are taken to be the same. Within a class sizes
-//! vary evenly from half to one and a half times the mean.
+//! shares of three classes are published (60 % of the writes are small and carry 1.5 % of the
+//! bytes, 0.8 % are large and carry 79 %); those of BT.C.64 are taken to be the same. Within a
+//! class sizes vary evenly from half to one and a half times the mean.
 //!
 //! Invariants:
 //! 1. The same profile is drawn each time.
@@ -24,7 +24,7 @@ pub fn names() -> String {
     KNOWN.map(|(name, ..)| name).join(" and ")
 }
 
-/// The profile of this name, for so many ranks.
+/// The profile of this name, for this many ranks.
 pub fn profile(name: &str, ranks: u32) -> Option<Writes> {
     let (_, count, bytes) = KNOWN
         .into_iter()

@@ -25,6 +25,7 @@ use orcheck_io::rng::random_bytes;
 use serde_json::{Value, json};
 
 use crate::args::ProfileArgs;
+use crate::commands::profile::classes::processes as named;
 use crate::commands::profile::known;
 use crate::commands::profile::writes::{Call, Writes};
 use crate::exit;
@@ -49,7 +50,7 @@ pub fn run(args: &ProfileArgs, source: &str) -> std::result::Result<Outcome, Fai
     if processes == 0 || processes > MOST_PROCESSES {
         return Err(Error::invalid(format!(
             "{source} has {}; from 1 to {MOST_PROCESSES} are possible",
-            count(processes as u64, "process")
+            named(processes)
         ))
         .into());
     }
@@ -174,12 +175,7 @@ fn outcome(
     copies: usize,
     found: Vec<Vec<Took>>,
 ) -> Outcome {
-    let bytes: u64 = (writes.calls.iter())
-        .map(|call| match call.what {
-            Effect::Wrote { len_bytes, .. } => len_bytes,
-            _ => 0,
-        })
-        .sum();
+    let bytes = bytes_of(writes);
     let bytes = bytes * copies as u64;
     let mut rows = table(&[
         "directory",
@@ -189,18 +185,14 @@ fn outcome(
         "times the first's",
     ]);
     let mut documents: Vec<Value> = Vec::new();
-    let middle = |mut each: Vec<f64>| -> f64 {
-        each.sort_by(f64::total_cmp);
-        each.get(each.len() / 2).copied().unwrap_or(0.0)
-    };
     let mut first_s = None;
     for (path, each) in paths.iter().zip(&found) {
-        let continues = middle(
+        let continues = median(
             each.iter()
                 .map(|took| took.until_continue.as_secs_f64())
                 .collect(),
         );
-        let safe = middle(
+        let safe = median(
             each.iter()
                 .map(|took| took.until_safe.as_secs_f64())
                 .collect(),
@@ -228,12 +220,12 @@ fn outcome(
         }));
     }
     let calls = (writes.calls.len() * copies) as u64;
-    let processes = (writes.processes() * copies) as u64;
+    let processes = writes.processes() * copies;
     let text = format!(
         "{} of {} by {}, median of {}\n{}",
         count(calls, "call"),
         size(bytes),
-        count(processes, "process"),
+        named(processes),
         count(found.first().map_or(0, Vec::len) as u64, "round"),
         table_text(&rows)
     );
@@ -243,4 +235,17 @@ fn outcome(
         document: json!({ "calls": calls, "bytes": bytes, "processes": processes, "replayed": documents }),
         warnings: Vec::new(),
     }
+}
+
+fn bytes_of(writes: &Writes) -> u64 {
+    let each = writes.calls.iter().map(|call| match call.what {
+        Effect::Wrote { len_bytes, .. } => len_bytes,
+        _ => 0,
+    });
+    each.sum()
+}
+
+fn median(mut each: Vec<f64>) -> f64 {
+    each.sort_by(f64::total_cmp);
+    each.get(each.len() / 2).copied().unwrap_or(0.0)
 }

@@ -5,7 +5,7 @@
 use super::*;
 use crate::restart::boxes::ArrayBox;
 use orcheck_format::Dtype;
-use orcheck_format::disk::{BoxRecord, FLAG_LIST, FLAG_OVERLAP};
+use orcheck_format::disk::{BoxRecord, FLAG_LIST, FLAG_OVERLAP, RegionKind};
 use proptest::prelude::*;
 
 /// Random numbers that depend on the seed alone.
