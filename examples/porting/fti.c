@@ -38,7 +38,10 @@ int main(int argc, char **argv) {
   resumes = r == ORC_OK;
   do {
     orc_array stored = {.struct_size = sizeof stored};
-    if (resumes) ORC_TRY(orc_stored(s, "u", &stored, NULL)), n = stored.local[0];
+    if (resumes) {
+      ORC_TRY(orc_stored(s, "u", &stored, NULL));
+      n = stored.local[0];
+    }
     u = realloc(u, n * sizeof *u);
     /* FTI_Protect(0, u, n, FTI_DBLE) */
     ORC_TRY(orc_protect(s, "u", u, ORC_F64, n, 0));

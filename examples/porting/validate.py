@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the programs that came from other libraries: killed and resumed, they end as undisturbed.
 
-    validate.py DIRECTORY NAME...        (the built programs; MPIRUN: the command that starts them)
+usage: validate.py DIRECTORY NAME...     (the built programs; MPIRUN: the command that starts them)
 """
 
 import os
