@@ -40,7 +40,7 @@ int main(int argc, char **argv) {
     orc_array stored = {.struct_size = sizeof stored};
     if (resumes) {
       ORC_TRY(orc_stored(s, "u", &stored, NULL));
-      n = stored.local[0];
+      n = (size_t)stored.local[0];
     }
     u = realloc(u, n * sizeof *u);
     /* FTI_Protect(0, u, n, FTI_DBLE) */
