@@ -11,7 +11,7 @@
  *   fsync     fopen in DIR, fwrite, fflush, fsync, fclose: what programs do without Orcheck
  *
  * Times go from the first rank that begins to the last that continues. `memory` is also measured while the checkpoint
- * before is being flushed (running). At the end a restart brings the file back, and every byte is compared. */
+ * before is being flushed (running; held_steps = 2). At the end a restart brings the file back, and every byte is compared. */
 #define _GNU_SOURCE
 #include "ranks.h"
 
@@ -89,7 +89,7 @@ static orc_session *opened(const char *job, const char *dir, const char *more) {
     orc_session *session;
     char options[8192];
     const unsigned long long chunk = 4 << 20, chunks = (size + chunk - 1) / chunk + 2;
-    int len = snprintf(options, sizeof options, "global = [\"%s\"]\npool = %llu\nkeep = 1\n%s", dir,
+    int len = snprintf(options, sizeof options, "global = [\"%s\"]\npool = %llu\nkeep = 1\nheld_steps = 2\n%s", dir,
                        4 * chunks * chunk * (unsigned long long)ranks, more);
     if (len >= (int)sizeof options) die("--options: too long");
     TRY(orc_mpi_open(&session, MPI_COMM_WORLD, job, options));

@@ -17,6 +17,7 @@ use crate::types::orc_status;
 use libc::FILE;
 use orcheck_client::FileMode;
 use orcheck_format::{Error, Result};
+use orcheck_io::memory::zeroed;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::null_mut;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
@@ -24,11 +25,17 @@ use std::slice::{from_raw_parts, from_raw_parts_mut};
 /// Longest text of a mode that is read, in bytes.
 const MODE_LIMIT_BYTES: usize = 16;
 
+/// Length of the buffer of a `FILE`: with less, many small writes cost more calls than copies; with
+/// more, it would not stay in the cache of a processor.
+const BUFFER_BYTES: usize = 64 << 10;
+
 /// What is behind a `FILE`.
 struct Behind {
     session: *mut orc_session,
     name: String,
     position: u64,
+    /// The C library's; it is used no more once `close` was called.
+    buffer: Vec<u8>,
 }
 
 const FUNCTIONS: Functions = Functions {
@@ -77,6 +84,7 @@ pub unsafe extern "C" fn orc_fopen(
             session,
             name: name.to_owned(),
             position,
+            buffer: zeroed(BUFFER_BYTES)?,
         }));
         // SAFETY: the functions fit the cookie, which `close` frees.
         let file = unsafe { fopencookie(behind.cast(), spelled(mode).as_ptr(), FUNCTIONS) };
@@ -86,6 +94,12 @@ pub unsafe extern "C" fn orc_fopen(
             registry::with(session, |session| session.close_file(name))?;
             let text = format!("memory file '{name}': the C library has no memory for a FILE");
             return Err(Error::no_space(text).next("free memory"));
+        }
+        // SAFETY: a new FILE, and memory that lives until it is closed. An error leaves it with a
+        // buffer of its own.
+        unsafe {
+            let buffer = (*behind).buffer.as_mut_ptr().cast();
+            libc::setvbuf(file, buffer, libc::_IOFBF, BUFFER_BYTES);
         }
         Ok(file)
     })
