@@ -1,4 +1,4 @@
-/* A program that protected its memory with FTI, on Orcheck. Above each block that came stands what it replaces.
+/* A program that protected its memory with FTI, on Orcheck. The comment above each new block shows the calls that it replaces.
  *
  * usage: mpirun -n 2 fti STEPS [DIE]      (DIE: the last rank kills itself after that step, unless it resumed) */
 #include <orcheck_mpi.h>

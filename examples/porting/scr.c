@@ -1,6 +1,6 @@
 /* A program that wrote its checkpoints into files that SCR named, on Orcheck.
  *
- * Above each block that came stands what it replaces. Built with -DOLD_FILES it keeps writing files, at paths from
+ * The comment above each new block shows the calls that it replaces. Built with -DOLD_FILES it keeps writing files, at paths from
  * orc_route(); otherwise it writes memory files (orc_fopen), which take no file system and no second copy.
  *
  * usage: mpirun -n 2 scr STEPS [DIE]      (DIE: the last rank kills itself after that step, unless it resumed) */

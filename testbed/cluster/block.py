@@ -17,6 +17,7 @@ Not here: kernels without tracefs or machines without root (missing() says why).
 """
 
 import contextlib
+import glob
 import os
 import re
 import subprocess
@@ -37,7 +38,13 @@ def missing() -> str | None:
     with open("/proc/filesystems") as file:
         if "tracefs" not in file.read().split():
             return f"Linux {os.uname().release} has no tracefs"
-    return None
+    with tempfile.TemporaryDirectory(prefix="orcheck-trace-") as at:
+        command = ["mount", "-t", "tracefs", "tracefs", at]
+        if subprocess.run(command, capture_output=True).returncode:
+            return "tracefs cannot be mounted"
+        has = os.path.isdir(os.path.join(at, EVENT))
+        subprocess.run(["umount", at], capture_output=True)
+    return None if has else f"Linux {os.uname().release} has no tracepoints of block devices"
 
 
 class BlockTrace(Held):
@@ -79,6 +86,12 @@ class BlockTrace(Held):
 
     def requests(self, name: str) -> list[tuple[int, int]]:
         """First byte and length of each request of a device since reset()."""
+        lost = 0
+        for path in glob.glob(os.path.join(self.instance, "per_cpu", "*", "stats")):
+            with open(path) as file:
+                lost += sum(int(line.split()[1]) for line in file if line.startswith("overrun:"))
+        if lost:
+            raise HeldError(f"{lost} requests were not traced: BUFFER_KIB is too small")
         with open(os.path.join(self.instance, "trace")) as file:
             found = [match.groups() for match in map(LINE.search, file) if match]
         wanted = self.numbers[name]

@@ -777,7 +777,8 @@ orc_status orc_protect_codec(orc_session *session,
 /**
  * Takes a region out of all following checkpoints. Local.
  *
- * @return ::ORC_NOT_FOUND for an unknown name; ::ORC_UNAVAILABLE while the region is lent
+ * @return ::ORC_NOT_FOUND for an unknown name; ::ORC_UNAVAILABLE while the region is lent, or
+ *         while a checkpoint is still reading a memory file
  */
 orc_status orc_unprotect(orc_session *session, const char *name);
 

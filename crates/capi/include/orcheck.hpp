@@ -44,7 +44,7 @@
 #include <cstring>
 #include <functional>
 #include <initializer_list>
-#include <iostream>
+#include <istream>
 #include <iterator>
 #include <memory>
 #include <new>
@@ -574,7 +574,8 @@ private:
       const bool held = std::ferror(file_) == 0;
       const bool closed = std::fclose(file_) == 0;
       file_ = nullptr;
-      if (!wrote || !held || !closed) fail();
+      if (!held || !closed) fail();
+      if (!wrote) throw Error(ORC_INVALID, "the stream of a memory file is bad: not all was written or read");
     }
 
   protected:
@@ -591,7 +592,11 @@ private:
       return c;
     }
     int_type uflow() override { return file_ == nullptr ? traits_type::eof() : std::fgetc(file_); }
-    int_type pbackfail(int_type c) override { return file_ == nullptr ? traits_type::eof() : std::ungetc(c, file_); }
+    int_type pbackfail(int_type c) override {
+      if (file_ == nullptr) return traits_type::eof();
+      if (!traits_type::eq_int_type(c, traits_type::eof())) return std::ungetc(c, file_);
+      return std::fseek(file_, -1, SEEK_CUR) == 0 ? traits_type::not_eof(c) : traits_type::eof();
+    }
     std::streamsize xsgetn(char *into, std::streamsize count) override {
       return file_ == nullptr ? 0 : static_cast<std::streamsize>(std::fread(into, 1, static_cast<std::size_t>(count), file_));
     }

@@ -36,6 +36,8 @@ struct Behind {
     position: u64,
     /// The C library's; it is used no more once `close` was called.
     buffer: Vec<u8>,
+    /// Why a write failed, which `close` returns again: the C library may forget it.
+    failed: Option<Error>,
 }
 
 const FUNCTIONS: Functions = Functions {
@@ -73,6 +75,7 @@ pub unsafe extern "C" fn orc_fopen(
             )
         };
         let mode = FileMode::parse(mode)?;
+        let buffer = zeroed(BUFFER_BYTES)?;
         let position = registry::with(session, |session| {
             session.open_file(name, mode)?;
             match mode.appends {
@@ -84,7 +87,8 @@ pub unsafe extern "C" fn orc_fopen(
             session,
             name: name.to_owned(),
             position,
-            buffer: zeroed(BUFFER_BYTES)?,
+            buffer,
+            failed: None,
         }));
         // SAFETY: the functions fit the cookie, which `close` frees.
         let file = unsafe { fopencookie(behind.cast(), spelled(mode).as_ptr(), FUNCTIONS) };
@@ -142,23 +146,32 @@ unsafe fn bytes_mut<'a>(start: *mut c_char, len: usize) -> Result<&'a mut [u8]> 
 
 /// The C library takes 0 for an error, and nothing below.
 unsafe extern "C" fn write(behind: *mut c_void, from: *const c_char, len: usize) -> isize {
-    answer("writing a memory file", 0, || {
-        if len == 0 {
-            return Ok(0);
-        }
-        not_null(from, "buffer")?;
-        // SAFETY: as in `read`, and `len` bytes can be read.
-        let (behind, from) = unsafe {
-            (
-                &mut *behind.cast::<Behind>(),
-                from_raw_parts(from.cast::<u8>(), len),
-            )
+    // SAFETY: as in `read`.
+    let behind = unsafe { &mut *behind.cast::<Behind>() };
+    let (session, name, at) = (behind.session, &behind.name, behind.position);
+    let next = answer("writing a memory file", None, || {
+        let from = match len {
+            0 => &[],
+            _ => {
+                not_null(from, "buffer")?;
+                // SAFETY: `len` bytes can be read.
+                unsafe { from_raw_parts(from.cast::<u8>(), len) }
+            }
         };
-        let (name, at) = (&behind.name, behind.position);
-        behind.position =
-            registry::with(behind.session, |session| session.write_file(name, at, from))?;
-        Ok(len as isize)
-    })
+        let next = registry::with(session, |session| session.write_file(name, at, from));
+        next.map(Some).inspect_err(|error| {
+            behind.failed.get_or_insert_with(|| error.clone());
+        })
+    });
+    let Some(next) = next else {
+        // Breaks if: a call that was refused before it reached the session is forgotten; the file
+        // would be stored without what the C library has dropped.
+        let refused = || Error::invalid("a write was refused").next("see orc_message() after it");
+        behind.failed.get_or_insert_with(refused);
+        return 0;
+    };
+    behind.position = next;
+    len as isize
 }
 
 unsafe extern "C" fn seek(behind: *mut c_void, offset: *mut i64, whence: c_int) -> c_int {
@@ -188,8 +201,13 @@ unsafe extern "C" fn close(behind: *mut c_void) -> c_int {
     answer("closing a memory file", -1, || {
         // SAFETY: `orc_fopen` made it, and the C library closes a FILE once.
         let behind = unsafe { Box::from_raw(behind.cast::<Behind>()) };
-        registry::with(behind.session, |session| session.close_file(&behind.name))?;
-        Ok(0)
+        registry::with(behind.session, |session| {
+            if let Some(error) = &behind.failed {
+                session.fail_file(&behind.name, error.clone())?;
+            }
+            session.close_file(&behind.name)
+        })?;
+        behind.failed.map_or(Ok(0), Err)
     })
 }
 

@@ -216,7 +216,8 @@ pub unsafe extern "C" fn orc_protect_codec(
 
 /// Takes a region out of all following checkpoints. Local.
 ///
-/// @return ::ORC_NOT_FOUND for an unknown name; ::ORC_UNAVAILABLE while the region is lent
+/// @return ::ORC_NOT_FOUND for an unknown name; ::ORC_UNAVAILABLE while the region is lent, or
+///         while a checkpoint is still reading a memory file
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orc_unprotect(
     session: *mut orc_session,

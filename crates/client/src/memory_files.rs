@@ -46,7 +46,8 @@ impl FileMode {
     pub fn parse(text: &str) -> Result<Self> {
         let (first, rest) = text.split_at_checked(1).unwrap_or_default();
         let plus = rest.contains('+');
-        let known = "rwa".contains(first) && rest.chars().all(|each| "+be".contains(each));
+        let once = rest.matches('+').count() <= 1;
+        let known = once && "rwa".contains(first) && rest.chars().all(|each| "+be".contains(each));
         if first.is_empty() || !known {
             return Err(Error::invalid(format!(
                 "mode \"{}\" of a memory file: allowed are r, w, a, r+, w+ and a+",
@@ -82,11 +83,18 @@ struct MemoryFile {
 }
 
 /// Memory of a memory file.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Piece {
     memory: Span,
-    /// The last checkpoint that borrowed it, until it is known to be done with it.
-    borrowed: Option<Step>,
+    /// The checkpoints that have borrowed it, until they are known to be done with it.
+    borrowed: Vec<Step>,
+}
+
+impl Piece {
+    fn new(memory: Span) -> Self {
+        let borrowed = Vec::new();
+        Self { memory, borrowed }
+    }
 }
 
 /// What has memory files.
@@ -103,6 +111,12 @@ pub(crate) trait Host {
     /// # Errors
     /// Invalid if a region lies there.
     fn give_memory(&mut self, memory: Span) -> Result<()>;
+    /// Frees the end of what [`Self::take_memory`] gave; returns what is left, of at least this
+    /// many bytes.
+    fn trim_memory(&mut self, memory: Span, len_bytes: usize) -> Span {
+        let _ = len_bytes;
+        memory
+    }
     /// Whether the checkpoint of a step is done with what it borrowed.
     fn is_done(&mut self, step: Step, timeout: Duration) -> bool;
     /// The longest wait for that.
@@ -131,13 +145,6 @@ impl MemoryFiles {
             }
         }
         Ok(())
-    }
-
-    /// Notes that a checkpoint borrows what these memory files hold.
-    pub(crate) fn note_borrowed(&mut self, step: Step, name: &str) {
-        if let Some(held) = self.map.get_mut(name).and_then(|one| one.held.as_mut()) {
-            held.borrowed = Some(step);
-        }
     }
 
     /// Files that are open, for a warning at the end.
@@ -224,49 +231,70 @@ fn nothing() -> Region {
 /// Makes the memory of a memory file writable, with its first `kept` bytes.
 fn own_memory<H: Host>(host: &mut H, name: &str, kept: usize) -> Result<()> {
     let file = host.files().get(name)?;
-    let (held, spare) = (file.held, file.spare);
-    let Some(held) = held.filter(|held| held.borrowed.is_some()) else {
+    let (held, len) = (file.held.clone(), file.len_bytes);
+    let Some(held) = held.filter(|held| !held.borrowed.is_empty()) else {
         return Ok(());
     };
     // Breaks if: it is not asked; the checkpoint would store what is written next.
-    if is_back(host, held, Duration::ZERO) || off(Switch::MemoryFileBorrowed) {
+    if is_back(host, &held, Duration::ZERO) || off(Switch::MemoryFileBorrowed) {
         return mark_back(host, name);
     }
     let patience = host.patience();
+    let spare = host.files().get(name)?.spare.take();
     let other = match spare {
-        Some(spare) if is_back(host, spare, patience) => spare.memory,
-        Some(_) => {
+        Some(spare) if !is_back(host, &spare, patience) => {
+            host.files().get(name)?.spare = Some(spare);
             let text = format!(
                 "memory file '{name}': both pieces of its memory are still being written to disk after {} s",
                 patience.as_secs_f64()
             );
             return Err(Error::unavailable(text).next("take checkpoints less often"));
         }
-        None => host.take_memory(held.memory.len_bytes())?,
+        Some(spare) if spare.memory.len_bytes() >= kept => Ok(spare.memory),
+        Some(spare) => {
+            host.give_memory(spare.memory)?;
+            host.take_memory(len)
+        }
+        None => host.take_memory(len),
     };
-    let mut other = Piece {
-        memory: other,
-        borrowed: None,
+    let other = match other {
+        Ok(other) => other,
+        // Breaks if: this is an error; whether a program runs would depend on how fast its disk is.
+        Err(_) if is_back(host, &held, patience) => return mark_back(host, name),
+        Err(error) => return Err(error),
     };
-    if other.memory.len_bytes() < kept {
-        host.files().get(name)?.spare = None;
-        host.give_memory(other.memory)?;
-        other.memory = host.take_memory(held.memory.len_bytes())?;
-    }
-    copy_span(held.memory.sub(0, kept), other.memory.sub(0, kept));
+    copy_span(held.memory.sub(0, kept), other.sub(0, kept));
     let file = host.files().get(name)?;
-    file.held = Some(other);
+    file.held = Some(Piece::new(other));
     file.spare = Some(held);
     Ok(())
 }
 
-fn is_back<H: Host>(host: &mut H, piece: Piece, timeout: Duration) -> bool {
-    (piece.borrowed).is_none_or(|step| host.is_done(step, timeout))
+/// Whether all checkpoints that have borrowed a piece are done with it. They need not end in order:
+/// one may wait for a slow level that a later one does not go to.
+fn is_back<H: Host>(host: &mut H, piece: &Piece, timeout: Duration) -> bool {
+    let mut borrowed = piece.borrowed.iter().rev();
+    borrowed.all(|step| host.is_done(*step, timeout))
 }
 
 fn mark_back<H: Host>(host: &mut H, name: &str) -> Result<()> {
     if let Some(held) = &mut host.files().get(name)?.held {
-        held.borrowed = None;
+        held.borrowed.clear();
+    }
+    Ok(())
+}
+
+/// Notes that a checkpoint borrows what a memory file holds.
+pub(crate) fn note_borrowed<H: Host>(host: &mut H, step: Step, name: &str) -> Result<()> {
+    let Some(held) = host.files().get(name)?.held.clone() else {
+        return Ok(());
+    };
+    // Breaks if: only the last one is kept; one before it may take longer.
+    let mut borrowed = held.borrowed;
+    borrowed.retain(|earlier| !host.is_done(*earlier, Duration::ZERO));
+    borrowed.push(step);
+    if let Some(held) = &mut host.files().get(name)?.held {
+        held.borrowed = borrowed;
     }
     Ok(())
 }
@@ -287,7 +315,7 @@ pub(crate) fn write<H: Host>(host: &mut H, name: &str, at: u64, bytes: &[u8]) ->
     let at = if mode.appends { len as u64 } else { at };
     let written = grown(host, name, at, bytes.len()).and_then(|end| {
         let file = host.files().get(name)?;
-        let held = file.held.map(|held| held.memory);
+        let held = file.held.as_ref().map(|held| held.memory);
         if let Some(memory) = held.filter(|_| !bytes.is_empty()) {
             let start = end - bytes.len();
             zero(memory.sub(len.min(start), start.saturating_sub(len)));
@@ -297,7 +325,7 @@ pub(crate) fn write<H: Host>(host: &mut H, name: &str, at: u64, bytes: &[u8]) ->
         Ok(end as u64)
     });
     if let Err(error) = &written {
-        host.files().get(name)?.failed = Some(error.clone());
+        fail(host, name, error.clone())?;
     }
     written
 }
@@ -320,8 +348,8 @@ fn grown<H: Host>(host: &mut H, name: &str, at: u64, more: usize) -> Result<usiz
         ))
     })?;
     let file = host.files().get(name)?;
-    let (held, len) = (file.held, file.len_bytes);
-    let room = held.map_or(0, |held| held.memory.len_bytes());
+    let (held, len) = (file.held.as_ref().map(|held| held.memory), file.len_bytes);
+    let room = held.map_or(0, Span::len_bytes);
     if more == 0 || end <= room {
         return Ok(end);
     }
@@ -330,11 +358,10 @@ fn grown<H: Host>(host: &mut H, name: &str, at: u64, more: usize) -> Result<usiz
     let memory = memory.or_else(|_| host.take_memory(end));
     let memory = memory.map_err(|error| error.at(format!("memory file '{name}'")))?;
     if let Some(held) = held {
-        copy_span(held.memory.sub(0, len), memory.sub(0, len));
-        host.give_memory(held.memory)?;
+        copy_span(held.sub(0, len), memory.sub(0, len));
+        host.give_memory(held)?;
     }
-    let borrowed = None;
-    host.files().get(name)?.held = Some(Piece { memory, borrowed });
+    host.files().get(name)?.held = Some(Piece::new(memory));
     Ok(end)
 }
 
@@ -346,7 +373,7 @@ pub(crate) fn read<H: Host>(host: &mut H, name: &str, at: u64, into: &mut [u8]) 
     let file = host.files().get(name)?;
     let at = usize::try_from(at).unwrap_or(usize::MAX);
     let count = file.len_bytes.saturating_sub(at).min(into.len());
-    if let Some(held) = file.held.filter(|_| count > 0) {
+    if let Some(held) = file.held.as_ref().filter(|_| count > 0) {
         copy_into(held.memory.sub(at, count), &mut into[..count]);
     }
     Ok(count)
@@ -369,13 +396,30 @@ pub(crate) fn close<H: Host>(host: &mut H, name: &str) -> Result<()> {
     if file.open.take().is_none() {
         return Err(Error::invalid(format!("memory file '{name}' is not open")));
     }
-    let region = contents(file);
+    let (held, len) = (file.held.as_ref().map(|held| held.memory), file.len_bytes);
+    // What it grew by in advance goes; the next one may be a little longer.
+    if let Some(memory) = held {
+        let memory = host.trim_memory(memory, len + len / 8);
+        if let Some(held) = &mut host.files().get(name)?.held {
+            held.memory = memory;
+        }
+    }
+    let region = contents(host.files().get(name)?);
     host.regions().put(name, region)
+}
+
+/// Notes that a memory file was not written completely.
+///
+/// # Errors
+/// NotFound.
+pub(crate) fn fail<H: Host>(host: &mut H, name: &str, error: Error) -> Result<()> {
+    host.files().get(name)?.failed = Some(error);
+    Ok(())
 }
 
 /// What a memory file holds, as a region.
 fn contents(file: &MemoryFile) -> Region {
-    match file.held {
+    match &file.held {
         Some(held) => Region::memory_file(held.memory.sub(0, file.len_bytes)),
         None => nothing(),
     }
@@ -392,8 +436,8 @@ pub(crate) fn remove<H: Host>(host: &mut H, name: &str, patience: Duration) -> R
         let text = format!("memory file '{name}' is open");
         return Err(Error::unavailable(text).next("close it first"));
     }
-    let pieces: Vec<Piece> = file.held.into_iter().chain(file.spare).collect();
-    if !pieces.iter().all(|piece| is_back(host, *piece, patience)) {
+    let pieces: Vec<Piece> = file.held.iter().chain(&file.spare).cloned().collect();
+    if !pieces.iter().all(|piece| is_back(host, piece, patience)) {
         let text = format!("memory file '{name}' is still being written to disk");
         return Err(Error::unavailable(text).next("call orc_wait first"));
     }
@@ -432,8 +476,7 @@ pub(crate) fn adopt<H: Host>(host: &mut H, stored: &[(String, u64)]) -> Result<(
             let len_bytes = usize::try_from(*len_bytes).unwrap_or(usize::MAX);
             let memory = host.take_memory(len_bytes);
             let memory = memory.map_err(|error| error.at(format!("memory file '{name}'")))?;
-            let borrowed = None;
-            file.held = Some(Piece { memory, borrowed });
+            file.held = Some(Piece::new(memory));
             file.len_bytes = len_bytes;
         }
         let region = contents(&file);
@@ -447,4 +490,116 @@ pub(crate) fn adopt<H: Host>(host: &mut H, stored: &[(String, u64)]) -> Result<(
 pub(crate) fn stored_file(record: &RegionRecord) -> Option<(String, u64)> {
     let is_ours = record.kind == RegionKind::File && record.flags & FLAG_IN_MEMORY != 0;
     is_ours.then(|| (record.name.clone(), record.len_bytes))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // tests fail by a panic
+mod tests {
+    use super::*;
+    use orcheck_format::ErrorKind;
+    use orcheck_io::memory::Buffer;
+    use std::collections::BTreeSet;
+
+    /// Memory of two pieces, and the checkpoints that are done.
+    #[derive(Default)]
+    struct Pool {
+        files: MemoryFiles,
+        regions: Regions,
+        taken: BTreeMap<usize, Buffer>,
+        done: BTreeSet<Step>,
+        most: usize,
+    }
+
+    impl Host for Pool {
+        fn files(&mut self) -> &mut MemoryFiles {
+            &mut self.files
+        }
+
+        fn regions(&mut self) -> &mut Regions {
+            &mut self.regions
+        }
+
+        fn take_memory(&mut self, len_bytes: usize) -> Result<Span> {
+            if self.taken.len() >= self.most {
+                return Err(Error::no_space("no piece is left"));
+            }
+            let mut buffer = Buffer::zeroed(len_bytes.next_multiple_of(4096), 4096);
+            let span = buffer.span();
+            self.taken.insert(span.address(), buffer);
+            Ok(span)
+        }
+
+        fn give_memory(&mut self, memory: Span) -> Result<()> {
+            self.taken.remove(&memory.address()).map(drop).unwrap();
+            Ok(())
+        }
+
+        fn is_done(&mut self, step: Step, timeout: Duration) -> bool {
+            // Whoever waits sees all of them end.
+            timeout > Duration::ZERO || self.done.contains(&step)
+        }
+
+        fn patience(&self) -> Duration {
+            Duration::from_secs(1)
+        }
+    }
+
+    fn pool(most: usize) -> Pool {
+        let mut pool = Pool {
+            most,
+            ..Pool::default()
+        };
+        put(&mut pool, &[1; 5000]);
+        pool
+    }
+
+    fn put(pool: &mut Pool, bytes: &[u8]) {
+        open(pool, "a", FileMode::parse("w").unwrap()).unwrap();
+        write(pool, "a", 0, bytes).unwrap();
+        close(pool, "a").unwrap();
+    }
+
+    fn held(pool: &mut Pool) -> Span {
+        pool.files.get("a").unwrap().held.as_ref().unwrap().memory
+    }
+
+    // Breaks if: a later checkpoint that is done speaks for an earlier one that is not: that one
+    // may wait for a slow level.
+    #[test]
+    fn memory_is_left_alone_until_every_checkpoint_is_done_with_it() {
+        let mut pool = pool(2);
+        let first = held(&mut pool);
+        for step in [1, 2, 3] {
+            note_borrowed(&mut pool, Step(step), "a").unwrap();
+        }
+        pool.done.extend([Step(2), Step(3)]);
+        assert_eq!(
+            remove(&mut pool, "a", Duration::ZERO).unwrap_err().kind(),
+            ErrorKind::Unavailable
+        );
+        put(&mut pool, &[2; 100]);
+        assert_ne!(held(&mut pool).address(), first.address());
+        let mut old = [0; 5000];
+        copy_into(first.sub(0, 5000), &mut old);
+        assert_eq!(old, [1; 5000]);
+        // Then the first one again.
+        note_borrowed(&mut pool, Step(4), "a").unwrap();
+        pool.done.insert(Step(1));
+        put(&mut pool, &[3; 100]);
+        assert_eq!(held(&mut pool).address(), first.address());
+        assert_eq!(pool.taken.len(), 2);
+    }
+
+    // Breaks if: a pool without room for two pieces is an error at once.
+    #[test]
+    fn without_room_for_another_piece_the_flush_is_waited_for() {
+        let mut pool = pool(1);
+        let first = held(&mut pool);
+        note_borrowed(&mut pool, Step(1), "a").unwrap();
+        put(&mut pool, &[2; 100]);
+        assert_eq!(held(&mut pool).address(), first.address());
+        let mut found = [0; 101];
+        assert_eq!(read(&mut pool, "a", 0, &mut found).unwrap(), 100);
+        assert_eq!(found[..100], [2; 100]);
+    }
 }

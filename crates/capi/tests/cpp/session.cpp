@@ -288,6 +288,40 @@ void lists() {
   s.close(30);
 }
 
+/* Memory files as streams. */
+void memory_files(int rank) {
+  {
+    orcheck::Session s(MPI_COMM_WORLD, "memory_files", options());
+    CHECK(!s.find());
+    CHECK(status_of([&] { orcheck::MemoryFile missing(s, "state", "r"); }) == ORC_NOT_FOUND);
+    for (int step = 1; step <= 3; step++) {
+      orcheck::MemoryFile out(s, "state", "w");
+      CHECK(status_of([&] { s.checkpoint(1); }) == ORC_INVALID);
+      out << "rank " << rank << '\n';
+      for (int n = 0; n < 50000; n++) out << step * n << ' ';
+      const auto end = out.tellp();
+      out.seekp(5);
+      out << rank + 1;
+      out.seekp(end);
+      out << "end";
+      out.close();
+      s.checkpoint(static_cast<std::uint64_t>(step));
+    }
+    s.close(30);
+  }
+  orcheck::Session s(MPI_COMM_WORLD, "memory_files", options());
+  CHECK(s.find() && s.restart() == 3);
+  orcheck::MemoryFile in(s, "state", "r");
+  std::string word;
+  int number = 0;
+  CHECK(in >> word >> number && word == "rank" && number == rank + 1);
+  for (int n = 0; n < 50000; n++) CHECK(in >> number && number == 3 * n);
+  CHECK(in.get() == ' ' && in.unget() && in.get() == ' ');
+  CHECK(in >> word && word == "end" && !(in >> word) && in.eof());
+  in.close();
+  s.close(30);
+}
+
 /* Files that the program writes itself; one of them is absent at the second step. */
 void files(int rank) {
   auto put = [](const std::string &path, const std::string &text) { std::ofstream(path) << text; };
@@ -390,6 +424,7 @@ int main(int argc, char **argv) {
     told(rank);
     lists();
     dealt(rank, ranks);
+    memory_files(rank);
     files(rank);
     without(rank);
     unnamed(rank);

@@ -98,7 +98,7 @@ contains
       call orc_route(s, 'out/step/rare', rare, status, flags=ORC_OPTIONAL)
       call check(status == ORC_OK, 'route an optional file')
       call orc_route(s, 'out', mesh, status)
-      call refused(status, 'is a routed file too')
+      call refused(status, 'is a file too')
       call orc_route(s, 'out/mesh', mesh, status)
       if (round == 1) then
         open (newunit=unit, file=mesh, action='write', status='new')

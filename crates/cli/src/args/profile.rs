@@ -22,7 +22,8 @@ pub struct ProfileArgs {
     /// Write like a profile: a file of --out, or lu.c.64 or bt.c.64, whose shares were published
     #[arg(long, value_name = "FILE|NAME", requires = "dirs")]
     pub replay: Option<String>,
-    /// Processes that write at once (default: those of the profile, or 8)
+    /// Processes that write at once, rounded up to whole copies of a profile (default: one copy; of
+    /// a published one, 8)
     #[arg(short = 'n', long, value_name = "N", requires = "replay", value_parser = clap::value_parser!(u32).range(1..))]
     pub ranks: Option<u32>,
     /// How often each directory is written to; the median counts

@@ -38,6 +38,13 @@ pub fn run(args: &ProfileArgs, json: bool) -> Result<Outcome, Failure> {
 
 fn watch(args: &ProfileArgs, json: bool) -> Result<Outcome, Failure> {
     let mut writes = Writes::default();
+    // Breaks if: they are tried only at the end; a run of hours would have been watched in vain.
+    if let Some(path) = &args.out {
+        write_file(path, writes.text().as_bytes()).map_err(|error| error.at("--out"))?;
+    }
+    if let Some(path) = &args.plot {
+        draw(path, &Classes::of(&writes).panels())?;
+    }
     let end = watch_writes(&args.command, &mut |one| writes.note(&one))?;
     if let Some(path) = &args.out {
         write_file(path, writes.text().as_bytes()).map_err(|error| error.at("--out"))?;

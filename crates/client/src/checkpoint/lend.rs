@@ -71,7 +71,7 @@ impl Session {
         Ok(span)
     }
 
-    fn give_back(&self, first: u32, chunks: u32) {
+    pub(crate) fn give_back(&self, first: u32, chunks: u32) {
         self.link.pool.give_run(first, chunks);
         self.index().unreserve(chunks);
     }
@@ -161,6 +161,11 @@ impl Session {
         if let Some(stager) = &self.memory.stager {
             stager.wait(step, Duration::ZERO)?;
         }
+        Ok(self.is_read_no_more(step, timeout))
+    }
+
+    /// Whether the checkpoint of `step` reads nothing in the pool any more.
+    pub(crate) fn is_read_no_more(&self, step: Step, timeout: Duration) -> bool {
         let (index, patience) = (self.index(), &self.link.patience);
         let waited = patience.wait(timeout, |slice| {
             match index.wait_done(self.local, step, slice) {
@@ -169,6 +174,6 @@ impl Session {
             }
         });
         // With the engine gone, nobody reads it any more.
-        Ok(waited.is_ok() || patience.check().is_err())
+        waited.is_ok() || patience.check().is_err()
     }
 }

@@ -13,6 +13,7 @@
 use crate::checkpoint::agreement::{Agreed, Minima, Offer};
 use crate::checkpoint::backlog::Blocker;
 use crate::collective::agree_min;
+use crate::memory_files::note_borrowed;
 use crate::options::{AgentKind, Marshal};
 use crate::regions::{CPU_WRITES_ONLY, Regions, RoutedFiles, SAME};
 use crate::session::{HISTORY, Lent, RETURN_WAIT, Session, Stager, engine_gone};
@@ -623,7 +624,8 @@ impl Session {
     fn note_lent(&mut self, step: Step, regions: Vec<(String, bool)>) {
         for (name, borrowed) in regions {
             if self.memory.files.has(&name) {
-                self.memory.files.note_borrowed(step, &name);
+                // It is there: this was just asked.
+                let _ = note_borrowed(self, step, &name);
                 continue;
             }
             let lent = match borrowed {

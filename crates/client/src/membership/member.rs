@@ -228,6 +228,14 @@ impl Membership {
         either!(self, session => memory_files::len_bytes(&mut **session, name))
     }
 
+    /// See [`Session::fail_file`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn fail_file(&mut self, name: &str, error: Error) -> Result<()> {
+        either!(self, session => memory_files::fail(&mut **session, name, error))
+    }
+
     /// See [`Session::close_file`].
     ///
     /// # Errors

@@ -258,9 +258,9 @@ impl Regions {
         self.map.iter()
     }
 
-    /// Names of routed files.
+    /// Names of routed files, and of memory files.
     pub(crate) fn files(&self) -> impl Iterator<Item = &str> {
-        let files = (self.map.iter()).filter(|(_, region)| matches!(region.target, Target::File));
+        let files = (self.map.iter()).filter(|(_, region)| region.kind == RegionKind::File);
         files.map(|(name, _)| name.as_str())
     }
 

@@ -354,14 +354,17 @@ pub(crate) fn check_routed(name: &str, flags: u32, regions: &Regions) -> Result<
     let fits = name.len() <= MAX_NAME_BYTES && name.split('/').count() <= MAX_PARTS;
     if !fits || !name.split('/').all(is_plain) {
         return Err(Error::invalid(format!(
-            "routed file '{}': allowed is a relative path of 1 to {MAX_PARTS} names and {MAX_NAME_BYTES} bytes, each name 1 to {MAX_PART_BYTES} letters, digits, '.', '_' and '-', not beginning with '.'",
+            "file '{}': allowed is a relative path of 1 to {MAX_PARTS} names and {MAX_NAME_BYTES} bytes, each name 1 to {MAX_PART_BYTES} letters, digits, '.', '_' and '-', not beginning with '.'",
             name.escape_debug()
         )));
     }
-    match regions.files().find(|other| is_in(name, other) || is_in(other, name)) {
+    match regions
+        .files()
+        .find(|other| is_in(name, other) || is_in(other, name))
+    {
         None => Ok(()),
         Some(other) => Err(Error::invalid(format!(
-            "routed file '{name}': '{other}' is a routed file too, and one of them would have to be a directory"
+            "file '{name}': '{other}' is a file too, and one of them would have to be a directory"
         ))
         .next("give one of them another name")),
     }

@@ -5,7 +5,7 @@
 use crate::memory_files::{self, FileMode, Host, MemoryFiles};
 use crate::regions::Regions;
 use crate::session::Session;
-use orcheck_format::{Result, Step};
+use orcheck_format::{Error, ErrorKind, Result, Step};
 use orcheck_io::memory::Span;
 use std::time::Duration;
 
@@ -21,7 +21,36 @@ impl Host for Session {
     fn take_memory(&mut self, len_bytes: usize) -> Result<Span> {
         let chunk_bytes = self.link.pool.shape().chunk_bytes as usize;
         let len_bytes = len_bytes.checked_next_multiple_of(chunk_bytes);
-        self.alloc(len_bytes.unwrap_or(usize::MAX) as u64)
+        let len_bytes = len_bytes.unwrap_or(usize::MAX) as u64;
+        let taken = self.alloc(len_bytes);
+        match (taken, self.progress.last_taken) {
+            // Breaks if: nobody waits; whether there is room would depend on how fast the disk is.
+            (Err(error), Some(step))
+                if error.kind() == ErrorKind::NoSpace
+                    && self.is_read_no_more(step, self.timeout()) =>
+            {
+                self.alloc(len_bytes).map_err(|error| {
+                    let what = error.what();
+                    Error::no_space(what).next("raise `pool`: it holds each memory file twice while one is being written to disk")
+                })
+            }
+            (taken, _) => taken,
+        }
+    }
+
+    fn trim_memory(&mut self, memory: Span, len_bytes: usize) -> Span {
+        let chunk_bytes = self.link.pool.shape().chunk_bytes as usize;
+        let keeps = len_bytes.div_ceil(chunk_bytes).max(1) as u32;
+        let address = memory.address();
+        match self.memory.allocations.get_mut(&address) {
+            Some((first, chunks)) if *chunks > keeps => {
+                let (tail, more) = (*first + keeps, *chunks - keeps);
+                *chunks = keeps;
+                self.give_back(tail, more);
+                memory.sub(0, keeps as usize * chunk_bytes)
+            }
+            _ => memory,
+        }
     }
 
     fn give_memory(&mut self, memory: Span) -> Result<()> {
@@ -29,9 +58,8 @@ impl Host for Session {
     }
 
     fn is_done(&mut self, step: Step, timeout: Duration) -> bool {
-        // Breaks if: the error of a staging that failed counts as not done; nobody reads it any
-        // more.
-        self.borrowed_is_back(step, timeout).unwrap_or(true)
+        // Breaks if: a staging that was only late counts as over; it is still being written.
+        self.is_read_no_more(step, timeout)
     }
 
     fn patience(&self) -> Duration {
@@ -84,6 +112,15 @@ impl Session {
     /// Invalid if it is not open.
     pub fn close_file(&mut self, name: &str) -> Result<()> {
         memory_files::close(self, name)
+    }
+
+    /// Notes that an open memory file was not written completely, which its writer noticed:
+    /// checkpoints are refused until it is written again from its beginning.
+    ///
+    /// # Errors
+    /// NotFound.
+    pub fn fail_file(&mut self, name: &str, error: Error) -> Result<()> {
+        memory_files::fail(self, name, error)
     }
 
     /// Warns of memory files that are open at the end.

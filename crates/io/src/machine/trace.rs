@@ -80,6 +80,7 @@ const TRACED: &[c_long] = &[
     libc::SYS_pwritev2,
     libc::SYS_copy_file_range,
     libc::SYS_sendfile,
+    libc::SYS_splice,
     libc::SYS_fsync,
     libc::SYS_fdatasync,
     libc::SYS_sync_file_range,
@@ -110,6 +111,8 @@ pub fn watch_writes(
     told: &mut dyn FnMut(Watched),
 ) -> Result<WatchedEnd> {
     let (root, said) = start(command)?;
+    // The command decides what an interrupt of both means.
+    let _undisturbed = Undisturbed::new();
     let mut watch = Watch {
         begun: SystemClock.now(),
         pending: BTreeMap::new(),
@@ -153,6 +156,27 @@ pub fn watch_writes(
     }
 }
 
+/// While it lives, this process ignores what a terminal sends to all of its programs.
+struct Undisturbed([libc::sighandler_t; 2]);
+
+const INTERRUPTS: [c_int; 2] = [libc::SIGINT, libc::SIGQUIT];
+
+impl Undisturbed {
+    fn new() -> Self {
+        // SAFETY: no handler runs.
+        Self(INTERRUPTS.map(|signal| unsafe { libc::signal(signal, libc::SIG_IGN) }))
+    }
+}
+
+impl Drop for Undisturbed {
+    fn drop(&mut self) {
+        for (signal, before) in INTERRUPTS.into_iter().zip(self.0) {
+            // SAFETY: what was there before.
+            unsafe { libc::signal(signal, before) };
+        }
+    }
+}
+
 /// Calls between their begin and their end, by thread.
 struct Watch {
     begun: Duration,
@@ -186,7 +210,7 @@ impl Watch {
                 }
                 resume(libc::PTRACE_SYSCALL, thread, 0);
             }
-            // A stop by a signal: it stays stopped, and says when it continues.
+            // A stop by a signal: leave it stopped; the kernel reports when it continues.
             libc::PTRACE_EVENT_STOP if signal != libc::SIGTRAP => {
                 resume(libc::PTRACE_LISTEN, thread, 0);
             }
@@ -212,19 +236,31 @@ impl Watch {
         let Ok(result) = u64::try_from(result) else {
             return;
         };
-        let [first, second, third, fourth, ..] = call.arguments;
+        let [first, second, third, fourth, _, sixth] = call.arguments;
         let descriptor = match call.number {
-            libc::SYS_copy_file_range => third,
+            libc::SYS_copy_file_range | libc::SYS_splice => third,
             _ => first,
         } as c_int;
+        let appends = || {
+            let flags = info_line(thread, descriptor, "flags:");
+            let flags = flags.and_then(|flags| i32::from_str_radix(&flags, 8).ok());
+            flags.is_some_and(|flags| flags & libc::O_APPEND != 0)
+        };
+        let at_end = || {
+            let found = fs::metadata(format!("/proc/{thread}/fd/{descriptor}"));
+            found.ok()?.len().checked_sub(result)
+        };
         let at_position = || position_of(thread, descriptor)?.checked_sub(result);
         let offset = match call.number {
             libc::SYS_fsync | libc::SYS_fdatasync | libc::SYS_sync_file_range => None,
             libc::SYS_ftruncate => None,
+            // Linux appends wherever such a call wants to write.
+            libc::SYS_pwrite64 | libc::SYS_pwritev | libc::SYS_pwritev2 if appends() => at_end(),
+            libc::SYS_pwritev2 if sixth & libc::RWF_APPEND as u64 != 0 => at_end(),
             libc::SYS_pwrite64 | libc::SYS_pwritev => Some(fourth),
             // -1: at the position, as writev().
             libc::SYS_pwritev2 if fourth != u64::MAX => Some(fourth),
-            libc::SYS_copy_file_range if fourth != 0 => {
+            libc::SYS_copy_file_range | libc::SYS_splice if fourth != 0 => {
                 word_at(thread, fourth).and_then(|after| after.checked_sub(result))
             }
             _ => at_position(),
@@ -283,10 +319,15 @@ fn regular_file(thread: pid_t, descriptor: c_int) -> Option<PathBuf> {
 
 /// The position of a descriptor.
 fn position_of(thread: pid_t, descriptor: c_int) -> Option<u64> {
+    info_line(thread, descriptor, "pos:")?.parse().ok()
+}
+
+/// What the kernel says of a descriptor.
+fn info_line(thread: pid_t, descriptor: c_int, begins: &str) -> Option<String> {
     let text = fs::read_to_string(format!("/proc/{thread}/fdinfo/{descriptor}")).ok()?;
     let mut lines = text.lines();
-    let position = lines.find_map(|line| line.strip_prefix("pos:"))?;
-    position.trim().parse().ok()
+    let value = lines.find_map(|line| line.strip_prefix(begins))?;
+    Some(value.trim().to_owned())
 }
 
 /// The process that a thread belongs to.
@@ -405,7 +446,12 @@ unsafe fn become_watched(
 ) -> ! {
     // SAFETY: as the caller promises.
     unsafe {
+        // This program ignores it, and what it starts would take that over.
+        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+        // Until it is watched: nobody else would continue it.
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
         libc::raise(libc::SIGSTOP);
+        libc::prctl(libc::PR_SET_PDEATHSIG, 0, 0, 0, 0);
         let ready = libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
             && libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, filter) == 0;
         if ready {
@@ -513,6 +559,9 @@ mod tests {
     #[test]
     fn a_watched_command_ends_as_without() {
         assert_eq!(watched("kill -TERM $$").1.status, 128 + 15);
+        // Breaks if: SIGPIPE stays ignored; the loop never ends.
+        let text = "while :; do echo x 2> /dev/null; done | head -1 > /dev/null; exit 4";
+        assert_eq!(watched(text).1.status, 4);
         assert_eq!(
             watched("trap 'exit 7' USR1; kill -USR1 $$; sleep 5")
                 .1

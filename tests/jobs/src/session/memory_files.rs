@@ -15,6 +15,8 @@ pub const TESTS: &[Test] = session_tests![
     memory_files_are_written_read_and_appended_to,
     a_memory_file_is_written_again_while_its_checkpoint_is_being_flushed,
     memory_files_survive_a_kill_at_any_write,
+    memory_files_come_back_whatever_the_options,
+    memory_files_take_turns_in_a_small_pool,
     an_open_memory_file_refuses_the_checkpoint_on_all_ranks,
     a_memory_file_that_could_not_be_written_completely_refuses_checkpoints,
     a_name_is_of_a_memory_file_or_of_another_region,
@@ -158,7 +160,7 @@ fn memory_files_are_written_read_and_appended_to() {
 fn a_memory_file_is_written_again_while_its_checkpoint_is_being_flushed() {
     let scratch = Scratch::new("memory-files-again");
     let hold = Hold::at("file.write", ".orc");
-    let job = Job::new(scratch.path(), 1, 1, false).with("held_steps = 2");
+    let job = Job::new(scratch.path(), 1, 1, true).with("held_steps = 2");
     let content = |step: u64| pattern(step, 500_000 + step as usize);
     job.clone().failpoints(hold.failpoints()).run(|session, _| {
         let mut session = session.unwrap();
@@ -230,6 +232,66 @@ fn memory_files_survive_a_kill_at_any_write() {
             session.abandon();
         });
     }
+}
+
+// Breaks if: an option of capture or flush does not know memory that is borrowed.
+fn memory_files_come_back_whatever_the_options() {
+    for options in [
+        "mode = 'traditional'",
+        "incremental = 'auto'",
+        "compress = 'lz4'",
+        "check_pool = true",
+        "scheme = 'core'",
+    ] {
+        let scratch = Scratch::new("memory-files-options");
+        let job = Job::new(scratch.path(), 2, 1, true).with(options);
+        let content = |rank: u32, step: u64| pattern(u64::from(rank) * 10 + step, 150_000);
+        job.run(|session, rank| {
+            let mut session = session.unwrap();
+            put(&mut session, "unchanged", &content(rank, 99));
+            for step in 1..=4 {
+                put(&mut session, "state", &content(rank, step));
+                session.checkpoint(step).unwrap();
+            }
+            session.wait(4, Level::Global, LONG).unwrap();
+            session.close(LONG).unwrap();
+        });
+        job.run(|session, rank| {
+            let mut session = session.unwrap();
+            session.find().unwrap();
+            assert_eq!(session.restart().unwrap(), 4, "{options}");
+            assert_eq!(get(&mut session, "state"), content(rank, 4), "{options}");
+            assert_eq!(
+                get(&mut session, "unchanged"),
+                content(rank, 99),
+                "{options}"
+            );
+            session.close(LONG).unwrap();
+        });
+    }
+}
+
+// Breaks if: a memory file keeps what it grew by in advance, or does not wait for the flush that
+// frees its room.
+fn memory_files_take_turns_in_a_small_pool() {
+    let scratch = Scratch::new("memory-files-small");
+    let job = Job::new(scratch.path(), 1, 1, false);
+    let content = |step: u64| pattern(step, 3_000_000);
+    job.run(|session, _| {
+        let mut session = session.unwrap();
+        for step in 1..=10 {
+            put(&mut session, "state", &content(step));
+            session.checkpoint(step).unwrap();
+        }
+        session.close(LONG).unwrap();
+    });
+    job.run(|session, _| {
+        let mut session = session.unwrap();
+        session.find().unwrap();
+        session.restart().unwrap();
+        assert_eq!(get(&mut session, "state"), content(10));
+        session.close(LONG).unwrap();
+    });
 }
 
 // Breaks if: a memory file is stored while it is open.

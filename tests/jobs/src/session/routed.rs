@@ -137,8 +137,8 @@ fn paths_of_routed_files_have_their_directories() {
                 &[name, why],
             );
         };
-        says_why("out", &mut session, "is a routed file too");
-        says_why("top/of/it", &mut session, "'top' is a routed file too");
+        says_why("out", &mut session, "is a file too");
+        says_why("top/of/it", &mut session, "'top' is a file too");
         for name in [
             "/top",
             "out/",

@@ -81,6 +81,8 @@ impl Classes {
         let begin = begin.unwrap_or(0);
         sums.lasted_us = end.max().unwrap_or(0) - begin;
         let mut streams: BTreeMap<(u32, u32), Last> = BTreeMap::new();
+        // Where files end, as far as they were written.
+        let mut ends: BTreeMap<u32, u64> = BTreeMap::new();
         for call in &writes.calls {
             let (offset, len_bytes) = match call.what {
                 Effect::Wrote { offset, len_bytes } => (offset, len_bytes),
@@ -106,9 +108,11 @@ impl Classes {
             match last {
                 Some(last) if last.end == offset => sums.in_order += 1,
                 Some(last) if last.stride.is_some() && last.stride == stride => sums.strided += 1,
-                None if offset == 0 => sums.in_order += 1,
+                None if ends.get(&call.file).copied().unwrap_or(0) == offset => sums.in_order += 1,
                 _ => sums.elsewhere += 1,
             }
+            let end = ends.entry(call.file).or_default();
+            *end = (*end).max(offset + len_bytes);
             let last = Last {
                 begin: offset,
                 end: offset + len_bytes,

@@ -10,10 +10,10 @@
 //! 1. Everything is below a new directory, which is removed on every path.
 //! 2. Each copy of the profile has files of its own; processes that shared a file share it again.
 //!
-//! Not here: what is written (the contents do not matter, and are zeros no more than a program's).
+//! Not here: the contents, which do not matter but are not zeros.
 
 use std::path::Path;
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use orcheck_format::{Error, Result, count, hex};
@@ -21,6 +21,7 @@ use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::disk::{Create, Dir, File, open_local};
 use orcheck_io::failpoints::Failpoints;
 use orcheck_io::machine::Effect;
+use orcheck_io::memory::zeroed;
 use orcheck_io::rng::random_bytes;
 use serde_json::{Value, json};
 
@@ -30,6 +31,7 @@ use crate::commands::profile::known;
 use crate::commands::profile::writes::{Call, Writes};
 use crate::exit;
 use crate::output::{Failure, Outcome, plain, right, size, span, table, table_text};
+use crate::stop;
 
 /// Ranks of a published profile, unless told otherwise.
 const RANKS: u32 = 8;
@@ -45,6 +47,12 @@ struct Took {
 
 /// Replays a profile.
 pub fn run(args: &ProfileArgs, source: &str) -> std::result::Result<Outcome, Failure> {
+    let most = MOST_PROCESSES as u32;
+    if let Some(ranks) = args.ranks.filter(|ranks| *ranks > most) {
+        let text = format!("-n {ranks}: from 1 to {most} are possible");
+        return Err(Error::invalid(text).into());
+    }
+    stop::install()?;
     let (writes, copies) = source_of(source, args.ranks)?;
     let processes = writes.processes() * copies;
     if processes == 0 || processes > MOST_PROCESSES {
@@ -60,7 +68,11 @@ pub fn run(args: &ProfileArgs, source: &str) -> std::result::Result<Outcome, Fai
     for round in 0..args.rounds {
         for turn in 0..dirs.len() {
             let one = (round as usize + turn) % dirs.len();
-            let took = replay(dirs[one].as_ref(), &writes, copies)?;
+            let took = replay(dirs[one].as_ref(), &writes, copies);
+            let took = took.map_err(|error| match stop::requested() {
+                Some(code) => Failure::with(code, error),
+                None => error.into(),
+            })?;
             found[one].push(took);
         }
     }
@@ -121,29 +133,45 @@ fn replay_in(dir: &dyn Dir, writes: &Writes, copies: usize) -> Result<Took> {
             files.push(Arc::from(file));
         }
     }
+    let bytes = &filled(largest)?[..];
     let clock = SystemClock::new();
-    let start = Barrier::new(copies * of_process.len() + 1);
+    // Held until all threads are there; true: some are not, and nobody begins.
+    let gate = RwLock::new(false);
     let mut begun = Duration::ZERO;
     let done = std::thread::scope(|scope| {
+        let mut closed = gate.write().unwrap_or_else(PoisonError::into_inner);
         let mut threads = Vec::new();
+        let mut failed = None;
         for copy in 0..copies {
             let first = copy * writes.files.len();
             let files = &files[first..first + writes.files.len()];
             for calls in &of_process {
-                let start = &start;
-                threads.push(scope.spawn(move || -> Result<()> {
-                    let bytes = vec![0x5a; largest];
-                    start.wait();
-                    calls.iter().try_for_each(|call| issue(call, files, &bytes))
-                }));
+                let gate = &gate;
+                let work = move || -> Result<()> {
+                    let cancelled = *gate.read().unwrap_or_else(PoisonError::into_inner);
+                    let mut calls = calls.iter().filter(|_| !cancelled);
+                    calls.try_for_each(|call| issue(call, files, bytes))
+                };
+                match std::thread::Builder::new().spawn_scoped(scope, work) {
+                    Ok(thread) => threads.push(thread),
+                    Err(error) => failed = Some(error),
+                }
             }
         }
-        start.wait();
+        *closed = failed.is_some();
         begun = clock.now();
-        threads.into_iter().try_for_each(|thread| {
+        drop(closed);
+        let joined = threads.into_iter().try_for_each(|thread| {
             let joined = thread.join();
             joined.unwrap_or_else(|_| Err(Error::internal("a thread of the replay panicked")))
-        })
+        });
+        match failed {
+            Some(error) => Err(
+                Error::unavailable(format!("a thread cannot be started: {error}"))
+                    .next("give fewer processes (-n)"),
+            ),
+            None => joined,
+        }
     });
     let until_continue = clock.now().saturating_sub(begun);
     done?;
@@ -155,7 +183,17 @@ fn replay_in(dir: &dyn Dir, writes: &Writes, copies: usize) -> Result<Took> {
     })
 }
 
+/// Bytes to write, for all threads.
+fn filled(len: usize) -> Result<Vec<u8>> {
+    let mut bytes = zeroed(len)?;
+    bytes.fill(0x5a);
+    Ok(bytes)
+}
+
 fn issue(call: &Call, files: &[Arc<dyn File>], bytes: &[u8]) -> Result<()> {
+    if stop::requested().is_some() {
+        return Err(Error::unavailable("the replay was stopped"));
+    }
     let Some(file) = files.get(call.file as usize) else {
         return Err(Error::internal("a call without a file"));
     };

@@ -26,6 +26,8 @@ use orcheck_io::user::read_text;
 
 /// Most calls that are kept, of some 50 bytes each.
 const MOST: usize = 10_000_000;
+/// Most bytes that one call writes, by the kernel's limit.
+const LONGEST_BYTES: u64 = 0x7fff_f000;
 /// Longest file that is read.
 const LIMIT_BYTES: u64 = 1 << 30;
 const HEAD: &str = "orcheck profile 1";
@@ -176,7 +178,9 @@ impl Writes {
         let what = match kind {
             "write" => {
                 let (offset, len_bytes) = (next(&mut words)?, next(&mut words)?);
-                offset.checked_add(len_bytes)?;
+                offset
+                    .checked_add(len_bytes)
+                    .filter(|_| len_bytes <= LONGEST_BYTES)?;
                 Effect::Wrote { offset, len_bytes }
             }
             "sync" => Effect::Synced,
@@ -238,6 +242,7 @@ mod tests {
             "write 0 0 0 1 0 1",
             "write 0 0 1 0 0 1",
             "write 0 0 0 0 18446744073709551615 1",
+            "write 0 0 0 0 0 2147483647",
             "sync 0 0 0",
             "file 5 b",
             "sync 0 0 0 0 7",
