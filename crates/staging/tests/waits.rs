@@ -222,7 +222,12 @@ fn a_server_whose_disk_hangs_says_nothing_to_those_who_wait_for_their_turn() {
     send(&mut second, Ask::Offer(64 << 20));
     // While the disk merely takes long.
     server.clock.put_forward(60);
-    assert_eq!(reply(&mut second), Reply::Busy);
+    let mut said = reply(&mut second);
+    // On a machine under load it may have come before the first one had all of the memory.
+    while matches!(said, Reply::Want(_)) {
+        said = reply(&mut second);
+    }
+    assert_eq!(said, Reply::Busy);
     server.clock.put_forward(600);
     let silence = Duration::from_millis(2500);
     // One may have been on its way.

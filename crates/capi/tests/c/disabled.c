@@ -67,7 +67,7 @@ int main(int argc, char **argv) {
   OKAY(orc_route(s, "notes", path, sizeof path));
   file = fopen(path, "w");
   CHECK(file && fputs("notes\n", file) >= 0 && !fclose(file));
-  REFUSED(orc_route(s, "../notes", path, sizeof path), ORC_INVALID, "routed file");
+  REFUSED(orc_route(s, "../notes", path, sizeof path), ORC_INVALID, "relative path");
   OKAY(orc_route(s, "notes", path, sizeof path));
 
   REFUSED(orc_restart(s, &step), ORC_INVALID, "call find first");

@@ -229,7 +229,7 @@ fn names_of_jobs_nodes_and_regions_are_checked() {
             says(
                 &refused(session.route(name)),
                 ErrorKind::Invalid,
-                &["routed file", "not beginning with '.'"],
+                &["file '", "not beginning with '.'"],
             );
         }
         for error in [
