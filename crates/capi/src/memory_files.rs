@@ -166,7 +166,11 @@ unsafe extern "C" fn write(behind: *mut c_void, from: *const c_char, len: usize)
     let Some(next) = next else {
         // Breaks if: a call that was refused before it reached the session is forgotten; the file
         // would be stored without what the C library has dropped.
-        let refused = || Error::invalid("a write was refused").next("see orc_message() after it");
+        let refused = || {
+            let name = &behind.name;
+            Error::invalid(format!("memory file '{name}': a write into it was refused"))
+                .next("read orc_message() right after the write that fails")
+        };
         behind.failed.get_or_insert_with(refused);
         return 0;
     };

@@ -36,23 +36,24 @@ pub fn run(args: &ProfileArgs, json: bool) -> Result<Outcome, Failure> {
     }
 }
 
-fn watch(args: &ProfileArgs, json: bool) -> Result<Outcome, Failure> {
-    let mut writes = Writes::default();
-    // Breaks if: they are tried only at the end; a run of hours would have been watched in vain.
+/// Writes the files that were asked for; returns what the calls amount to.
+fn keep(args: &ProfileArgs, writes: &Writes) -> Result<Classes, Failure> {
     if let Some(path) = &args.out {
         write_file(path, writes.text().as_bytes()).map_err(|error| error.at("--out"))?;
     }
-    if let Some(path) = &args.plot {
-        draw(path, &Classes::of(&writes).panels())?;
-    }
-    let end = watch_writes(&args.command, &mut |one| writes.note(&one))?;
-    if let Some(path) = &args.out {
-        write_file(path, writes.text().as_bytes()).map_err(|error| error.at("--out"))?;
-    }
-    let classes = Classes::of(&writes);
+    let classes = Classes::of(writes);
     if let Some(path) = &args.plot {
         draw(path, &classes.panels())?;
     }
+    Ok(classes)
+}
+
+fn watch(args: &ProfileArgs, json: bool) -> Result<Outcome, Failure> {
+    let mut writes = Writes::default();
+    // Breaks if: this is tried only at the end; a run of hours would have been watched in vain.
+    keep(args, &writes)?;
+    let end = watch_writes(&args.command, &mut |one| writes.note(&one))?;
+    let classes = keep(args, &writes)?;
     let mut warnings = Vec::new();
     if end.uring {
         let text = "a process set up io_uring: what it wrote that way is not in the profile";

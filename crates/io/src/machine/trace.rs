@@ -18,6 +18,7 @@
 use crate::clock::{Clock, SystemClock};
 use crate::descriptor;
 use crate::errno::{last_errno, os_error, rustix_error};
+use crate::machine::kernel_at_least;
 use libc::{c_int, c_long, pid_t};
 use orcheck_format::{Error, Result};
 use std::collections::BTreeMap;
@@ -105,11 +106,17 @@ const ARCHITECTURE: u32 = 0xc000_00b7;
 /// command and all that it started have ended. Call it on a thread without other children.
 ///
 /// # Errors
-/// NotFound or Unavailable if the command cannot be started or watched.
+/// NotFound or Unavailable if the command cannot be started or watched; Unsupported by the kernel.
 pub fn watch_writes(
     command: &[impl AsRef<OsStr>],
     told: &mut dyn FnMut(Watched),
 ) -> Result<WatchedEnd> {
+    // Breaks if: this is not asked; an older kernel does not tell what a call is, and a program
+    // would seem to write nothing.
+    if !kernel_at_least(5, 3) {
+        let text = "watching a command needs Linux 5.3 (PTRACE_GET_SYSCALL_INFO)";
+        return Err(Error::unsupported(text).next("watch it on a newer machine"));
+    }
     let (root, said) = start(command)?;
     // The command decides what an interrupt of both means.
     let _undisturbed = Undisturbed::new();
