@@ -14,12 +14,14 @@ use crate::exit;
 
 mod advice;
 mod copies;
+mod mount;
 mod plan;
 mod profile;
 mod values;
 
 pub use advice::{AdviceArgs, JobFigures, MachineFigures};
 pub use copies::{CopyArgs, CopyCompress, ScavengeArgs};
+pub use mount::MountArgs;
 pub use plan::{
     BurstArgs, CalibrateArgs, How, IntervalArgs, JobArgs, OverheadArgs, Plan, PlanArgs,
     SimulateArgs, SurvivalArgs,
@@ -66,6 +68,8 @@ pub enum Command {
     Prove(ProveArgs),
     /// Show how a program writes its files, and write like it elsewhere
     Profile(ProfileArgs),
+    /// Show a directory elsewhere, and make what programs write there durable in the background
+    Mount(MountArgs),
     /// Run the checkpoint engine of one node in a process that outlives its ranks
     Agent(AgentArgs),
     /// Serve one disk or directory over the network: pull what nodes write, and write it once, in
@@ -101,6 +105,7 @@ impl Command {
             Command::Scavenge(_) => "scavenge",
             Command::Prove(_) => "prove",
             Command::Profile(_) => "profile",
+            Command::Mount(_) => "mount",
             Command::Rm(_) => "rm",
             Command::Keep(_) => "keep",
             Command::Prune(_) => "prune",

@@ -9,6 +9,7 @@ mod halt;
 mod keep;
 mod ls;
 mod man;
+mod mount;
 mod place;
 mod plan;
 mod profile;
@@ -41,6 +42,7 @@ pub fn dispatch(cli: Cli) -> Result<Outcome, Failure> {
         Command::Agent(args) => agent::run(&args),
         Command::Server(args) => server::run(&args),
         Command::Profile(args) => profile::run(&args, cli.json),
+        Command::Mount(args) => mount::run(&args, cli.json),
         Command::Prove(args) => prove::run(&args),
         Command::Run(args) => run::run(&args, cli.json),
         Command::Place(args) => place::run(&args),

@@ -86,6 +86,14 @@ pub fn requested() -> Option<u8> {
     }
 }
 
+/// The same, for those who want to notice the next signal too.
+pub fn take() -> Option<u8> {
+    let code = requested();
+    INTERRUPTED.store(false, Ordering::Relaxed);
+    TERMINATED.store(false, Ordering::Relaxed);
+    code
+}
+
 /// Waits for the thread that does the work of this process, and calls `meanwhile` now and then.
 /// When a signal asks to end, `stop` tells the thread, which then has `limit` left.
 ///

@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | `dir.rs` | directories: names, modes, listings, paths; `dir/shared.rs`: those of a group |
 //! | `file.rs` | files: exact reads and writes, direct I/O, durability |
+//! | `inode.rs` | files and directories that keep being what they are under any name |
 //! | `small.rs` | small files, written and read as a whole |
 //! | `usage.rs` | the disk space of a file |
 //! | `lock.rs` | locks that belong to an open file |
@@ -18,6 +19,7 @@
 mod device;
 mod dir;
 mod file;
+mod inode;
 mod lock;
 mod paced;
 mod ram;
@@ -34,6 +36,7 @@ pub use file::{
     File, PinnedWrite, check_aligned, check_length, check_range, read_cached_span, read_span,
     write_pinned,
 };
+pub use inode::{Contents, Inode, Kernel};
 pub use lock::{Lock, ofd_is_locked, ofd_lock, ofd_share, ofd_unlock_all, reopen};
 pub use paced::{Pace, paced};
 pub use ram::Ram;

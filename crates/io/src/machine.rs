@@ -5,6 +5,7 @@
 //! | `facts.rs` | memory and its limits, processors, file systems, the kernel |
 //! | `probe.rs` | tries what the kernel can do |
 //! | `here.rs` | the machine's name and addresses, this process's user and number |
+//! | `mounts.rs` | unmounts file systems |
 //! | `accounts.rs` | names of users and groups |
 //! | `process.rs` | starts programs that stay |
 //! | `trace.rs` | watches how a command writes files |
@@ -16,6 +17,7 @@ mod accounts;
 mod facts;
 pub mod fork;
 mod here;
+mod mounts;
 mod probe;
 mod process;
 mod signal;
@@ -29,6 +31,7 @@ pub use facts::{
     mount_of, online_processors, parse_list, pin_current_thread, sibling_of, thread_cpu_time,
 };
 pub use here::{arguments_of, effective_uid, host_name, is_stopped, local_addresses, process_id};
+pub use mounts::{is_dead_mount, unmount};
 pub use probe::kernel_features;
 pub use process::{
     AGENT_NAME, close_inherited, leave_starter, lower_limit, raise_limits, silence, start_detached,

@@ -13,10 +13,10 @@
 //!
 //! Not here: how calls are seen (`orcheck_io::machine`).
 
-mod classes;
+pub mod classes;
 mod known;
 mod replay;
-mod writes;
+pub mod writes;
 
 use orcheck_io::machine::watch_writes;
 use orcheck_io::user::write_file;

@@ -193,6 +193,31 @@ fn restore_signals(old: &libc::sigset_t) {
     }
 }
 
+/// From now on this thread creates files with exactly the permissions that it asks for; other
+/// threads, and programs that they start, keep the process's file mode mask.
+///
+/// # Errors
+/// Unavailable if the kernel does not allow it.
+pub fn without_mode_mask() -> Result<()> {
+    thread_local! {
+        static DONE: Cell<bool> = const { Cell::new(false) };
+    }
+    if DONE.get() {
+        return Ok(());
+    }
+    // SAFETY: the thread gets a copy of its working directory and mask, which are no memory.
+    if unsafe { libc::unshare(libc::CLONE_FS) } != 0 {
+        let errno = crate::errno::last_errno();
+        return Err(crate::errno::os_error(
+            errno,
+            "a file mode mask of the thread's own",
+        ));
+    }
+    rustix::process::umask(rustix::fs::Mode::empty());
+    DONE.set(true);
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

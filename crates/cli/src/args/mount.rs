@@ -1,0 +1,52 @@
+//! Options of `orcheck mount`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::Args;
+
+/// Shows a directory elsewhere.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Without COMMAND it stays until it is unmounted (umount MOUNTPOINT), or until SIGTERM or SIGINT, and then waits until all files \
+are durable. With COMMAND it stays while the command runs; the exit code is that of the command, or 3 if files could not be made \
+durable.
+`sync MOUNTPOINT` returns when everything that was closed is durable. What each call promises: docs/mount.md.
+
+Examples:
+    orcheck mount /scratch/me/run results -- mpirun -n 4 lmp -in in.melt
+    orcheck mount --stage /local/ssd /scratch/me/run results &
+    orcheck mount --profile trace /scratch/me/run results -- ./solver")]
+pub struct MountArgs {
+    /// The directory that has the files
+    #[arg(value_name = "BACKING")]
+    pub backing: PathBuf,
+    /// An empty directory where programs see them; it may be BACKING itself
+    #[arg(value_name = "MOUNTPOINT")]
+    pub mount_point: PathBuf,
+    /// Keep new files on this fast storage of the node first, and bring them over in the background
+    #[arg(long, value_name = "DIR")]
+    pub stage: Option<PathBuf>,
+    /// What the stage may hold, in MiB (default: half of what is free there). Files beyond that go
+    /// to BACKING at once
+    #[arg(long, value_name = "N", requires = "stage", value_parser = clap::value_parser!(u64).range(1..1 << 40))]
+    pub stage_mib: Option<u64>,
+    /// Let the kernel collect small writes. Changes that others make in BACKING may not be seen
+    #[arg(long)]
+    pub write_back: bool,
+    /// Let each read and write come through this process, also where the kernel could do them alone
+    #[arg(long)]
+    pub no_passthrough: bool,
+    /// Let other users in, too (needs user_allow_other in /etc/fuse.conf, or root)
+    #[arg(long)]
+    pub allow_other: bool,
+    /// Allow no changes
+    #[arg(long, conflicts_with_all = ["stage", "write_back"])]
+    pub read_only: bool,
+    /// Keep what programs write there in this file, as `orcheck profile --out` does
+    #[arg(long, value_name = "FILE")]
+    pub profile: Option<PathBuf>,
+    /// Run this with the mount, and unmount it afterwards
+    #[arg(last = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}

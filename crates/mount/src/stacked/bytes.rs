@@ -1,0 +1,179 @@
+//! Reads, writes, cuts and syncs open files.
+//!
+//! Not here: which file has the bytes (`node.rs`).
+
+use super::Stacked;
+use crate::node::{Handle, Node};
+use orcheck_io::clock::{Clock, SystemClock};
+use orcheck_io::disk::Kernel;
+use orcheck_io::machine::{Effect, Watched};
+use rustix::io::Errno;
+use std::sync::Arc;
+
+/// Attempts to get room in the stage before a file is unstaged, of a tenth of a second each.
+const WAITS: u32 = 600;
+
+impl Stacked {
+    /// Reads; fewer bytes than asked for only at the end of the file.
+    pub fn read(&self, handle: &Handle, offset: u64, into: &mut [u8]) -> Kernel<usize> {
+        handle.with(|contents| contents.read(into, offset))
+    }
+
+    /// Tells the watch, if there is one, what a process did to a file.
+    fn watched<T>(
+        &self,
+        (process, node): (u32, &Node),
+        act: impl FnOnce() -> Kernel<T>,
+        what: impl FnOnce(&T) -> Effect,
+    ) -> Kernel<T> {
+        let Some(watch) = &self.watch else {
+            return act();
+        };
+        let at = SystemClock.now();
+        let done = act()?;
+        watch(Watched {
+            process,
+            at,
+            took: SystemClock.now().saturating_sub(at),
+            path: node.path(),
+            what: what(&done),
+        });
+        Ok(done)
+    }
+
+    /// Writes, and returns how much.
+    pub fn write(&self, handle: &Handle, offset: u64, bytes: &[u8], process: u32) -> Kernel<usize> {
+        self.watched(
+            (process, &handle.node),
+            || self.write_now(handle, offset, bytes),
+            |count| Effect::Wrote {
+                offset,
+                len_bytes: *count as u64,
+            },
+        )
+    }
+
+    fn write_now(&self, handle: &Handle, offset: u64, bytes: &[u8]) -> Kernel<usize> {
+        let end = offset.checked_add(bytes.len() as u64).ok_or(Errno::FBIG)?;
+        self.make_room(&handle.node, end)?;
+        handle.with(|contents| {
+            handle.node.touch();
+            contents.write(bytes, offset)
+        })
+    }
+
+    /// Sees to it that a staged file may become this long: others are brought over, or it is
+    /// unstaged.
+    fn make_room(&self, node: &Arc<Node>, len: u64) -> Kernel<()> {
+        let Some(stage) = &self.stage else {
+            return Ok(());
+        };
+        for _ in 0..WAITS {
+            match &node.look().stage {
+                Some(staged) if !stage.charge(staged, len) => {}
+                _ => return Ok(()),
+            }
+            if !self.lane.wait_for_room() {
+                break;
+            }
+        }
+        self.lane.bring_now(node)
+    }
+
+    /// Sets the length of a file, by an open one if there is one.
+    pub fn set_len(
+        &self,
+        node: &Arc<Node>,
+        handle: Option<&Handle>,
+        len: u64,
+        process: u32,
+    ) -> Kernel<()> {
+        let resized = |(): &()| Effect::Resized { len_bytes: len };
+        self.watched(
+            (process, node),
+            || self.set_len_now(node, handle, len),
+            resized,
+        )
+    }
+
+    fn set_len_now(&self, node: &Arc<Node>, handle: Option<&Handle>, len: u64) -> Kernel<()> {
+        self.make_room(node, len)?;
+        let state = node.look();
+        node.touch();
+        match (&state.stage, handle) {
+            (Some(staged), _) => {
+                staged
+                    .changed
+                    .store(true, std::sync::atomic::Ordering::SeqCst);
+                staged.contents.set_len(len)?;
+                let idle = state.opens == 0;
+                drop(state);
+                if idle {
+                    self.lane.add(node);
+                }
+                Ok(())
+            }
+            (None, Some(handle)) => handle.contents.set_len(len),
+            (None, None) => {
+                let fd = node.inode.open(rustix::fs::OFlags::WRONLY)?;
+                orcheck_io::disk::Contents::new(fd, &self.points, "").set_len(len)
+            }
+        }
+    }
+
+    /// Reserves or frees space.
+    pub fn allocate(&self, handle: &Handle, mode: u32, offset: u64, len: u64) -> Kernel<()> {
+        let end = offset.checked_add(len).ok_or(Errno::FBIG)?;
+        self.make_room(&handle.node, end)?;
+        handle.with(|contents| {
+            handle.node.touch();
+            contents.allocate(mode, offset, len)
+        })
+    }
+
+    /// Copies between open files without the program.
+    pub fn copy(&self, from: (&Handle, u64), to: (&Handle, u64), len: u64) -> Kernel<usize> {
+        let ((source, at), (target, into)) = (from, to);
+        if Arc::ptr_eq(&source.node, &target.node) {
+            // Both states would be one.
+            return Err(Errno::XDEV);
+        }
+        let end = into.checked_add(len).ok_or(Errno::FBIG)?;
+        self.make_room(&target.node, end)?;
+        let len = usize::try_from(len).unwrap_or(usize::MAX).min(1 << 30);
+        source.with(|source| {
+            target.with(|contents| {
+                target.node.touch();
+                source.copy_to(at, contents, into, len)
+            })
+        })
+    }
+
+    /// A program closed one of its descriptors of the file: what failed since is told.
+    pub fn flush(&self, handle: &Handle) -> Kernel<()> {
+        if handle.node.look().failed.is_none() {
+            return Ok(());
+        }
+        handle.node.change().take_failure()
+    }
+
+    /// Makes an open file durable.
+    pub fn sync(&self, handle: &Handle, process: u32) -> Kernel<()> {
+        let concerned = (process, &*handle.node);
+        self.watched(concerned, || self.sync_now(handle), |()| Effect::Synced)
+    }
+
+    fn sync_now(&self, handle: &Handle) -> Kernel<()> {
+        let told = handle.node.change().take_failure();
+        let staged = handle.node.look().stage.is_some();
+        if staged && !handle.node.has_name() {
+            // Nothing of it could be found after a crash.
+            return told;
+        }
+        match self.make_durable(&handle.node, Some(handle)) {
+            // A stage has the bytes still: what failed before does not count.
+            Ok(()) if staged => Ok(()),
+            other => other.and(told),
+        }
+    }
+}

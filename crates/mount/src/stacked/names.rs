@@ -1,0 +1,228 @@
+//! Changes names and attributes.
+//!
+//! Not here: bytes and lengths (`bytes.rs`).
+
+use super::{Stacked, locked};
+use crate::node::{Handle, Node};
+use orcheck_io::disk::{Inode, Kernel};
+use rustix::fs::{Dir, Timestamps};
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+/// RENAME_EXCHANGE
+const EXCHANGE: u32 = 2;
+/// RENAME_NOREPLACE
+const NO_REPLACE: u32 = 1;
+/// The bits that run a program as another user or group.
+const SET_ID: u32 = 0o6000;
+/// Of a group that may run it.
+const GROUP_RUNS: u32 = 0o010;
+
+/// What is to change about a file.
+#[derive(Default)]
+pub struct Change {
+    /// Permissions.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub owner: Option<u32>,
+    /// Group.
+    pub group: Option<u32>,
+    /// Length.
+    pub len: Option<u64>,
+    /// Times.
+    pub times: Option<Timestamps>,
+    /// The process that wants it.
+    pub process: u32,
+}
+
+/// A directory that is being listed.
+pub struct Directory {
+    entries: Dir,
+    /// Where the next entry is; `None` where that is not known.
+    at: Option<u64>,
+}
+
+/// An entry of a directory.
+pub struct Entry<'a> {
+    /// Its inode number.
+    pub number: u64,
+    /// Where the next one is.
+    pub next: u64,
+    /// What it is.
+    pub kind: rustix::fs::FileType,
+    /// Its name.
+    pub name: &'a OsStr,
+}
+
+impl Directory {
+    /// Gives entries from a place on until `take` returns `true`.
+    pub fn read(&mut self, from: u64, take: &mut dyn FnMut(&Entry) -> bool) -> Kernel<()> {
+        if self.at != Some(from) {
+            self.entries.seek(from as i64)?;
+        }
+        self.at = None;
+        let mut at = from;
+        while let Some(entry) = self.entries.read() {
+            let entry = entry?;
+            let full = take(&Entry {
+                number: entry.ino(),
+                next: entry.offset() as u64,
+                kind: entry.file_type(),
+                name: OsStr::from_bytes(entry.file_name().to_bytes()),
+            });
+            if full {
+                return Ok(());
+            }
+            at = entry.offset() as u64;
+        }
+        self.at = Some(at);
+        Ok(())
+    }
+}
+
+impl Stacked {
+    /// Opens a directory to list it.
+    pub fn open_dir(&self, number: u64) -> Kernel<u64> {
+        let entries = self.tree.node(number)?.inode.list()?;
+        let handle = self.number();
+        let directory = Directory {
+            entries,
+            at: Some(0),
+        };
+        locked(&self.directories).insert(handle, Arc::new(Mutex::new(directory)));
+        Ok(handle)
+    }
+
+    /// An open directory.
+    pub fn directory(&self, handle: u64) -> Kernel<Arc<Mutex<Directory>>> {
+        let directories = locked(&self.directories);
+        directories.get(&handle).cloned().ok_or(Errno::BADF)
+    }
+
+    /// Closes a directory.
+    pub fn close_dir(&self, handle: u64) {
+        locked(&self.directories).remove(&handle);
+    }
+
+    /// Makes what another user created that user's own.
+    pub fn give_to(&self, node: &Node, parent: &Inode, owner: u32, group: u32) -> Kernel<()> {
+        let stat = node.inode.stat()?;
+        let inherits = parent.stat()?.st_mode & 0o2000 != 0;
+        let group = (!inherits && stat.st_gid != group).then_some(group);
+        let owner = (stat.st_uid != owner).then_some(owner);
+        match (owner, group) {
+            (None, None) => Ok(()),
+            _ => node.inode.set_owner(owner, group),
+        }
+    }
+
+    /// Removes a name. The bytes of a staged file without any name go.
+    pub fn remove(&self, parent: u64, name: &OsStr, directory: bool) -> Kernel<()> {
+        let parent = self.tree.node(parent)?;
+        let node = match directory {
+            true => None,
+            false => parent
+                .inode
+                .child(name)
+                .ok()
+                .and_then(|inode| self.tree.known(&inode)),
+        };
+        parent.inode.remove(name, directory)?;
+        if let Some(node) = node {
+            self.forget_bytes(&node);
+        }
+        Ok(())
+    }
+
+    /// Ends the stage of a file that has no name and is not open.
+    fn forget_bytes(&self, node: &Node) {
+        let mut state = node.change();
+        if state.opens == 0
+            && state.stage.is_some()
+            && !node.has_name()
+            && let (Some(staged), Some(stage)) = (state.stage.take(), &self.stage)
+        {
+            stage.end(&staged);
+            state.unsafe_since = None;
+        }
+        drop(state);
+        self.tree.settle(node);
+    }
+
+    /// Gives a file another name. If that replaces a file, the new bytes are durable before.
+    pub fn rename(&self, from: (u64, &OsStr), to: (u64, &OsStr), flags: u32) -> Kernel<()> {
+        let (dir, other) = (self.tree.node(from.0)?, self.tree.node(to.0)?);
+        let node = dir
+            .inode
+            .child(from.1)
+            .ok()
+            .and_then(|inode| self.tree.known(&inode));
+        let replaced = other.inode.child(to.1).ok();
+        if let (Some(node), Some(replaced)) = (&node, &replaced)
+            && flags & NO_REPLACE == 0
+        {
+            self.make_durable(node, None)?;
+            if flags & EXCHANGE != 0
+                && let Some(node) = self.tree.known(replaced)
+            {
+                self.make_durable(&node, None)?;
+            }
+        }
+        dir.inode.rename(from.1, &other.inode, to.1, flags)?;
+        if let Some(node) = node {
+            let path = other.path().join(to.1);
+            self.note_path(&node, &path);
+            node.set_path(path);
+        }
+        if let Some(replaced) = replaced.and_then(|inode| self.tree.known(&inode)) {
+            self.forget_bytes(&replaced);
+        }
+        Ok(())
+    }
+
+    fn note_path(&self, node: &Node, path: &Path) {
+        let state = node.look();
+        if let (Some(staged), Some(stage)) = (&state.stage, &self.stage) {
+            // The next mount would look for the file by its number.
+            let _ = stage.note_path(staged, path);
+        }
+    }
+
+    /// Changes attributes.
+    pub fn change(&self, number: u64, handle: Option<&Handle>, change: &Change) -> Kernel<()> {
+        let node = self.tree.node(number)?;
+        if let Some(mode) = change.mode {
+            node.inode.set_mode(mode)?;
+        }
+        if change.owner.is_some() || change.group.is_some() {
+            node.inode.set_owner(change.owner, change.group)?;
+        }
+        if let Some(len) = change.len {
+            self.set_len(&node, handle, len, change.process)?;
+        }
+        if let Some(times) = &change.times {
+            node.inode.set_times(times)?;
+            if let Some(staged) = &node.look().stage {
+                staged.contents.set_times(times)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the bits from a file that would run it as somebody else, because it was changed.
+    pub fn drop_set_id(&self, node: &Node) -> Kernel<()> {
+        let mode = node.inode.stat()?.st_mode & 0o7777;
+        let mut kept = mode & !(SET_ID & 0o4000);
+        if mode & GROUP_RUNS != 0 {
+            kept &= !(SET_ID & 0o2000);
+        }
+        if kept == mode {
+            Ok(())
+        } else {
+            node.inode.set_mode(kept)
+        }
+    }
+}

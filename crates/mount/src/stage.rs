@@ -1,0 +1,462 @@
+//! Keeps the bytes of new files in a directory of fast storage until they are in the backing
+//! directory.
+//!
+//! How: a *stage* of a mount is a directory of its own below the one that the user gave. A staged
+//! file has two entries there, under one stem: its bytes (`STEM.open` while a program may write it,
+//! `STEM.closed` later) and `STEM.path`, a symbolic link that says which file of the backing
+//! directory it is. The stem names the machine's start, and the device and inode number of that
+//! file. So whatever ends the mount, the next one finds what was not brought over, and brings it.
+//!
+//! Invariants:
+//! 1. Bytes leave the stage only after the backing file has them all and a sync of it succeeded, or
+//!    when that file has no name left.
+//! 2. A stem whose inode number belongs to another file now is never brought over.
+//! 3. Bytes that were staged before the machine went down are not brought over by themselves: the
+//!    stage may have lost some of them.
+//! 4. One mount at a time uses a stage (a lock).
+//!
+//! Faults survived: the death of the mount at any step; a backing directory that is full, or away:
+//! what is staged stays.
+//!
+//! Not here: when bytes are brought over (`lane.rs`), and which files are staged (`fuse/open.rs`).
+
+use crate::node::Node;
+use orcheck_format::{Error, Result, crc64};
+use orcheck_io::disk::{Contents, Inode, Kernel, ofd_lock};
+use orcheck_io::errno::rustix_error;
+use orcheck_io::failpoints::Failpoints;
+use orcheck_io::user::read_text;
+use rustix::fs::{OFlags, Timespec, Timestamps};
+use rustix::io::Errno;
+use std::ffi::{OsStr, OsString};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// Bytes that are brought over in one go.
+pub const PIECE_BYTES: usize = 4 << 20;
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// The stage of a mount.
+pub struct Stage {
+    dir: Inode,
+    path: PathBuf,
+    _lock: OwnedFd,
+    points: Failpoints,
+    /// The first digits of the number of the machine's start.
+    start: String,
+    next: AtomicU64,
+    limit_bytes: u64,
+    used_bytes: AtomicU64,
+    /// Whether it lies in memory.
+    pub in_memory: bool,
+}
+
+/// The bytes of a staged file.
+pub struct Staged {
+    /// The file in the stage.
+    pub contents: Contents,
+    /// The file in the backing directory, open for writing.
+    pub backing: Contents,
+    stem: String,
+    /// What it was charged for.
+    charged_bytes: AtomicU64,
+    /// What the backing file has of each piece.
+    pieces: Mutex<Vec<Piece>>,
+    /// Whether it may have changed since it was brought over.
+    pub changed: AtomicBool,
+}
+
+/// What the backing file has of a piece.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Piece {
+    /// Nothing.
+    Nothing,
+    /// Nobody knows: a sync failed, which may have dropped it.
+    Unknown,
+    /// Bytes with this checksum.
+    Sum(u64),
+}
+
+/// What the last mount left.
+#[derive(Default, Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// Files that were closed, and are in the backing directory now.
+    pub closed: Vec<PathBuf>,
+    /// Files that were open: what had been written is in the backing directory now.
+    pub open: Vec<PathBuf>,
+    /// What could not be brought over, and why: files of the stage.
+    pub left: Vec<(PathBuf, String)>,
+}
+
+impl Stage {
+    /// The stage for a backing directory below `place`, which is made if need be.
+    ///
+    /// # Errors
+    /// Unavailable if another mount uses it.
+    pub fn open(
+        place: &Path,
+        root: &Inode,
+        limit: Option<u64>,
+        points: &Failpoints,
+    ) -> Result<Self> {
+        let failed = |errno: Errno, what: &Path| rustix_error(errno, what.display());
+        let stat = root.stat().map_err(|errno| failed(errno, place))?;
+        let user = orcheck_io::machine::effective_uid();
+        let name = format!("orcheck-mount-{user}-{:x}-{:x}", stat.st_dev, stat.st_ino);
+        let path = place.join(&name);
+        let above = Inode::root(place, points.clone()).map_err(|errno| failed(errno, place))?;
+        match above.make_dir(OsStr::new(&name), 0o700) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(failed(errno, &path)),
+        }
+        let dir = Inode::root(&path, points.clone()).map_err(|errno| failed(errno, &path))?;
+        let owner = dir.stat().map_err(|errno| failed(errno, &path))?.st_uid;
+        if owner != user {
+            return Err(Error::invalid(format!(
+                "{}: expected a directory of user {user}, found one of user {owner}",
+                path.display()
+            )));
+        }
+        let lock = dir
+            .create(OsStr::new("lock"), OFlags::RDWR, 0o600)
+            .map_err(|errno| failed(errno, &path))?;
+        if !ofd_lock(&lock, 0).map_err(|errno| failed(Errno::from_raw_os_error(errno), &path))? {
+            return Err(Error::unavailable(format!(
+                "{}: another mount of this directory uses it",
+                path.display()
+            ))
+            .next("use that mount, or give another --stage"));
+        }
+        let in_memory = orcheck_io::machine::file_system_kind(&path)? == "tmpfs";
+        let space = dir.space().map_err(|errno| failed(errno, &path))?;
+        Ok(Stage {
+            limit_bytes: limit.unwrap_or(space.f_bavail.saturating_mul(space.f_frsize) / 2),
+            start: read_text(Path::new(BOOT_ID), 64)?.chars().take(8).collect(),
+            next: AtomicU64::new(0),
+            used_bytes: AtomicU64::new(0),
+            points: points.clone(),
+            _lock: lock,
+            dir,
+            path,
+            in_memory,
+        })
+    }
+
+    /// Its directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether another file may be staged.
+    pub fn has_room(&self) -> bool {
+        self.used_bytes.load(Ordering::SeqCst) < self.limit_bytes
+    }
+
+    /// Stages a file that has no bytes yet; `backing` is its file, open for writing.
+    pub fn begin(&self, node: &Node, backing: OwnedFd) -> Kernel<Staged> {
+        let (device, inode) = node.key;
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let stem = format!("{}-{device:x}-{inode:x}-{number}", self.start);
+        let path = node.path();
+        self.dir.make_link(&name(&stem, "path"), &path)?;
+        let flags = OFlags::RDWR | OFlags::EXCL;
+        let made = self.dir.create(&name(&stem, "open"), flags, 0o600);
+        let fd = made.inspect_err(|_| {
+            let _ = self.dir.remove(&name(&stem, "path"), false);
+        })?;
+        let target = path.to_string_lossy();
+        Ok(Staged {
+            contents: Contents::new(fd, &self.points, "staged"),
+            backing: Contents::new(backing, &self.points, &target),
+            stem,
+            charged_bytes: AtomicU64::new(0),
+            pieces: Mutex::default(),
+            changed: true.into(),
+        })
+    }
+
+    /// Charges a staged file for this length. `false`: there is no room, and it is not charged.
+    pub fn charge(&self, staged: &Staged, len: u64) -> bool {
+        let before = staged.charged_bytes.load(Ordering::SeqCst);
+        if len <= before {
+            return true;
+        }
+        let more = len - before;
+        if self.used_bytes.fetch_add(more, Ordering::SeqCst) + more > self.limit_bytes {
+            self.used_bytes.fetch_sub(more, Ordering::SeqCst);
+            return false;
+        }
+        staged.charged_bytes.fetch_add(more, Ordering::SeqCst);
+        true
+    }
+
+    /// Charges a staged file for what it has, whether or not there is room.
+    pub fn charge_present(&self, staged: &Staged) {
+        let len = staged.contents.stat().map_or(0, |stat| stat.st_size as u64);
+        let before = staged.charged_bytes.swap(len, Ordering::SeqCst);
+        self.used_bytes.fetch_add(len, Ordering::SeqCst);
+        self.used_bytes.fetch_sub(before, Ordering::SeqCst);
+    }
+
+    /// The program has closed it; or, with `false`, opened it again.
+    pub fn mark_closed(&self, staged: &Staged, closed: bool) -> Kernel<()> {
+        let (from, to) = if closed {
+            ("open", "closed")
+        } else {
+            ("closed", "open")
+        };
+        match self.dir.rename(
+            &name(&staged.stem, from),
+            &self.dir,
+            &name(&staged.stem, to),
+            0,
+        ) {
+            // It is so already.
+            Err(Errno::NOENT) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Its file has another name now.
+    pub fn note_path(&self, staged: &Staged, path: &Path) -> Kernel<()> {
+        let (temporary, link) = (name(&staged.stem, "new"), name(&staged.stem, "path"));
+        let _ = self.dir.remove(&temporary, false);
+        self.dir.make_link(&temporary, path)?;
+        self.dir.rename(&temporary, &self.dir, &link, 0)
+    }
+
+    /// Removes what was brought over, or belongs to a file that has no name left.
+    pub fn end(&self, staged: &Staged) {
+        let charged = staged.charged_bytes.swap(0, Ordering::SeqCst);
+        self.used_bytes.fetch_sub(charged, Ordering::SeqCst);
+        self.remove(&staged.stem);
+    }
+
+    fn remove(&self, stem: &str) {
+        // What stays here is found by the next mount, and brought over again.
+        for ending in ["open", "closed", "path", "new"] {
+            let _ = self.dir.remove(&name(stem, ending), false);
+        }
+    }
+
+    /// Brings over what an earlier mount left here.
+    pub fn recover(&self, root: &Inode) -> Kernel<Found> {
+        let mut found = Found::default();
+        let mut names = Vec::new();
+        for entry in self.dir.list()? {
+            names.push(OsStr::from_bytes(entry?.file_name().to_bytes()).to_owned());
+        }
+        names.sort();
+        for file in &names {
+            let Some((stem, closed)) = stem_of(file) else {
+                continue;
+            };
+            let path = self.link_of(stem);
+            match self.recover_one(root, stem, file, path.as_deref()) {
+                Ok(path) if closed => found.closed.push(path),
+                Ok(path) => found.open.push(path),
+                Err(why) => {
+                    let named = path.unwrap_or_default();
+                    let why = format!("{}: {why}", named.display());
+                    found.left.push((self.path.join(file), why));
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn link_of(&self, stem: &str) -> Option<PathBuf> {
+        let link = self.dir.child(&name(stem, "path")).ok()?.read_link().ok()?;
+        Some(PathBuf::from(OsStr::from_bytes(link.to_bytes())))
+    }
+
+    fn recover_one(
+        &self,
+        root: &Inode,
+        stem: &str,
+        file: &OsStr,
+        path: Option<&Path>,
+    ) -> std::result::Result<PathBuf, String> {
+        let parts: Vec<&str> = stem.split('-').collect();
+        let [start, device, inode, _] = parts[..] else {
+            return Err("its name is not one that Orcheck gave".to_owned());
+        };
+        if start != self.start {
+            return Err("staged before this machine was started: bytes may be missing".to_owned());
+        }
+        let number = |text| u64::from_str_radix(text, 16).map_err(|_| "a wrong name".to_owned());
+        let key = (number(device)?, number(inode)?);
+        let at_path = path.and_then(|path| descend(root, path).filter(|found| is(found, key)));
+        let (node, path) = match (at_path, path) {
+            (Some(node), Some(path)) => (node, path.to_owned()),
+            _ => find(root, key, Path::new("")).ok_or("its file is not there any more")?,
+        };
+        let brought = || -> Kernel<()> {
+            let staged = self.dir.child(file)?.open(OFlags::RDONLY)?;
+            let staged = Contents::new(staged, &self.points, "staged");
+            let fd = open_anyway(&node)?;
+            let backing = Contents::new(fd, &self.points, &path.to_string_lossy());
+            // What an attempt before has left there counts for nothing.
+            backing.set_len(0)?;
+            bring_over(&staged, &backing, &mut Vec::new(), &|| {})
+        };
+        brought().map_err(|errno| errno.to_string())?;
+        self.remove(stem);
+        Ok(path)
+    }
+}
+
+impl Staged {
+    /// Brings its bytes over and makes them durable there. `pause` is called between pieces.
+    pub fn bring_over(&self, pause: &dyn Fn()) -> Kernel<()> {
+        let mut pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = bring_over(&self.contents, &self.backing, &mut pieces, pause);
+        if done.is_err() {
+            // All of it is written anew.
+            pieces.iter_mut().for_each(|piece| *piece = Piece::Unknown);
+        }
+        done
+    }
+}
+
+fn name(stem: &str, ending: &str) -> OsString {
+    OsString::from(format!("{stem}.{ending}"))
+}
+
+/// The stem of a file of bytes, and whether it was closed.
+fn stem_of(file: &OsStr) -> Option<(&str, bool)> {
+    let text = file.to_str()?;
+    let open = text.strip_suffix(".open").map(|stem| (stem, false));
+    open.or_else(|| text.strip_suffix(".closed").map(|stem| (stem, true)))
+}
+
+fn is(inode: &Inode, key: (u64, u64)) -> bool {
+    inode
+        .stat()
+        .is_ok_and(|stat| (stat.st_dev, stat.st_ino) == key)
+}
+
+/// What is at a path below a directory, without following links.
+fn descend(root: &Inode, path: &Path) -> Option<Inode> {
+    let mut names = path.iter();
+    let first = root.child(names.next()?).ok()?;
+    names.try_fold(first, |dir, name| dir.child(name).ok())
+}
+
+/// Looks for an inode below a directory.
+fn find(dir: &Inode, key: (u64, u64), above: &Path) -> Option<(Inode, PathBuf)> {
+    for entry in dir.list().ok()?.flatten() {
+        let name = OsStr::from_bytes(entry.file_name().to_bytes());
+        if name == "." || name == ".." {
+            continue;
+        }
+        let Ok(child) = dir.child(name) else { continue };
+        if is(&child, key) {
+            return Some((child, above.join(name)));
+        }
+        let below = child.stat().is_ok_and(|stat| {
+            stat.st_dev == key.0 && rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir()
+        });
+        if below && let Some(found) = find(&child, key, &above.join(name)) {
+            return Some(found);
+        }
+    }
+    None
+}
+
+/// Opens a file for writing that may be read-only for its owner, as copies of such files are.
+fn open_anyway(node: &Inode) -> Kernel<OwnedFd> {
+    match node.open(OFlags::WRONLY) {
+        Err(Errno::ACCESS) => {
+            let mode = node.stat()?.st_mode & 0o7777;
+            node.set_mode(mode | 0o200)?;
+            let opened = node.open(OFlags::WRONLY);
+            node.set_mode(mode)?;
+            opened
+        }
+        other => other,
+    }
+}
+
+/// Makes `to` what `from` is, and durable. `pieces` are checksums of what `to` has already: only
+/// what differs is written, and holes stay holes where nothing was before.
+fn bring_over(
+    from: &Contents,
+    to: &Contents,
+    pieces: &mut Vec<Piece>,
+    pause: &dyn Fn(),
+) -> Kernel<()> {
+    let stat = from.stat()?;
+    let len = stat.st_size as u64;
+    let mut buffer = vec![0; PIECE_BYTES.min(len as usize)];
+    let mut at = 0;
+    while at < len {
+        let index = (at / PIECE_BYTES as u64) as usize;
+        if pieces
+            .get(index)
+            .is_none_or(|piece| *piece == Piece::Nothing)
+        {
+            // Nothing was brought over from here on: holes can be passed over.
+            match from.seek(at, false) {
+                Ok(data) if data >= at + PIECE_BYTES as u64 => {
+                    at = data - data % PIECE_BYTES as u64;
+                    continue;
+                }
+                Err(Errno::NXIO) if index >= pieces.len() => break,
+                _ => {}
+            }
+        }
+        let end = len.min(at + PIECE_BYTES as u64);
+        let piece = &mut buffer[..(end - at) as usize];
+        let count = from.read(piece, at)?;
+        let checksum = crc64(&piece[..count]);
+        if pieces.len() <= index {
+            pieces.resize(index + 1, Piece::Nothing);
+        }
+        match pieces[index] {
+            Piece::Sum(there) if there == checksum => {}
+            Piece::Sum(_) | Piece::Unknown => to.write_all(&piece[..count], at)?,
+            Piece::Nothing => write_data(from, to, &piece[..count], at)?,
+        }
+        pieces[index] = Piece::Sum(checksum);
+        at = end;
+        pause();
+    }
+    to.set_len(len)?;
+    to.set_times(&times(&stat))?;
+    to.sync(true)
+}
+
+/// Writes what is data of one piece.
+fn write_data(from: &Contents, to: &Contents, piece: &[u8], at: u64) -> Kernel<()> {
+    let end = at + piece.len() as u64;
+    let mut next = at;
+    while next < end {
+        let data = match from.seek(next, false) {
+            Ok(data) if data < end => data,
+            Ok(_) | Err(Errno::NXIO) => break,
+            // A file system that does not say.
+            Err(_) => next,
+        };
+        let hole = from.seek(data, true).map_or(end, |hole| hole.min(end));
+        to.write_all(&piece[(data - at) as usize..(hole - at) as usize], data)?;
+        next = hole;
+    }
+    Ok(())
+}
+
+fn times(stat: &rustix::fs::Stat) -> Timestamps {
+    Timestamps {
+        last_access: Timespec {
+            tv_sec: stat.st_atime,
+            tv_nsec: stat.st_atime_nsec as i64,
+        },
+        last_modification: Timespec {
+            tv_sec: stat.st_mtime,
+            tv_nsec: stat.st_mtime_nsec as i64,
+        },
+    }
+}
