@@ -273,16 +273,19 @@ impl Lane {
             return Ok(());
         };
         let version = node.version();
-        staged.changed.store(false, Ordering::SeqCst);
-        let done = staged.bring_over(pause);
+        staged.bring_over(pause)?;
         let mut state = node.change();
         let writing = state.by_kernel() && state.writers > 0;
-        if done.is_err() || writing || node.version() != version {
-            staged.changed.store(true, Ordering::SeqCst);
-        } else if !state.by_kernel() || state.opens == 0 {
+        if writing || node.version() != version {
+            return Ok(());
+        }
+        // Breaks if: this is said before it is so; whoever closes the file meanwhile would end the
+        // stage.
+        staged.changed.store(false, Ordering::SeqCst);
+        if !state.by_kernel() || state.opens == 0 {
             state.unstage(stage, &staged);
         }
-        done
+        Ok(())
     }
 
     /// Waits for a while for room in the stage. `false`: nothing that could make room is under way.

@@ -188,7 +188,7 @@ impl Inode {
     /// An extended attribute.
     pub fn attribute(&self, name: &OsStr) -> Kernel<Vec<u8>> {
         let path = self.proc();
-        let mut value = vec![0; fs::getxattr(path.as_str(), name, &mut [0u8; 0])?];
+        let mut value = vec![0; fs::getxattr_query(path.as_str(), name)?];
         let len = fs::getxattr(path.as_str(), name, value.as_mut_slice())?;
         value.truncate(len);
         Ok(value)
@@ -197,7 +197,7 @@ impl Inode {
     /// The names of its extended attributes, each followed by a zero byte.
     pub fn attributes(&self) -> Kernel<Vec<u8>> {
         let path = self.proc();
-        let mut names = vec![0; fs::listxattr(path.as_str(), &mut [0u8; 0])?];
+        let mut names = vec![0; fs::listxattr_query(path.as_str())?];
         let len = fs::listxattr(path.as_str(), names.as_mut_slice())?;
         names.truncate(len);
         Ok(names)

@@ -40,7 +40,7 @@ impl Stacked {
         let mut state = node.change();
         let new = flags.contains(OFlags::TRUNC) && writes(flags);
         let mut wanted = flags & (OFlags::RDONLY | OFlags::WRONLY | OFlags::RDWR);
-        if self.how.write_back && wanted.contains(OFlags::WRONLY) && state.stage.is_none() {
+        if self.how.write_back && wanted.contains(OFlags::WRONLY) {
             // The kernel reads what surrounds a piece that is written.
             wanted = match node.inode.open(OFlags::RDWR) {
                 Ok(_) => OFlags::RDWR,
@@ -176,6 +176,10 @@ impl Stacked {
         let mut state = node.change();
         state.opens -= 1;
         state.writers -= u32::from(handle.writes);
+        if handle.writes {
+            // What the kernel wrote by itself until now counts as changed for whoever is copying.
+            node.touch();
+        }
         if state.opens == 0 {
             state.way = Way::Process;
         }

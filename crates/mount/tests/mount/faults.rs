@@ -1,0 +1,423 @@
+//! Full, read-only and failing disks, full stages, many files, and several mounts.
+
+use crate::cannot_mount;
+use crate::rig::{MODES, Mode, Rig, Where, mode, wait_until};
+use orcheck_io::failpoints::{Failpoints, Verdict};
+use orcheck_testing::FaultPlan;
+use orcheck_testing::mount::{Mount, detach, mount_over, own_mounts};
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+const IN_MEMORY: Mode = mode(false, false, Where::InMemory);
+const ON_DISK: Mode = mode(true, false, Where::OnDisk);
+const MIB: usize = 1 << 20;
+
+fn fresh() -> OpenOptions {
+    let mut options = File::options();
+    options.read(true).write(true).create_new(true);
+    options
+}
+
+fn data(seed: u8, len: usize) -> Vec<u8> {
+    let line: Vec<u8> = (0..251u8).map(|byte| byte ^ seed).collect();
+    let mut all = line.repeat(len / line.len() + 1);
+    all.truncate(len);
+    all
+}
+
+/// A rig whose backing directory is a file system of this size.
+fn small(mode: Mode, len: u64) -> Rig {
+    own_mounts().unwrap();
+    let mut rig = Rig::new(mode);
+    mount_over(rig.backing(), Mount::Small(len)).unwrap();
+    rig.start(Failpoints::none());
+    rig
+}
+
+#[test]
+fn what_does_not_fit_stays_in_the_stage_until_there_is_room() {
+    if cannot_mount() {
+        return;
+    }
+    for mode in [IN_MEMORY, ON_DISK] {
+        let mut rig = small(mode, 6 << 20);
+        for name in ["a", "b", "c"] {
+            fs::write(rig.point().join(name), data(name.as_bytes()[0], 4 * MIB)).unwrap();
+        }
+        // Breaks if: a program that asks is not told.
+        let file = File::options()
+            .write(true)
+            .open(rig.point().join("c"))
+            .unwrap();
+        let refused = file.sync_all().unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::ENOSPC), "{mode:?}");
+        drop(file);
+        for name in ["a", "b", "c"] {
+            let found = fs::read(rig.point().join(name)).unwrap();
+            let want = data(name.as_bytes()[0], 4 * MIB);
+            assert!(found == want, "{mode:?} {name}: {} bytes", found.len());
+        }
+        let said = rig.stop();
+        assert_eq!(said.left, 2, "{mode:?} {}", rig.told());
+        assert!(rig.told().contains("stays in the stage"), "{}", rig.told());
+        mount_over(rig.backing(), Mount::Resized(40 << 20)).unwrap();
+        let found = rig.start(Failpoints::none());
+        assert_eq!(found.closed.len(), 2, "{found:?}");
+        for name in ["a", "b", "c"] {
+            assert!(
+                fs::read(rig.backing().join(name)).unwrap() == data(name.as_bytes()[0], 4 * MIB)
+            );
+        }
+        rig.stop();
+        assert_eq!(rig.staged(), 0);
+        detach(rig.backing()).unwrap();
+    }
+}
+
+#[test]
+fn without_a_stage_a_full_disk_is_told_at_the_write() {
+    if cannot_mount() {
+        return;
+    }
+    for by_kernel in [true, false] {
+        let mut rig = small(mode(by_kernel, false, Where::Nowhere), 2 << 20);
+        let mut file = fresh().open(rig.point().join("big")).unwrap();
+        let refused = file.write_all(&data(1, 4 * MIB)).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::StorageFull);
+        drop(file);
+        rig.stop();
+        detach(rig.backing()).unwrap();
+    }
+}
+
+#[test]
+fn a_read_only_directory_refuses_changes_and_can_be_read() {
+    if cannot_mount() {
+        return;
+    }
+    own_mounts().unwrap();
+    for mode in [IN_MEMORY, ON_DISK, MODES[0]] {
+        let mut rig = Rig::new(mode);
+        fs::write(rig.backing().join("there"), "x").unwrap();
+        mount_over(rig.backing(), Mount::ReadOnly).unwrap();
+        rig.start(Failpoints::none());
+        let point = rig.point();
+        assert_eq!(fs::read(point.join("there")).unwrap(), b"x");
+        let refused = |done: std::io::Result<()>| {
+            assert_eq!(done.unwrap_err().raw_os_error(), Some(libc::EROFS));
+        };
+        refused(fresh().open(point.join("new")).map(drop));
+        refused(fs::write(point.join("there"), "y"));
+        refused(fs::rename(point.join("there"), point.join("other")));
+        refused(fs::create_dir(point.join("dir")));
+        rig.stop();
+        detach(rig.backing()).unwrap();
+    }
+}
+
+#[test]
+fn a_failed_sync_is_told_and_the_bytes_are_written_anew() {
+    if cannot_mount() {
+        return;
+    }
+    for mode in [IN_MEMORY, ON_DISK] {
+        let mut rig = Rig::new(mode);
+        let (_plan, points) = FaultPlan::new()
+            .at_site("inode.sync", 1, Verdict::Fail(libc::EIO))
+            .failpoints();
+        rig.start(points);
+        let file = fresh().open(rig.point().join("a")).unwrap();
+        file.write_all_at(&data(3, 6 * MIB), 0).unwrap();
+        assert_eq!(file.sync_all().unwrap_err().raw_os_error(), Some(libc::EIO));
+        file.sync_all().unwrap();
+        assert!(fs::read(rig.backing().join("a")).unwrap() == data(3, 6 * MIB));
+        drop(file);
+        rig.stop();
+    }
+}
+
+#[test]
+fn a_loss_in_the_background_is_told_at_the_next_call() {
+    if cannot_mount() {
+        return;
+    }
+    for by_kernel in [true, false] {
+        let mut rig = Rig::new(mode(by_kernel, false, Where::Nowhere));
+        let (_plan, points) = FaultPlan::new()
+            .at_site("inode.sync", 1, Verdict::Fail(libc::EIO))
+            .failpoints();
+        rig.start(points);
+        fs::write(rig.point().join("a"), "lost").unwrap();
+        wait_until("the failure is told", || {
+            rig.told().contains("a: may not be durable")
+        });
+        let file = File::open(rig.point().join("a")).unwrap();
+        assert_eq!(file.sync_all().unwrap_err().raw_os_error(), Some(libc::EIO));
+        drop(file);
+        assert_eq!(rig.stop().failures, 1);
+    }
+}
+
+#[test]
+fn a_full_stage_makes_room_or_is_passed_by() {
+    if cannot_mount() {
+        return;
+    }
+    for mode in [IN_MEMORY, ON_DISK, MODES[5]] {
+        let mut rig = Rig::new(mode);
+        rig.limit = Some(MIB as u64);
+        rig.start(Failpoints::none());
+        let point = rig.point();
+        std::thread::scope(|scope| {
+            for writer in 0..6u8 {
+                let point = &point;
+                scope.spawn(move || {
+                    for turn in 0..4u8 {
+                        let path = point.join(format!("{writer}-{turn}"));
+                        fs::write(path, data(writer, 700_000 * (1 + usize::from(turn)))).unwrap();
+                    }
+                });
+            }
+        });
+        rig.stop();
+        for (writer, turn) in (0..6u8).flat_map(|writer| (0..4u8).map(move |turn| (writer, turn))) {
+            let found = fs::read(rig.backing().join(format!("{writer}-{turn}"))).unwrap();
+            assert!(
+                found == data(writer, 700_000 * (1 + usize::from(turn))),
+                "{mode:?}"
+            );
+        }
+        assert_eq!(rig.staged(), 0);
+    }
+}
+
+#[test]
+fn many_files_and_many_open_files() {
+    if cannot_mount() {
+        return;
+    }
+    for mode in [ON_DISK, MODES[0]] {
+        let mut rig = Rig::started(mode);
+        let point = rig.point();
+        let open: Vec<File> = (0..1_000)
+            .map(|number| {
+                let file = fresh().open(point.join(format!("open{number}"))).unwrap();
+                file.write_all_at(&data(number as u8, 100), 0).unwrap();
+                file
+            })
+            .collect();
+        for dir in 0..10 {
+            fs::create_dir(point.join(format!("{dir}"))).unwrap();
+            for number in 0..200 {
+                let path = point.join(format!("{dir}/{number}"));
+                fs::write(path, data(number as u8, number)).unwrap();
+            }
+        }
+        for dir in 0..10 {
+            assert_eq!(
+                fs::read_dir(point.join(format!("{dir}"))).unwrap().count(),
+                200
+            );
+        }
+        drop(open);
+        rig.stop();
+        for number in 0..1_000 {
+            let found = fs::read(rig.backing().join(format!("open{number}"))).unwrap();
+            assert_eq!(found, data(number as u8, 100));
+        }
+        for number in 0..200 {
+            assert_eq!(
+                fs::read(rig.backing().join(format!("7/{number}"))).unwrap(),
+                data(number as u8, number)
+            );
+        }
+    }
+}
+
+#[test]
+fn a_reader_sees_the_same_while_a_file_is_brought_over() {
+    if cannot_mount() {
+        return;
+    }
+    for mode in MODES {
+        let mut rig = Rig::started(mode);
+        let path = rig.point().join("a");
+        let want = data(9, 12 * MIB + 77);
+        fs::write(&path, &want).unwrap();
+        std::thread::scope(|scope| {
+            let syncing = scope.spawn(|| {
+                let file = File::options().write(true).open(&path).unwrap();
+                for _ in 0..3 {
+                    file.sync_all().unwrap();
+                }
+            });
+            let mut file = File::open(&path).unwrap();
+            while !syncing.is_finished() {
+                let mut all = Vec::new();
+                file.seek(SeekFrom::Start(0)).unwrap();
+                file.read_to_end(&mut all).unwrap();
+                assert!(all == want, "{mode:?}");
+            }
+            assert!(fs::read(&path).unwrap() == want, "{mode:?}");
+        });
+        rig.stop();
+        assert!(fs::read(rig.backing().join("a")).unwrap() == want);
+    }
+}
+
+#[test]
+fn holes_stay_holes() {
+    if cannot_mount() {
+        return;
+    }
+    for mode in MODES {
+        let mut rig = Rig::started(mode);
+        let file = fresh().open(rig.point().join("sparse")).unwrap();
+        file.set_len(100 << 30).unwrap();
+        file.write_all_at(&data(5, MIB), (60 << 30) + 4_096)
+            .unwrap();
+        file.sync_all().unwrap();
+        drop(file);
+        rig.stop();
+        let file = File::open(rig.backing().join("sparse")).unwrap();
+        let stat = file.metadata().unwrap();
+        assert_eq!(stat.len(), 100 << 30);
+        assert!(
+            stat.blocks() * 512 < 3 << 20,
+            "{mode:?}: {} blocks",
+            stat.blocks()
+        );
+        let mut found = vec![0; MIB];
+        file.read_exact_at(&mut found, (60 << 30) + 4_096).unwrap();
+        assert!(found == data(5, MIB));
+    }
+}
+
+#[test]
+fn two_mounts_of_one_directory_see_each_other() {
+    if cannot_mount() {
+        return;
+    }
+    let mut rig = Rig::started(MODES[0]);
+    let (first, second) = (rig.point().join("a"), rig.backing().join("a"));
+    fs::write(&first, "one").unwrap();
+    assert_eq!(fs::read(&second).unwrap(), b"one");
+    // As another node does.
+    let mut other = File::options().append(true).open(&second).unwrap();
+    other.write_all(b" two").unwrap();
+    assert_eq!(fs::read(&first).unwrap(), b"one two");
+    let mut shared = File::options().write(true).open(&first).unwrap();
+    shared.write_all(b"ONE").unwrap();
+    assert_eq!(fs::read(&second).unwrap(), b"ONE two");
+    drop((other, shared));
+    rig.stop();
+}
+
+#[test]
+fn a_stage_is_used_by_one_mount_at_a_time() {
+    if cannot_mount() {
+        return;
+    }
+    let mut rig = Rig::started(IN_MEMORY);
+    let options = orcheck_mount::Options {
+        backing: rig.backing().to_owned(),
+        mount_point: rig.scratch.path().join("stage"),
+        stage: rig.stage(),
+        stage_limit_bytes: None,
+        by_kernel: false,
+        write_back: false,
+        many_users: false,
+        read_only: false,
+    };
+    let refused = orcheck_mount::mount(&options, Box::new(|_| {}), None, Failpoints::none());
+    let text = refused.err().unwrap().to_string();
+    assert!(
+        text.contains("another mount of this directory uses it"),
+        "{text}"
+    );
+    rig.stop();
+}
+
+#[test]
+fn a_copy_of_a_read_only_file_is_brought_over() {
+    if cannot_mount() {
+        return;
+    }
+    for mode in MODES {
+        let mut rig = Rig::new(mode);
+        let (_plan, points) = FaultPlan::new()
+            .always("inode.sync", Verdict::Fail(libc::EIO))
+            .failpoints();
+        rig.start(points);
+        let file = fresh().mode(0o444).open(rig.point().join("a")).unwrap();
+        file.write_all_at(b"fixed", 0).unwrap();
+        drop(file);
+        assert_eq!(mode_of(&rig.point().join("a")), 0o444);
+        rig.kill();
+        rig.start(Failpoints::none());
+        rig.stop();
+        if !mode.write_back {
+            assert_eq!(
+                fs::read(rig.backing().join("a")).unwrap(),
+                b"fixed",
+                "{mode:?}"
+            );
+        }
+        assert_eq!(mode_of(&rig.backing().join("a")), 0o444);
+    }
+}
+
+fn mode_of(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+#[test]
+fn a_removed_file_leaves_nothing() {
+    if cannot_mount() {
+        return;
+    }
+    for mode in [IN_MEMORY, ON_DISK] {
+        let mut rig = Rig::started(mode);
+        let path = rig.point().join("a");
+        let mut file = fresh().open(&path).unwrap();
+        file.write_all(b"temporary").unwrap();
+        fs::remove_file(&path).unwrap();
+        // It can still be used.
+        file.write_all(b" data").unwrap();
+        file.sync_all().unwrap();
+        let mut all = String::new();
+        file.seek(SeekFrom::Start(0)).unwrap();
+        file.read_to_string(&mut all).unwrap();
+        assert_eq!(all, "temporary data");
+        drop(file);
+        wait_until("the stage is empty", || rig.staged() == 0);
+        assert_eq!(fs::read_dir(rig.backing()).unwrap().count(), 0);
+        rig.stop();
+    }
+}
+
+#[test]
+fn syncing_the_root_waits_for_all_that_was_closed() {
+    if cannot_mount() {
+        return;
+    }
+    for mode in [IN_MEMORY, ON_DISK] {
+        let mut rig = Rig::started(mode);
+        for number in 0..8u8 {
+            fs::write(rig.point().join(format!("{number}")), data(number, 5 * MIB)).unwrap();
+        }
+        // The kernel tells the mount of a close a moment after it.
+        wait_until("all is durable", || {
+            File::open(rig.point()).unwrap().sync_all().unwrap();
+            rig.staged() == 0
+        });
+        for number in 0..8u8 {
+            assert!(
+                fs::read(rig.backing().join(format!("{number}"))).unwrap() == data(number, 5 * MIB)
+            );
+        }
+        rig.stop();
+    }
+}

@@ -1,0 +1,275 @@
+//! A mount in a process of its own, which can be killed.
+//!
+//! Not here: what is tried on it.
+
+use orcheck_io::clock::{Clock, SystemClock};
+use orcheck_io::failpoints::Failpoints;
+use orcheck_io::machine::unmount;
+use orcheck_mount::{Options, mount};
+use orcheck_testing::{Child, Ended, Scratch};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// One rig at a time: a child that is forked meanwhile would keep files of another mount open.
+static ONE: Mutex<()> = Mutex::new(());
+const LONG: Duration = Duration::from_secs(60);
+
+/// How a rig mounts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mode {
+    pub by_kernel: bool,
+    pub write_back: bool,
+    pub stage: Where,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Where {
+    Nowhere,
+    InMemory,
+    OnDisk,
+}
+
+/// Every combination that differs in what it does.
+pub const MODES: [Mode; 6] = [
+    mode(true, false, Where::Nowhere),
+    mode(false, false, Where::Nowhere),
+    mode(false, true, Where::Nowhere),
+    mode(true, false, Where::OnDisk),
+    mode(false, false, Where::InMemory),
+    mode(false, true, Where::InMemory),
+];
+
+pub const fn mode(by_kernel: bool, write_back: bool, stage: Where) -> Mode {
+    Mode {
+        by_kernel,
+        write_back,
+        stage,
+    }
+}
+
+pub struct Rig {
+    pub scratch: Scratch,
+    memory: Scratch,
+    pub mode: Mode,
+    pub limit: Option<u64>,
+    backing: PathBuf,
+    child: Option<Child>,
+    _one: MutexGuard<'static, ()>,
+}
+
+/// What the process of a mount said at its end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Said {
+    pub durable: u64,
+    pub failures: u64,
+    pub left: u64,
+}
+
+/// What the process of a mount found at its start.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FoundThere {
+    pub closed: Vec<String>,
+    pub open: Vec<String>,
+    pub left: Vec<String>,
+}
+
+impl Rig {
+    pub fn new(mode: Mode) -> Rig {
+        let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let scratch = Scratch::new("mount");
+        let memory = Scratch::in_memory("mount");
+        for name in ["backing", "point", "stage"] {
+            std::fs::create_dir(scratch.path().join(name)).unwrap();
+        }
+        Rig {
+            backing: scratch.path().join("backing"),
+            scratch,
+            memory,
+            mode,
+            limit: None,
+            child: None,
+            _one: one,
+        }
+    }
+
+    pub fn started(mode: Mode) -> Rig {
+        let mut rig = Rig::new(mode);
+        rig.start(Failpoints::none());
+        rig
+    }
+
+    pub fn backing(&self) -> &Path {
+        &self.backing
+    }
+
+    /// The backing directory is another one from now on.
+    pub fn set_backing(&mut self, path: PathBuf) {
+        self.backing = path;
+    }
+
+    pub fn point(&self) -> PathBuf {
+        self.scratch.path().join("point")
+    }
+
+    pub fn stage(&self) -> Option<PathBuf> {
+        match self.mode.stage {
+            Where::Nowhere => None,
+            Where::InMemory => Some(self.memory.path().to_owned()),
+            Where::OnDisk => Some(self.scratch.path().join("stage")),
+        }
+    }
+
+    /// Files in the stage.
+    pub fn staged(&self) -> usize {
+        let Some(stage) = self.stage() else { return 0 };
+        let Some(dir) = std::fs::read_dir(stage).unwrap().next() else {
+            return 0;
+        };
+        let names = std::fs::read_dir(dir.unwrap().path()).unwrap();
+        let ends = |name: String| name.ends_with(".open") || name.ends_with(".closed");
+        names
+            .filter(|one| ends(one.as_ref().unwrap().file_name().into_string().unwrap()))
+            .count()
+    }
+
+    fn options(&self) -> Options {
+        Options {
+            backing: self.backing.clone(),
+            mount_point: self.point(),
+            stage: self.stage(),
+            stage_limit_bytes: self.limit,
+            by_kernel: self.mode.by_kernel,
+            write_back: self.mode.write_back,
+            many_users: false,
+            read_only: false,
+        }
+    }
+
+    /// Mounts, and returns what was found.
+    pub fn start(&mut self, points: Failpoints) -> FoundThere {
+        let (options, scratch) = (self.options(), self.scratch.path().to_owned());
+        let _ = std::fs::remove_file(scratch.join("found"));
+        let _ = std::fs::remove_file(scratch.join("said"));
+        let told = scratch.join("told");
+        let child = Child::run(move || {
+            let tell = Box::new(move |line: &str| {
+                use std::io::Write;
+                let file = std::fs::File::options()
+                    .append(true)
+                    .create(true)
+                    .open(&told);
+                writeln!(file.unwrap(), "{line}").unwrap();
+            });
+            let mounted = mount(&options, tell, None, points).unwrap();
+            let found = &mounted.found;
+            let text = |paths: &[PathBuf]| -> String {
+                paths
+                    .iter()
+                    .map(|path| format!("\t{}", path.display()))
+                    .collect()
+            };
+            let left: String = found
+                .left
+                .iter()
+                .map(|(_, why)| format!("\t{why}"))
+                .collect();
+            let lines = format!(
+                "closed{}\nopen{}\nleft{left}\n",
+                text(&found.closed),
+                text(&found.open)
+            );
+            std::fs::write(scratch.join("found.new"), lines).unwrap();
+            std::fs::rename(scratch.join("found.new"), scratch.join("found")).unwrap();
+            while !mounted.is_over() {
+                SystemClock.sleep(Duration::from_millis(2));
+            }
+            let counts = mounted.end(false).unwrap().counts;
+            let said = format!(
+                "{} {} {}",
+                counts.durable_files, counts.failures, counts.left_files
+            );
+            std::fs::write(scratch.join("said"), said).unwrap();
+            0
+        });
+        self.child = Some(child);
+        let path = self.scratch.path().join("found");
+        wait_until("the mount is there", || path.exists() || self.has_ended());
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        let mut lines = text.lines().map(|line| {
+            line.split('\t')
+                .skip(1)
+                .map(str::to_owned)
+                .collect::<Vec<String>>()
+        });
+        let mut next = || lines.next().unwrap_or_default();
+        FoundThere {
+            closed: next(),
+            open: next(),
+            left: next(),
+        }
+    }
+
+    pub fn has_ended(&self) -> bool {
+        self.child.as_ref().is_none_or(Child::has_ended)
+    }
+
+    /// Lines that the mount told whoever runs it.
+    pub fn told(&self) -> String {
+        std::fs::read_to_string(self.scratch.path().join("told")).unwrap_or_default()
+    }
+
+    /// Unmounts, and waits until all is brought over.
+    pub fn stop(&mut self) -> Said {
+        self.stop_unless_killed().unwrap()
+    }
+
+    /// The same; `None` if the process of the mount is killed meanwhile.
+    pub fn stop_unless_killed(&mut self) -> Option<Said> {
+        wait_until("nobody uses the mount", || {
+            unmount(&self.point(), false).unwrap()
+        });
+        match self.child.take().unwrap().wait(LONG) {
+            Ended::Exited(0) => {}
+            Ended::Signaled(libc::SIGKILL) => return None,
+            other => panic!("{other:?}: {}", self.told()),
+        }
+        let text = std::fs::read_to_string(self.scratch.path().join("said")).unwrap();
+        let mut numbers = text.split(' ').map(|number| number.parse().unwrap());
+        let mut next = || numbers.next().unwrap();
+        Some(Said {
+            durable: next(),
+            failures: next(),
+            left: next(),
+        })
+    }
+
+    /// Kills the process of the mount.
+    pub fn kill(&mut self) {
+        let child = self.child.take().unwrap();
+        child.kill();
+        child.wait(LONG);
+        let _ = unmount(&self.point(), true);
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        if let Some(child) = self.child.take() {
+            child.kill();
+            child.wait(LONG);
+        }
+        let _ = unmount(&self.point(), true);
+    }
+}
+
+pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let begun = SystemClock.now();
+    while !done() {
+        assert!(
+            SystemClock.now() - begun < LONG,
+            "waited in vain until {what}"
+        );
+        SystemClock.sleep(Duration::from_millis(1));
+    }
+}
