@@ -394,6 +394,15 @@ switches! {
     MemoryFileComplete = "memory-file-complete", "that a memory file which could not be written completely is not stored", "orcheck-jobs session a_memory_file_that_could_not";
     MemoryFileBorrowed = "memory-file-borrowed", "that a memory file is not written over while a checkpoint reads it", "orcheck-jobs session written_again_while";
     MemoryFilesOfStep = "memory-files-of-step", "that a restart leaves no memory file of another step", "orcheck-jobs session memory_files_come_back";
+    StagedComplete = "staged-complete", "that a file is unstaged only when the backing file has all that was written", "orcheck-mount mount brought_over_counts";
+    StagedSynced = "staged-synced", "that a file is unstaged only when it is durable", "orcheck-mount mount a_failed_sync";
+    StagedAnew = "staged-anew", "that all of a file is written again after a failed sync", "orcheck-mount lib written_anew";
+    StagedFile = "staged-file", "that staged bytes get into no file that was made later", "orcheck-mount mount into_no_other_file";
+    StagedThisStart = "staged-this-start", "that what was staged before the machine was started again is not brought over", "orcheck-mount mount into_no_other_file";
+    StagedNew = "staged-new", "that only files whose content is new are staged", "orcheck-mount mount shared_between_nodes";
+    StageOnce = "stage-once", "that two mounts do not use one stage", "orcheck-mount mount by_one_mount";
+    ReplaceDurable = "replace-durable", "that a file is replaced only by bytes that are durable", "orcheck-mount mount killed_at_any_step";
+    MountFailureTold = "mount-failure-told", "that a program learns that its file did not become durable", "orcheck-mount mount a_loss_in_the_background";
     LivingRoute = "living-route", "that routed files of a process that lives are not collected", "orcheck-engine lib a_living_process";
     StandardStreams = "standard-streams", "that no descriptor takes the number of a closed standard stream", "orcheck-net descriptors standard_stream";
     Printable = "printable", "that names of files act on no terminal", "orcheck-cli cli names_that_would_act";
@@ -545,6 +554,16 @@ promises! {
         PartsOverlap;
     "N4":
         RankCount;
+    "M1":
+        StagedComplete StageOnce;
+    "M2":
+        StagedSynced StagedAnew;
+    "M3":
+        ReplaceDurable;
+    "M4":
+        MountFailureTold;
+    "M6":
+        StagedFile StagedThisStart StagedNew;
     "W1":
         OtherNames;
     "N1":

@@ -98,7 +98,8 @@ impl Node {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The contents are about to change, or may be.
+    /// Something of the contents or their times has changed, or may have. Called after it, with the
+    /// state locked: whoever copies the file meanwhile then knows that the copy may lack it.
     pub fn touch(&self) {
         self.version.fetch_add(1, Ordering::SeqCst);
     }
@@ -171,5 +172,14 @@ impl Handle {
             Some(stage) => act(&stage.contents),
             None => act(&self.contents),
         }
+    }
+
+    /// Changes the file that has the bytes now.
+    pub fn change<T>(&self, act: impl FnOnce(&Contents) -> Kernel<T>) -> Kernel<T> {
+        self.with(|contents| {
+            let done = act(contents);
+            self.node.touch();
+            done
+        })
     }
 }

@@ -4,8 +4,8 @@
 //! How: a *stage* of a mount is a directory of its own below the one that the user gave. A staged
 //! file has two entries there, under one stem: its bytes (`STEM.open` while a program may write it,
 //! `STEM.closed` later) and `STEM.path`, a symbolic link that says which file of the backing
-//! directory it is. The stem names the machine's start, and the device and inode number of that
-//! file. So whatever ends the mount, the next one finds what was not brought over, and brings it.
+//! directory it is. The stem names the machine's start, and the device, the inode number and the
+//! birth of that file. So whatever ends the mount, the next one finds what was not brought over, and brings it.
 //!
 //! Invariants:
 //! 1. Bytes leave the stage only after the backing file has them all and a sync of it succeeded, or
@@ -21,6 +21,7 @@
 //! Not here: when bytes are brought over (`lane.rs`), and which files are staged (`fuse/open.rs`).
 
 use crate::node::Node;
+use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result, crc64};
 use orcheck_io::disk::{Contents, Inode, Kernel, ofd_lock};
 use orcheck_io::errno::rustix_error;
@@ -123,7 +124,10 @@ impl Stage {
         let lock = dir
             .create(OsStr::new("lock"), OFlags::RDWR, 0o600)
             .map_err(|errno| failed(errno, &path))?;
-        if !ofd_lock(&lock, 0).map_err(|errno| failed(Errno::from_raw_os_error(errno), &path))? {
+        if !off(Switch::StageOnce)
+            && !ofd_lock(&lock, 0)
+                .map_err(|errno| failed(Errno::from_raw_os_error(errno), &path))?
+        {
             return Err(Error::unavailable(format!(
                 "{}: another mount of this directory uses it",
                 path.display()
@@ -159,7 +163,8 @@ impl Stage {
     pub fn begin(&self, node: &Node, backing: OwnedFd) -> Kernel<Staged> {
         let (device, inode) = node.key;
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let stem = format!("{}-{device:x}-{inode:x}-{number}", self.start);
+        let born = node.inode.born_ns()?;
+        let stem = format!("{}-{device:x}-{inode:x}-{born:x}-{number}", self.start);
         let path = node.path();
         self.dir.make_link(&name(&stem, "path"), &path)?;
         let flags = OFlags::RDWR | OFlags::EXCL;
@@ -281,14 +286,15 @@ impl Stage {
         path: Option<&Path>,
     ) -> std::result::Result<PathBuf, String> {
         let parts: Vec<&str> = stem.split('-').collect();
-        let [start, device, inode, _] = parts[..] else {
+        let [start, device, inode, born, _] = parts[..] else {
             return Err("its name is not one that Orcheck gave".to_owned());
         };
-        if start != self.start {
+        // Breaks if: it is not looked at; what a power cut has left of a file would replace it.
+        if start != self.start && !off(Switch::StagedThisStart) {
             return Err("staged before this machine was started: bytes may be missing".to_owned());
         }
         let number = |text| u64::from_str_radix(text, 16).map_err(|_| "a wrong name".to_owned());
-        let key = (number(device)?, number(inode)?);
+        let key = (number(device)?, number(inode)?, number(born)?);
         let at_path = path.and_then(|path| descend(root, path).filter(|found| is(found, key)));
         let (node, path) = match (at_path, path) {
             (Some(node), Some(path)) => (node, path.to_owned()),
@@ -316,7 +322,14 @@ impl Staged {
         let done = bring_over(&self.contents, &self.backing, &mut pieces, pause);
         if done.is_err() {
             // All of it is written anew.
-            pieces.iter_mut().for_each(|piece| *piece = Piece::Unknown);
+            let unknown = if off(Switch::StagedAnew) {
+                None
+            } else {
+                Some(Piece::Unknown)
+            };
+            pieces
+                .iter_mut()
+                .for_each(|piece| *piece = unknown.unwrap_or(*piece));
         }
         done
     }
@@ -333,10 +346,15 @@ fn stem_of(file: &OsStr) -> Option<(&str, bool)> {
     open.or_else(|| text.strip_suffix(".closed").map(|stem| (stem, true)))
 }
 
-fn is(inode: &Inode, key: (u64, u64)) -> bool {
-    inode
-        .stat()
-        .is_ok_and(|stat| (stat.st_dev, stat.st_ino) == key)
+/// Whether it is the file with this device, number and birth.
+fn is(inode: &Inode, key: (u64, u64, u64)) -> bool {
+    let Ok(stat) = inode.stat() else {
+        return false;
+    };
+    // Breaks if: a path or a number alone is believed; the bytes would get into a file that was
+    // made there later.
+    (stat.st_dev, stat.st_ino) == (key.0, key.1) && inode.born_ns() == Ok(key.2)
+        || off(Switch::StagedFile)
 }
 
 /// What is at a path below a directory, without following links.
@@ -347,7 +365,7 @@ fn descend(root: &Inode, path: &Path) -> Option<Inode> {
 }
 
 /// Looks for an inode below a directory.
-fn find(dir: &Inode, key: (u64, u64), above: &Path) -> Option<(Inode, PathBuf)> {
+fn find(dir: &Inode, key: (u64, u64, u64), above: &Path) -> Option<(Inode, PathBuf)> {
     for entry in dir.list().ok()?.flatten() {
         let name = OsStr::from_bytes(entry.file_name().to_bytes());
         if name == "." || name == ".." {
@@ -427,6 +445,9 @@ fn bring_over(
     }
     to.set_len(len)?;
     to.set_times(&times(&stat))?;
+    if off(Switch::StagedSynced) {
+        return Ok(());
+    }
     to.sync(true)
 }
 
@@ -458,5 +479,63 @@ fn times(stat: &rustix::fs::Stat) -> Timestamps {
             tv_sec: stat.st_mtime,
             tv_nsec: stat.st_mtime_nsec as i64,
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::disallowed_methods)]
+    use super::*;
+    use orcheck_io::failpoints::Verdict;
+    use orcheck_testing::{FaultPlan, Scratch};
+
+    /// The backing file of a plan whose first sync fails, and the plan.
+    fn staged(scratch: &Scratch) -> (Staged, std::sync::Arc<FaultPlan>) {
+        let plan = FaultPlan::new().at_site("inode.sync", 1, Verdict::Fail(libc::EIO));
+        let (plan, points) = plan.failpoints();
+        let root = Inode::root(scratch.path(), points.clone()).unwrap();
+        let open = |name: &str| {
+            let made = root.create(OsStr::new(name), OFlags::RDWR | OFlags::EXCL, 0o600);
+            Contents::new(made.unwrap(), &points, name)
+        };
+        let staged = Staged {
+            contents: open("staged"),
+            backing: open("backing"),
+            stem: String::new(),
+            charged_bytes: AtomicU64::new(0),
+            pieces: Mutex::default(),
+            changed: true.into(),
+        };
+        (staged, plan)
+    }
+
+    fn written(plan: &FaultPlan) -> usize {
+        let of_backing =
+            |seen: &&orcheck_testing::Seen| seen.site == "inode.write" && seen.target == "backing";
+        plan.seen().iter().filter(of_backing).count()
+    }
+
+    #[test]
+    fn after_a_failed_sync_all_is_written_anew() {
+        let scratch = Scratch::new("anew");
+        let (staged, plan) = staged(&scratch);
+        let bytes = vec![7; PIECE_BYTES + 10];
+        staged.contents.write_all(&bytes, 0).unwrap();
+        assert_eq!(staged.bring_over(&|| {}), Err(Errno::IO));
+        assert_eq!(written(&plan), 2);
+        staged.bring_over(&|| {}).unwrap();
+        assert_eq!(written(&plan), 4);
+        // What the backing file has is not written again.
+        staged.contents.write_all(b"x", PIECE_BYTES as u64).unwrap();
+        staged.bring_over(&|| {}).unwrap();
+        assert_eq!(written(&plan), 5);
+    }
+
+    #[test]
+    fn a_stem_says_whether_its_file_was_closed() {
+        assert_eq!(stem_of(OsStr::new("a-1.open")), Some(("a-1", false)));
+        assert_eq!(stem_of(OsStr::new("a-1.closed")), Some(("a-1", true)));
+        assert_eq!(stem_of(OsStr::new("a-1.path")), None);
+        assert_eq!(stem_of(OsStr::new("lock")), None);
     }
 }

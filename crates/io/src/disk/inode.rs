@@ -20,7 +20,7 @@ use crate::errno::retry;
 use crate::failpoints::{Failpoints, Outcome};
 use rustix::fs::{
     self, AtFlags, Dir, FallocateFlags, FileType, Gid, Mode, OFlags, RenameFlags, SeekFrom, Stat,
-    StatVfs, Timestamps, Uid, XattrFlags,
+    StatVfs, StatxFlags, Timestamps, Uid, XattrFlags,
 };
 use rustix::io::Errno;
 use std::ffi::{CString, OsStr};
@@ -77,6 +77,17 @@ impl Inode {
     /// Its attributes.
     pub fn stat(&self) -> Kernel<Stat> {
         fs::fstat(&self.fd)
+    }
+
+    /// When it was made, in nanoseconds since 1970; 0 where the file system does not say. Together
+    /// with its number it is a name that no later file gets.
+    pub fn born_ns(&self) -> Kernel<u64> {
+        let found = fs::statx(&self.fd, "", AtFlags::EMPTY_PATH, StatxFlags::BTIME)?;
+        if found.stx_mask & StatxFlags::BTIME.bits() == 0 {
+            return Ok(0);
+        }
+        let seconds = u64::try_from(found.stx_btime.tv_sec).unwrap_or(0);
+        Ok(seconds.wrapping_mul(1_000_000_000) + u64::from(found.stx_btime.tv_nsec))
     }
 
     /// Opens its contents with these flags; what concerns names and creation is left out of them.

@@ -56,10 +56,7 @@ impl Stacked {
     fn write_now(&self, handle: &Handle, offset: u64, bytes: &[u8]) -> Kernel<usize> {
         let end = offset.checked_add(bytes.len() as u64).ok_or(Errno::FBIG)?;
         self.make_room(&handle.node, end)?;
-        handle.with(|contents| {
-            handle.node.touch();
-            contents.write(bytes, offset)
-        })
+        handle.change(|contents| contents.write(bytes, offset))
     }
 
     /// Sees to it that a staged file may become this long: others are brought over, or it is
@@ -99,13 +96,14 @@ impl Stacked {
     fn set_len_now(&self, node: &Arc<Node>, handle: Option<&Handle>, len: u64) -> Kernel<()> {
         self.make_room(node, len)?;
         let state = node.look();
-        node.touch();
         match (&state.stage, handle) {
             (Some(staged), _) => {
                 staged
                     .changed
                     .store(true, std::sync::atomic::Ordering::SeqCst);
-                staged.contents.set_len(len)?;
+                let done = staged.contents.set_len(len);
+                node.touch();
+                done?;
                 let idle = state.opens == 0;
                 drop(state);
                 if idle {
@@ -125,10 +123,7 @@ impl Stacked {
     pub fn allocate(&self, handle: &Handle, mode: u32, offset: u64, len: u64) -> Kernel<()> {
         let end = offset.checked_add(len).ok_or(Errno::FBIG)?;
         self.make_room(&handle.node, end)?;
-        handle.with(|contents| {
-            handle.node.touch();
-            contents.allocate(mode, offset, len)
-        })
+        handle.change(|contents| contents.allocate(mode, offset, len))
     }
 
     /// Copies between open files without the program.
@@ -141,12 +136,13 @@ impl Stacked {
         let end = into.checked_add(len).ok_or(Errno::FBIG)?;
         self.make_room(&target.node, end)?;
         let len = usize::try_from(len).unwrap_or(usize::MAX).min(1 << 30);
-        source.with(|source| {
-            target.with(|contents| {
-                target.node.touch();
-                source.copy_to(at, contents, into, len)
-            })
-        })
+        // Both states are locked, in one order: two copies in opposite directions would wait for
+        // each other.
+        if source.node.number < target.node.number {
+            source.with(|source| target.change(|target| source.copy_to(at, target, into, len)))
+        } else {
+            target.change(|target| source.with(|source| source.copy_to(at, target, into, len)))
+        }
     }
 
     /// A program closed one of its descriptors of the file: what failed since is told.

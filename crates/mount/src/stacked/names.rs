@@ -4,12 +4,14 @@
 
 use super::{Stacked, locked};
 use crate::node::{Handle, Node};
+use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::disk::{Inode, Kernel};
 use rustix::fs::{Dir, Timestamps};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 /// RENAME_EXCHANGE
@@ -163,6 +165,8 @@ impl Stacked {
         let replaced = other.inode.child(to.1).ok();
         if let (Some(node), Some(replaced)) = (&node, &replaced)
             && flags & NO_REPLACE == 0
+            // Breaks if: nobody waits; after a crash the name would lead to half of a file.
+            && !off(Switch::ReplaceDurable)
         {
             self.make_durable(node, None)?;
             if flags & EXCHANGE != 0
@@ -204,9 +208,20 @@ impl Stacked {
             self.set_len(&node, handle, len, change.process)?;
         }
         if let Some(times) = &change.times {
-            node.inode.set_times(times)?;
-            if let Some(staged) = &node.look().stage {
-                staged.contents.set_times(times)?;
+            let state = node.look();
+            let mut done = node.inode.set_times(times);
+            if let Some(staged) = &state.stage {
+                staged.changed.store(true, Ordering::SeqCst);
+                done = done.and_then(|()| staged.contents.set_times(times));
+            }
+            // Breaks if: this does not count as a change; whoever brings the file over at the
+            // moment would set the times that it had before.
+            node.touch();
+            done?;
+            let waits = state.stage.is_some() && state.opens == 0;
+            drop(state);
+            if waits {
+                self.lane.add(&node);
             }
         }
         Ok(())

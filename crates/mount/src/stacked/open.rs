@@ -5,6 +5,7 @@
 use super::{Stacked, locked};
 use crate::node::{Handle, Node, State, Way};
 use fuser::BackingId;
+use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::disk::{Contents, Kernel};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -78,7 +79,10 @@ impl Stacked {
         let node = self.tree.look_up(&parent, name)?;
         let mut state = node.change();
         node.touch();
-        let new = flags.intersects(OFlags::EXCL | OFlags::TRUNC) && writes(flags);
+        // Breaks if: files are staged that another node may have opened just as well; what it writes
+        // would be hidden, and then overwritten.
+        let new = (flags.intersects(OFlags::EXCL | OFlags::TRUNC) || off(Switch::StagedNew))
+            && writes(flags);
         if new && !state.by_kernel() && state.stage.is_none() {
             self.begin_stage(&node, &mut state);
         }

@@ -268,6 +268,56 @@ fn a_reader_sees_the_same_while_a_file_is_brought_over() {
 }
 
 #[test]
+fn what_is_written_while_a_file_is_brought_over_counts() {
+    if cannot_mount() {
+        return;
+    }
+    for mode in [IN_MEMORY, ON_DISK, MODES[5]] {
+        let mut rig = Rig::started(mode);
+        for round in 0..12u8 {
+            let name = format!("{round}");
+            let path = rig.point().join(&name);
+            let mut want = data(round, 9 * MIB + usize::from(round));
+            // Closing it begins to bring it over.
+            fs::write(&path, &want).unwrap();
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let file = File::open(&path).unwrap();
+                    file.sync_all().unwrap();
+                });
+                for turn in 0..40 {
+                    let file = File::options().write(true).open(&path).unwrap();
+                    let at = (turn * 7_919 * 31 + usize::from(round)) % (9 * MIB - 5_000);
+                    let piece = data(100 + turn as u8, 5_000);
+                    file.write_all_at(&piece, at as u64).unwrap();
+                    want[at..at + 5_000].copy_from_slice(&piece);
+                }
+            });
+            assert!(fs::read(&path).unwrap() == want, "{mode:?} round {round}");
+            if round % 2 == 0 {
+                File::options()
+                    .write(true)
+                    .open(&path)
+                    .unwrap()
+                    .sync_all()
+                    .unwrap();
+                assert!(
+                    fs::read(rig.backing().join(&name)).unwrap() == want,
+                    "{mode:?} round {round}"
+                );
+            }
+            fs::write(rig.scratch.path().join(&name), &want).unwrap();
+        }
+        rig.stop();
+        for round in 0..12 {
+            let [found, want] = [rig.backing(), rig.scratch.path()]
+                .map(|dir| fs::read(dir.join(format!("{round}"))).unwrap());
+            assert!(found == want, "{mode:?} round {round}, unmounted");
+        }
+    }
+}
+
+#[test]
 fn holes_stay_holes() {
     if cannot_mount() {
         return;
@@ -338,6 +388,93 @@ fn a_stage_is_used_by_one_mount_at_a_time() {
         "{text}"
     );
     rig.stop();
+}
+
+#[test]
+fn staged_bytes_get_into_no_other_file() {
+    if cannot_mount() {
+        return;
+    }
+    for mode in [IN_MEMORY, ON_DISK] {
+        for case in ["replaced", "another start"] {
+            let mut rig = Rig::new(mode);
+            let (_plan, points) = FaultPlan::new()
+                .always("inode.sync", Verdict::Fail(libc::EIO))
+                .failpoints();
+            rig.start(points);
+            fs::write(rig.point().join("a"), "staged").unwrap();
+            wait_until("it waits in the stage", || {
+                rig.told().contains("stays in the stage")
+            });
+            rig.kill();
+            let backing = rig.backing().join("a");
+            if case == "replaced" {
+                // Its inode number may be that of the file before.
+                fs::remove_file(&backing).unwrap();
+                fs::write(&backing, "later").unwrap();
+            } else {
+                fs::write(&backing, "later").unwrap();
+                let stage = fs::read_dir(rig.stage().unwrap())
+                    .unwrap()
+                    .next()
+                    .unwrap()
+                    .unwrap()
+                    .path();
+                for entry in fs::read_dir(&stage).unwrap() {
+                    let name = entry.unwrap().file_name().into_string().unwrap();
+                    if let Some((_, rest)) = name.split_once('-') {
+                        fs::rename(stage.join(&name), stage.join(format!("00000000-{rest}")))
+                            .unwrap();
+                    }
+                }
+            }
+            let found = rig.start(Failpoints::none());
+            assert_eq!(
+                (found.closed.len() + found.open.len(), found.left.len()),
+                (0, 1),
+                "{case}: {found:?}"
+            );
+            rig.stop();
+            assert_eq!(fs::read(&backing).unwrap(), b"later", "{mode:?} {case}");
+            assert_eq!(rig.staged(), 1);
+        }
+    }
+}
+
+#[test]
+fn files_shared_between_nodes_are_written_to_their_place() {
+    if cannot_mount() {
+        return;
+    }
+    for mode in [IN_MEMORY, ON_DISK, MODES[5]] {
+        let mut rig = Rig::started(mode);
+        // As MPI-IO opens a file of all ranks.
+        let here = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(rig.point().join("shared"))
+            .unwrap();
+        let there = File::options()
+            .write(true)
+            .open(rig.backing().join("shared"))
+            .unwrap();
+        here.write_all_at(b"here", 3).unwrap();
+        there.write_all_at(b"there", 7).unwrap();
+        here.write_all_at(b"too", 0).unwrap();
+        assert_eq!(
+            fs::read(rig.backing().join("shared")).unwrap(),
+            b"toohere\x74here",
+            "{mode:?}"
+        );
+        drop((here, there));
+        rig.stop();
+        assert_eq!(
+            fs::read(rig.backing().join("shared")).unwrap(),
+            b"toohere\x74here"
+        );
+    }
 }
 
 #[test]

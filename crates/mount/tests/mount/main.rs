@@ -1,5 +1,10 @@
 //! The stackable file system, mounted, killed and compared with the file system beneath it.
-#![allow(clippy::disallowed_methods, clippy::unwrap_used, unsafe_code)]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    unsafe_code
+)]
 
 mod crash;
 mod faults;

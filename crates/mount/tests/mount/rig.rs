@@ -4,15 +4,12 @@
 
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::failpoints::Failpoints;
-use orcheck_io::machine::unmount;
+use orcheck_io::machine::{close_inherited, unmount};
 use orcheck_mount::{Options, mount};
 use orcheck_testing::{Child, Ended, Scratch};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// One rig at a time: a child that is forked meanwhile would keep files of another mount open.
-static ONE: Mutex<()> = Mutex::new(());
 const LONG: Duration = Duration::from_secs(60);
 
 /// How a rig mounts.
@@ -55,7 +52,6 @@ pub struct Rig {
     pub limit: Option<u64>,
     backing: PathBuf,
     child: Option<Child>,
-    _one: MutexGuard<'static, ()>,
 }
 
 /// What the process of a mount said at its end.
@@ -76,7 +72,6 @@ pub struct FoundThere {
 
 impl Rig {
     pub fn new(mode: Mode) -> Rig {
-        let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         let scratch = Scratch::new("mount");
         let memory = Scratch::in_memory("mount");
         for name in ["backing", "point", "stage"] {
@@ -89,7 +84,6 @@ impl Rig {
             mode,
             limit: None,
             child: None,
-            _one: one,
         }
     }
 
@@ -101,11 +95,6 @@ impl Rig {
 
     pub fn backing(&self) -> &Path {
         &self.backing
-    }
-
-    /// The backing directory is another one from now on.
-    pub fn set_backing(&mut self, path: PathBuf) {
-        self.backing = path;
     }
 
     pub fn point(&self) -> PathBuf {
@@ -153,6 +142,8 @@ impl Rig {
         let _ = std::fs::remove_file(scratch.join("said"));
         let told = scratch.join("told");
         let child = Child::run(move || {
+            // Files of other tests, which would keep their mounts in use.
+            close_inherited();
             let tell = Box::new(move |line: &str| {
                 use std::io::Write;
                 let file = std::fs::File::options()

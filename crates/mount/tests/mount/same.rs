@@ -18,7 +18,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 /// Calls in each mode.
-const CALLS: u32 = 20_000;
+const CALLS: u32 = 17_000;
 /// Longest file that is written.
 const LONGEST: u64 = 300_000;
 /// Open files at a time.
