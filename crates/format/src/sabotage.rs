@@ -394,11 +394,11 @@ switches! {
     MemoryFileComplete = "memory-file-complete", "that a memory file which could not be written completely is not stored", "orcheck-jobs session a_memory_file_that_could_not";
     MemoryFileBorrowed = "memory-file-borrowed", "that a memory file is not written over while a checkpoint reads it", "orcheck-jobs session written_again_while";
     MemoryFilesOfStep = "memory-files-of-step", "that a restart leaves no memory file of another step", "orcheck-jobs session memory_files_come_back";
-    StagedComplete = "staged-complete", "that a file is unstaged only when the backing file has all that was written", "orcheck-mount mount brought_over_counts";
+    StagedComplete = "staged-complete", "that a file is unstaged only when the backing file has all that was written", "orcheck-mount mount flushed_counts";
     StagedSynced = "staged-synced", "that a file is unstaged only when it is durable", "orcheck-mount mount a_failed_sync";
-    StagedAnew = "staged-anew", "that all of a file is written again after a failed sync", "orcheck-mount lib written_anew";
+    StagedAgain = "staged-again", "that all of a file is written again after a failed sync", "orcheck-mount lib written_again";
     StagedFile = "staged-file", "that staged bytes get into no file that was made later", "orcheck-mount mount into_no_other_file";
-    StagedThisStart = "staged-this-start", "that what was staged before the machine was started again is not brought over", "orcheck-mount mount into_no_other_file";
+    StagedThisStart = "staged-this-start", "that what was staged before the machine was started again is not flushed", "orcheck-mount mount into_no_other_file";
     StagedNew = "staged-new", "that only files whose content is new are staged", "orcheck-mount mount shared_between_nodes";
     StageOnce = "stage-once", "that two mounts do not use one stage", "orcheck-mount mount by_one_mount";
     ReplaceDurable = "replace-durable", "that a file is replaced only by bytes that are durable", "orcheck-mount mount killed_at_any_step";
@@ -557,7 +557,7 @@ promises! {
     "M1":
         StagedComplete StageOnce;
     "M2":
-        StagedSynced StagedAnew;
+        StagedSynced StagedAgain;
     "M3":
         ReplaceDurable;
     "M4":

@@ -507,7 +507,7 @@ impl Filesystem for Answers {
         empty(
             reply,
             self.handle(handle)
-                .and_then(|handle| self.stacked.flush(&handle)),
+                .and_then(|handle| self.stacked.tell_failure(&handle)),
         );
     }
 

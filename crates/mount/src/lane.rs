@@ -5,7 +5,7 @@
 //! another file, a full stage) goes first: the thread pauses between two pieces.
 //!
 //! Invariants:
-//! 1. One file at a time is brought over or synced by the lane.
+//! 1. One file at a time is flushed or synced by the lane.
 //! 2. A failure is told: to the next caller that concerns the file, and to whoever runs the mount.
 //!    A staged file stays staged and is tried again; bytes of an unstaged one that a failed sync
 //!    has dropped are a loss.
@@ -13,7 +13,7 @@
 //!
 //! Faults survived: full and failing disks.
 //!
-//! Not here: how a staged file is brought over (`stage.rs`).
+//! Not here: how a staged file is flushed (`stage.rs`).
 
 use crate::node::Node;
 use crate::stage::Stage;
@@ -27,7 +27,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Between two attempts to bring over what could not be.
+/// Between two attempts to flush what could not be.
 const AGAIN: Duration = Duration::from_secs(5);
 
 /// Tells whoever runs the mount.
@@ -156,7 +156,7 @@ impl Lane {
     fn process(&self, node: &Arc<Node>) -> bool {
         let staged = node.look().stage.is_some();
         let result = if staged {
-            self.bring(node, false, &|| self.give_way(node.number))
+            self.flush(node, false, &|| self.give_way(node.number))
         } else {
             sync_unstaged(node)
         };
@@ -193,7 +193,7 @@ impl Lane {
         let path = path.display();
         match staged {
             true => (self.tell)(&format!(
-                "{path}: could not be brought over ({errno}); it stays in the stage and is tried \
+                "{path}: could not be flushed ({errno}); it stays in the stage and is tried \
                  again"
             )),
             false => (self.tell)(&format!(
@@ -236,9 +236,9 @@ impl Lane {
         done
     }
 
-    /// Brings a staged file over now, and makes it durable.
-    pub fn bring_now(&self, node: &Arc<Node>) -> Kernel<()> {
-        let done = self.urgently(node.number, || self.bring(node, true, &|| {}));
+    /// Flushes a staged file now, and makes it durable.
+    pub fn flush_now(&self, node: &Arc<Node>) -> Kernel<()> {
+        let done = self.urgently(node.number, || self.flush(node, true, &|| {}));
         if done.is_ok() {
             node.change().failed = None;
         }
@@ -246,9 +246,9 @@ impl Lane {
         done
     }
 
-    /// Brings a staged file over. With `hold` nobody writes to it meanwhile, where that can be
+    /// Flushes a staged file. With `hold` nobody writes to it meanwhile, where that can be
     /// prevented, and it is unstaged for certain.
-    fn bring(&self, node: &Node, hold: bool, pause: &dyn Fn()) -> Kernel<()> {
+    fn flush(&self, node: &Node, hold: bool, pause: &dyn Fn()) -> Kernel<()> {
         let Some(stage) = &self.stage else {
             return Ok(());
         };
@@ -265,7 +265,7 @@ impl Lane {
         if hold && !node.look().by_kernel() {
             let mut state = node.change();
             if let Some(staged) = state.stage.clone() {
-                staged.bring_over(&|| {})?;
+                staged.flush(&|| {})?;
                 state.unstage(stage, &staged);
             }
             return Ok(());
@@ -274,14 +274,14 @@ impl Lane {
             return Ok(());
         };
         let version = node.version();
-        staged.bring_over(pause)?;
+        staged.flush(pause)?;
         let mut state = node.change();
         let writing = state.by_kernel() && state.writers > 0;
         // Breaks if: this is not compared; what was written behind the copy would be lost.
         if writing || node.version() != version && !off(Switch::StagedComplete) {
             return Ok(());
         }
-        // Breaks if: this is said before it is so; whoever closes the file meanwhile would end the
+        // Breaks if: this is noted before it is so; whoever closes the file meanwhile would end the
         // stage.
         staged.changed.store(false, Ordering::SeqCst);
         if !state.by_kernel() || state.opens == 0 {

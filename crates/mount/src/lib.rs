@@ -3,14 +3,14 @@
 //!
 //! How: programs see the backing directory under a mount point. Names and attributes are those of
 //! the backing directory at any time. New files can be kept on fast storage of the node first (the
-//! *stage*, `stage.rs`); they are brought over in order (`lane.rs`) and are ordinary files then.
+//! *stage*, `stage.rs`); they are flushed in order (`lane.rs`) and are ordinary files then.
 //! `fsync` returns when the bytes are durable in the backing directory; `close` when this process,
 //! or its stage, has them. A rename over another file waits until the new bytes are durable.
 //!
 //! Invariants:
 //! 1. The backing directory can be read without us at any time, and needs no conversion after.
 //! 2. If this process is killed, what it had received is not lost: it is in the backing file or in
-//!    the stage, which the next mount brings over.
+//!    the stage, which the next mount flushes.
 //! 3. A failure to make bytes durable is told to the program and to whoever runs the mount.
 //!
 //! Faults survived: full and failing disks, the death of this process, of programs, and of whoever
@@ -154,7 +154,7 @@ pub fn mount(
 fn start(options: &Options, answers: Answers) -> Result<BackgroundSession> {
     let mut config = Config::default();
     config.mount_options = vec![
-        MountOption::FSName(options.backing.display().to_string()),
+        MountOption::FSName(format!("orcheck:{}", options.backing.display())),
         MountOption::Subtype("orcheck".to_owned()),
         MountOption::DefaultPermissions,
         MountOption::NoDev,
@@ -173,9 +173,12 @@ fn start(options: &Options, answers: Answers) -> Result<BackgroundSession> {
         let at = format!("mounting at {}", options.mount_point.display());
         match error.raw_os_error() {
             Some(errno) => os_error(errno, at),
-            None => Error::unavailable(format!("{at}: {error}")),
+            None => Error::unavailable(format!("{at}: {}", error.to_string().trim_end())),
         }
-        .next("check that the mount point is an empty directory of yours, and that /dev/fuse and fusermount3 are there")
+        .next(
+            "check that the mount point is a directory of yours, and that you may use /dev/fuse and \
+             fusermount3",
+        )
     };
     let session = Session::new(answers, &options.mount_point, &config).map_err(refused)?;
     session.spawn().map_err(refused)
@@ -200,12 +203,13 @@ impl Mounted {
         self.stacked.close_all();
         self.lane.end();
         if self.worker.join().is_err() {
-            return Err(Error::internal(
-                "the thread that brings files over ended early",
-            ));
+            return Err(Error::internal("the thread that flushes files ended early"));
         }
         let counts = self.lane.counts();
         let left = counts.left_files > 0;
+        if let Some(stage) = &self.stage {
+            stage.close();
+        }
         let left_in = self
             .stage
             .filter(|_| left)

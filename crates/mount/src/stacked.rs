@@ -120,7 +120,7 @@ impl Stacked {
             (state.stage.is_some(), state.unsafe_since.clone())
         };
         if staged {
-            return self.lane.bring_now(node);
+            return self.lane.flush_now(node);
         }
         match by.or(known.as_deref()) {
             Some(handle) => handle.contents.sync(true),

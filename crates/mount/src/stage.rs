@@ -5,22 +5,22 @@
 //! file has two entries there, under one stem: its bytes (`STEM.open` while a program may write it,
 //! `STEM.closed` later) and `STEM.path`, a symbolic link that says which file of the backing
 //! directory it is. The stem names the machine's start, and the device, the inode number and the
-//! birth of that file. So whatever ends the mount, the next one finds what was not brought over, and brings it.
+//! birth of that file. So whatever ends the mount, the next one finds what was not flushed, and
+//! flushes it.
 //!
 //! Invariants:
 //! 1. Bytes leave the stage only after the backing file has them all and a sync of it succeeded, or
 //!    when that file has no name left.
-//! 2. A stem whose inode number belongs to another file now is never brought over.
-//! 3. Bytes that were staged before the machine went down are not brought over by themselves: the
+//! 2. A stem whose inode number belongs to another file now is never flushed.
+//! 3. Bytes that were staged before the machine went down are not flushed by themselves: the
 //!    stage may have lost some of them.
 //! 4. One mount at a time uses a stage (a lock).
 //!
 //! Faults survived: the death of the mount at any step; a backing directory that is full, or away:
 //! what is staged stays.
 //!
-//! Not here: when bytes are brought over (`lane.rs`), and which files are staged (`fuse/open.rs`).
+//! Not here: when bytes are flushed (`lane.rs`), and which files are staged (`stacked/open.rs`).
 
-use crate::node::Node;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result, crc64};
 use orcheck_io::disk::{Contents, Inode, Kernel, ofd_lock};
@@ -36,7 +36,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Bytes that are brought over in one go.
+/// Bytes that are flushed in one go.
 pub const PIECE_BYTES: usize = 4 << 20;
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
@@ -44,6 +44,8 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 pub struct Stage {
     dir: Inode,
     path: PathBuf,
+    above: Inode,
+    name: OsString,
     _lock: OwnedFd,
     points: Failpoints,
     /// The first digits of the number of the machine's start.
@@ -66,7 +68,7 @@ pub struct Staged {
     charged_bytes: AtomicU64,
     /// What the backing file has of each piece.
     pieces: Mutex<Vec<Piece>>,
-    /// Whether it may have changed since it was brought over.
+    /// Whether it may have changed since it was flushed.
     pub changed: AtomicBool,
 }
 
@@ -88,7 +90,7 @@ pub struct Found {
     pub closed: Vec<PathBuf>,
     /// Files that were open: what had been written is in the backing directory now.
     pub open: Vec<PathBuf>,
-    /// What could not be brought over, and why: files of the stage.
+    /// What could not be flushed, and why: files of the stage.
     pub left: Vec<(PathBuf, String)>,
 }
 
@@ -142,11 +144,33 @@ impl Stage {
             next: AtomicU64::new(0),
             used_bytes: AtomicU64::new(0),
             points: points.clone(),
+            above,
+            name: name.into(),
             _lock: lock,
             dir,
             path,
             in_memory,
         })
+    }
+
+    /// Removes the directory, if nothing is left in it; at the end of the mount.
+    pub fn close(&self) {
+        let empty = |dir: &Inode| -> Kernel<bool> {
+            let mut others = 0;
+            for entry in dir.list()? {
+                let entry = entry?;
+                others += u32::from(!matches!(
+                    entry.file_name().to_bytes(),
+                    b"." | b".." | b"lock"
+                ));
+            }
+            Ok(others == 0)
+        };
+        if empty(&self.dir) == Ok(true) {
+            // Another mount may have begun to use it already; then it is not empty.
+            let _ = self.dir.remove(OsStr::new("lock"), false);
+            let _ = self.above.remove(&self.name, true);
+        }
     }
 
     /// Its directory.
@@ -159,14 +183,14 @@ impl Stage {
         self.used_bytes.load(Ordering::SeqCst) < self.limit_bytes
     }
 
-    /// Stages a file that has no bytes yet; `backing` is its file, open for writing.
-    pub fn begin(&self, node: &Node, backing: OwnedFd) -> Kernel<Staged> {
-        let (device, inode) = node.key;
+    /// Stages a file that has no bytes yet and is at this path; `backing` is the file, open for
+    /// writing.
+    pub fn begin(&self, inode: &Inode, path: &Path, backing: OwnedFd) -> Kernel<Staged> {
+        let stat = inode.stat()?;
+        let (device, ino, born) = (stat.st_dev, stat.st_ino, inode.born_ns()?);
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let born = node.inode.born_ns()?;
-        let stem = format!("{}-{device:x}-{inode:x}-{born:x}-{number}", self.start);
-        let path = node.path();
-        self.dir.make_link(&name(&stem, "path"), &path)?;
+        let stem = format!("{}-{device:x}-{ino:x}-{born:x}-{number}", self.start);
+        self.dir.make_link(&name(&stem, "path"), path)?;
         let flags = OFlags::RDWR | OFlags::EXCL;
         let made = self.dir.create(&name(&stem, "open"), flags, 0o600);
         let fd = made.inspect_err(|_| {
@@ -233,7 +257,7 @@ impl Stage {
         self.dir.rename(&temporary, &self.dir, &link, 0)
     }
 
-    /// Removes what was brought over, or belongs to a file that has no name left.
+    /// Removes what was flushed, or belongs to a file that has no name left.
     pub fn end(&self, staged: &Staged) {
         let charged = staged.charged_bytes.swap(0, Ordering::SeqCst);
         self.used_bytes.fetch_sub(charged, Ordering::SeqCst);
@@ -241,13 +265,13 @@ impl Stage {
     }
 
     fn remove(&self, stem: &str) {
-        // What stays here is found by the next mount, and brought over again.
+        // What stays here is found by the next mount, and flushed again.
         for ending in ["open", "closed", "path", "new"] {
             let _ = self.dir.remove(&name(stem, ending), false);
         }
     }
 
-    /// Brings over what an earlier mount left here.
+    /// Flushes what an earlier mount left here.
     pub fn recover(&self, root: &Inode) -> Kernel<Found> {
         let mut found = Found::default();
         let mut names = Vec::new();
@@ -300,29 +324,29 @@ impl Stage {
             (Some(node), Some(path)) => (node, path.to_owned()),
             _ => find(root, key, Path::new("")).ok_or("its file is not there any more")?,
         };
-        let brought = || -> Kernel<()> {
+        let flushed = || -> Kernel<()> {
             let staged = self.dir.child(file)?.open(OFlags::RDONLY)?;
             let staged = Contents::new(staged, &self.points, "staged");
             let fd = open_anyway(&node)?;
             let backing = Contents::new(fd, &self.points, &path.to_string_lossy());
             // What an attempt before has left there counts for nothing.
             backing.set_len(0)?;
-            bring_over(&staged, &backing, &mut Vec::new(), &|| {})
+            flush(&staged, &backing, &mut Vec::new(), &|| {})
         };
-        brought().map_err(|errno| errno.to_string())?;
+        flushed().map_err(|errno| errno.to_string())?;
         self.remove(stem);
         Ok(path)
     }
 }
 
 impl Staged {
-    /// Brings its bytes over and makes them durable there. `pause` is called between pieces.
-    pub fn bring_over(&self, pause: &dyn Fn()) -> Kernel<()> {
+    /// Flushes its bytes and makes them durable there. `pause` is called between pieces.
+    pub fn flush(&self, pause: &dyn Fn()) -> Kernel<()> {
         let mut pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner);
-        let done = bring_over(&self.contents, &self.backing, &mut pieces, pause);
+        let done = flush(&self.contents, &self.backing, &mut pieces, pause);
         if done.is_err() {
-            // All of it is written anew.
-            let unknown = if off(Switch::StagedAnew) {
+            // All of it is written again.
+            let unknown = if off(Switch::StagedAgain) {
                 None
             } else {
                 Some(Piece::Unknown)
@@ -401,12 +425,7 @@ fn open_anyway(node: &Inode) -> Kernel<OwnedFd> {
 
 /// Makes `to` what `from` is, and durable. `pieces` are checksums of what `to` has already: only
 /// what differs is written, and holes stay holes where nothing was before.
-fn bring_over(
-    from: &Contents,
-    to: &Contents,
-    pieces: &mut Vec<Piece>,
-    pause: &dyn Fn(),
-) -> Kernel<()> {
+fn flush(from: &Contents, to: &Contents, pieces: &mut Vec<Piece>, pause: &dyn Fn()) -> Kernel<()> {
     let stat = from.stat()?;
     let len = stat.st_size as u64;
     let mut buffer = vec![0; PIECE_BYTES.min(len as usize)];
@@ -417,7 +436,7 @@ fn bring_over(
             .get(index)
             .is_none_or(|piece| *piece == Piece::Nothing)
         {
-            // Nothing was brought over from here on: holes can be passed over.
+            // Nothing was flushed from here on: holes can be passed over.
             match from.seek(at, false) {
                 Ok(data) if data >= at + PIECE_BYTES as u64 => {
                     at = data - data % PIECE_BYTES as u64;
@@ -516,18 +535,18 @@ mod tests {
     }
 
     #[test]
-    fn after_a_failed_sync_all_is_written_anew() {
-        let scratch = Scratch::new("anew");
+    fn after_a_failed_sync_all_is_written_again() {
+        let scratch = Scratch::new("again");
         let (staged, plan) = staged(&scratch);
         let bytes = vec![7; PIECE_BYTES + 10];
         staged.contents.write_all(&bytes, 0).unwrap();
-        assert_eq!(staged.bring_over(&|| {}), Err(Errno::IO));
+        assert_eq!(staged.flush(&|| {}), Err(Errno::IO));
         assert_eq!(written(&plan), 2);
-        staged.bring_over(&|| {}).unwrap();
+        staged.flush(&|| {}).unwrap();
         assert_eq!(written(&plan), 4);
         // What the backing file has is not written again.
         staged.contents.write_all(b"x", PIECE_BYTES as u64).unwrap();
-        staged.bring_over(&|| {}).unwrap();
+        staged.flush(&|| {}).unwrap();
         assert_eq!(written(&plan), 5);
     }
 

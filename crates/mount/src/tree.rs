@@ -135,8 +135,8 @@ impl Table {
 
 /// Attributes as the kernel wants them; contents and their times are those of the stage.
 pub fn attributes(node: &Node) -> Kernel<FileAttr> {
-    // Breaks if: the file is unstaged in between; those of the backing file, which is being written,
-    // would be believed.
+    // Breaks if: the file is unstaged in between; those of the backing file, which is being
+    // written, would be believed.
     let state = node.look();
     let mut attributes = plain(node.number, &node.inode.stat()?);
     if let Some(stage) = &state.stage {

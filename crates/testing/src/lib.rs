@@ -22,6 +22,7 @@
 #![allow(clippy::disallowed_methods)]
 #![allow(unsafe_code)]
 
+pub mod calls;
 mod counting;
 pub mod hardship;
 pub mod hosts;

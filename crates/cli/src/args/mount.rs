@@ -24,7 +24,7 @@ pub struct MountArgs {
     /// An empty directory where programs see them; it may be BACKING itself
     #[arg(value_name = "MOUNTPOINT")]
     pub mount_point: PathBuf,
-    /// Keep new files on this fast storage of the node first, and bring them over in the background
+    /// Keep new files on this fast storage of the node first, and flush them in the background
     #[arg(long, value_name = "DIR")]
     pub stage: Option<PathBuf>,
     /// What the stage may hold, in MiB (default: half of what is free there). Files beyond that go

@@ -3,7 +3,7 @@
 //!
 //! Invariants:
 //! 1. The mount ends only when no program uses it, or after a second signal.
-//! 2. What was staged is brought over before this process ends; what cannot be is named.
+//! 2. What was staged is flushed before this process ends; what cannot be is named.
 //!
 //! Not here: the file system (`orcheck-mount`).
 
@@ -53,8 +53,12 @@ pub fn run(args: &MountArgs, json: bool) -> std::result::Result<Outcome, Failure
     let at = args.mount_point.display();
     tell_found(&mounted.found);
     if args.command.is_empty() && !json {
+        let how = match orcheck_io::machine::effective_uid() {
+            0 => "umount",
+            _ => "fusermount3 -u",
+        };
         println!(
-            "{} is mounted at {at}; `umount {at}` ends it",
+            "{} is mounted at {at}; `{how} {at}` ends it",
             args.backing.display()
         );
     }
@@ -181,7 +185,7 @@ fn tell_found(found: &Found) {
     if !found.closed.is_empty() {
         let files = count(found.closed.len() as u64, "file");
         say(&format!(
-            "the last mount was killed; {files} that it had staged: brought over"
+            "the last mount was killed; {files} that it had staged are flushed now"
         ));
     }
     if !found.open.is_empty() {
@@ -212,7 +216,7 @@ fn warnings(ended: &Ended) -> Vec<String> {
     if let Some(stage) = &ended.left_in {
         let files = count(ended.counts.left_files, "file");
         warnings.push(format!(
-            "{files} could not be brought over and stay in {}; mount again with the same --stage when there is room",
+            "{files} could not be flushed and stay in {}; mount again with the same --stage when there is room",
             stage.display()
         ));
     } else if ended.counts.failures > 0 {

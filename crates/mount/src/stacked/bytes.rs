@@ -59,7 +59,7 @@ impl Stacked {
         handle.change(|contents| contents.write(bytes, offset))
     }
 
-    /// Sees to it that a staged file may become this long: others are brought over, or it is
+    /// Sees to it that a staged file may become this long: others are flushed, or it is
     /// unstaged.
     fn make_room(&self, node: &Arc<Node>, len: u64) -> Kernel<()> {
         let Some(stage) = &self.stage else {
@@ -74,7 +74,7 @@ impl Stacked {
                 break;
             }
         }
-        self.lane.bring_now(node)
+        self.lane.flush_now(node)
     }
 
     /// Sets the length of a file, by an open one if there is one.
@@ -146,7 +146,7 @@ impl Stacked {
     }
 
     /// A program closed one of its descriptors of the file: what failed since is told.
-    pub fn flush(&self, handle: &Handle) -> Kernel<()> {
+    pub fn tell_failure(&self, handle: &Handle) -> Kernel<()> {
         if handle.node.look().failed.is_none() {
             return Ok(());
         }

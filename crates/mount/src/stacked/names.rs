@@ -214,7 +214,7 @@ impl Stacked {
                 staged.changed.store(true, Ordering::SeqCst);
                 done = done.and_then(|()| staged.contents.set_times(times));
             }
-            // Breaks if: this does not count as a change; whoever brings the file over at the
+            // Breaks if: this does not count as a change; whoever flushes the file at the
             // moment would set the times that it had before.
             node.touch();
             done?;

@@ -79,8 +79,8 @@ impl Stacked {
         let node = self.tree.look_up(&parent, name)?;
         let mut state = node.change();
         node.touch();
-        // Breaks if: files are staged that another node may have opened just as well; what it writes
-        // would be hidden, and then overwritten.
+        // Breaks if: files are staged that another node may have opened just as well; what it
+        // writes would be hidden, and then overwritten.
         let new = (flags.intersects(OFlags::EXCL | OFlags::TRUNC) || off(Switch::StagedNew))
             && writes(flags);
         if new && !state.by_kernel() && state.stage.is_none() {
@@ -102,7 +102,7 @@ impl Stacked {
         else {
             return;
         };
-        if let Ok(staged) = stage.begin(node, backing) {
+        if let Ok(staged) = stage.begin(&node.inode, &node.path(), backing) {
             state.stage = Some(Arc::new(staged));
         }
     }
@@ -141,7 +141,8 @@ impl Stacked {
             node: Arc::clone(node),
             way: state.way.clone(),
             // Kept back, whole pages would be written, and others may write parts of them.
-            direct: self.how.write_back && writes && !new && state.stage.is_none(),
+            direct: self.watch.is_some()
+                || self.how.write_back && writes && !new && state.stage.is_none(),
         };
         drop(state);
         locked(&self.handles).insert(opened.handle, handle);

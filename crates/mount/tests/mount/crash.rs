@@ -5,18 +5,17 @@
 //! whole new ones at any time.
 
 use crate::cannot_mount;
-use crate::rig::{Mode, Rig, Where, mode};
-use orcheck_io::clock::{Clock, SystemClock};
+use crate::rig::{Mode, Rig, Where, mode, wait_until};
 use orcheck_io::failpoints::{Failpoints, Verdict};
 use orcheck_testing::FaultPlan;
+use orcheck_testing::calls::close;
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use std::fs::{self, File};
 use std::io::{Result, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const STAGED: [Mode; 3] = [
     mode(true, false, Where::OnDisk),
@@ -74,29 +73,19 @@ fn program(point: &Path, told: &mut Told) -> Result<()> {
     told.synced = true;
     let mut closed = create("closed.tmp")?;
     closed.write_all(&bytes("closed", 5, 100_000))?;
-    nix_close(closed)?;
+    close(closed)?;
     told.closed = true;
     fs::rename(point.join("closed.tmp"), point.join("closed"))?;
     told.renamed = true;
     let mut save = create("save.tmp")?;
     save.write_all(&new())?;
-    nix_close(save)?;
+    close(save)?;
     fs::rename(point.join("save.tmp"), point.join("saved"))?;
     told.saved = true;
     // Until everything that was closed is durable.
     File::open(point)?.sync_all()?;
     drop(open);
     Ok(())
-}
-
-/// Closes a file, and says whether that succeeded.
-fn nix_close(file: File) -> Result<()> {
-    use std::os::fd::IntoRawFd;
-    // SAFETY: the descriptor was this function's.
-    match unsafe { libc::close(file.into_raw_fd()) } {
-        0 => Ok(()),
-        _ => Err(std::io::Error::last_os_error()),
-    }
 }
 
 fn read(path: &Path) -> Option<Vec<u8>> {
@@ -167,7 +156,12 @@ fn killed_at_any_step_nothing_is_lost_that_was_promised() {
 }
 
 /// A program that replaces its file again and again, and remembers what it was told.
-fn saver(point: &Path, name: &str, told: &mut (u64, u64), over: &AtomicBool) {
+fn saver(
+    point: &Path,
+    name: &str,
+    told: &mut (u64, u64),
+    (saves, over): (&AtomicU64, &AtomicBool),
+) {
     let mut random = SplitMix64::seed_from_u64(name.len() as u64);
     while !over.load(Ordering::Relaxed) {
         let generation = told.0 + 1;
@@ -180,7 +174,7 @@ fn saver(point: &Path, name: &str, told: &mut (u64, u64), over: &AtomicBool) {
                 .truncate(true)
                 .open(&temporary)?;
             file.write_all(&whole(name, generation, len))?;
-            nix_close(file)?;
+            close(file)?;
             fs::rename(&temporary, point.join(name))
         };
         // Breaks if: it counts only when it is done; the kill may come after the rename.
@@ -189,6 +183,7 @@ fn saver(point: &Path, name: &str, told: &mut (u64, u64), over: &AtomicBool) {
             return;
         }
         told.0 = generation;
+        saves.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -221,13 +216,16 @@ fn killed_at_random_moments_a_saved_file_is_always_whole() {
         for round in 0..6 {
             rig.start(Failpoints::none());
             let point = rig.point();
-            let over = AtomicBool::new(false);
+            let (saves, over) = (AtomicU64::new(0), AtomicBool::new(false));
             std::thread::scope(|scope| {
                 for (name, told) in names.iter().zip(&mut told) {
-                    let (point, over) = (&point, &over);
-                    scope.spawn(move || saver(point, name, told, over));
+                    let (point, shared) = (&point, (&saves, &over));
+                    scope.spawn(move || saver(point, name, told, shared));
                 }
-                SystemClock.sleep(Duration::from_millis(20 + random.next_u64() % 150));
+                let many = random.next_u64() % 40;
+                wait_until("some files are saved", || {
+                    saves.load(Ordering::Relaxed) >= many
+                });
                 rig.kill();
                 over.store(true, Ordering::Relaxed);
             });

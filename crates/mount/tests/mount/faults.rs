@@ -118,7 +118,7 @@ fn a_read_only_directory_refuses_changes_and_can_be_read() {
 }
 
 #[test]
-fn a_failed_sync_is_told_and_the_bytes_are_written_anew() {
+fn a_failed_sync_is_told_and_the_bytes_are_written_again() {
     if cannot_mount() {
         return;
     }
@@ -237,7 +237,7 @@ fn many_files_and_many_open_files() {
 }
 
 #[test]
-fn a_reader_sees_the_same_while_a_file_is_brought_over() {
+fn a_reader_sees_the_same_while_a_file_is_flushed() {
     if cannot_mount() {
         return;
     }
@@ -268,7 +268,7 @@ fn a_reader_sees_the_same_while_a_file_is_brought_over() {
 }
 
 #[test]
-fn what_is_written_while_a_file_is_brought_over_counts() {
+fn what_is_written_while_a_file_is_flushed_counts() {
     if cannot_mount() {
         return;
     }
@@ -278,7 +278,7 @@ fn what_is_written_while_a_file_is_brought_over_counts() {
             let name = format!("{round}");
             let path = rig.point().join(&name);
             let mut want = data(round, 9 * MIB + usize::from(round));
-            // Closing it begins to bring it over.
+            // Closing it begins to flush it.
             fs::write(&path, &want).unwrap();
             std::thread::scope(|scope| {
                 scope.spawn(|| {
@@ -478,7 +478,7 @@ fn files_shared_between_nodes_are_written_to_their_place() {
 }
 
 #[test]
-fn a_copy_of_a_read_only_file_is_brought_over() {
+fn a_copy_of_a_read_only_file_is_flushed() {
     if cannot_mount() {
         return;
     }

@@ -1,10 +1,5 @@
 //! The stackable file system, mounted, killed and compared with the file system beneath it.
-#![allow(
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    unsafe_code
-)]
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::print_stderr)]
 
 mod crash;
 mod faults;
@@ -12,7 +7,7 @@ mod programs;
 mod rig;
 mod same;
 
-/// `true`: this machine cannot mount, which is said.
+/// `true`: this machine cannot mount, which is reported.
 fn cannot_mount() -> bool {
     match orcheck_testing::mount::mounting_refused() {
         Some(why) => {

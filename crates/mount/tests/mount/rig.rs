@@ -2,7 +2,8 @@
 //!
 //! Not here: what is tried on it.
 
-use orcheck_io::clock::{Clock, SystemClock};
+use orcheck_io::clock::Deadline;
+use orcheck_io::errno::backoff;
 use orcheck_io::failpoints::Failpoints;
 use orcheck_io::machine::{close_inherited, unmount};
 use orcheck_mount::{Options, mount};
@@ -172,9 +173,6 @@ impl Rig {
             );
             std::fs::write(scratch.join("found.new"), lines).unwrap();
             std::fs::rename(scratch.join("found.new"), scratch.join("found")).unwrap();
-            while !mounted.is_over() {
-                SystemClock.sleep(Duration::from_millis(2));
-            }
             let counts = mounted.end(false).unwrap().counts;
             let said = format!(
                 "{} {} {}",
@@ -210,7 +208,7 @@ impl Rig {
         std::fs::read_to_string(self.scratch.path().join("told")).unwrap_or_default()
     }
 
-    /// Unmounts, and waits until all is brought over.
+    /// Unmounts, and waits until all is flushed.
     pub fn stop(&mut self) -> Said {
         self.stop_unless_killed().unwrap()
     }
@@ -255,12 +253,11 @@ impl Drop for Rig {
 }
 
 pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let begun = SystemClock.now();
+    let deadline = Deadline::after(LONG);
+    let mut attempt = 0;
     while !done() {
-        assert!(
-            SystemClock.now() - begun < LONG,
-            "waited in vain until {what}"
-        );
-        SystemClock.sleep(Duration::from_millis(1));
+        assert!(!deadline.passed(), "waited in vain until {what}");
+        backoff(attempt, deadline);
+        attempt += 1;
     }
 }

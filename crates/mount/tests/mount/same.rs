@@ -6,6 +6,7 @@
 
 use crate::cannot_mount;
 use crate::rig::{MODES, Mode, Rig};
+use orcheck_testing::calls::{mapped, truncate};
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use rustix::fs::{
@@ -198,26 +199,6 @@ fn on_descriptor(kind: u64, fd: &OwnedFd, at: u64, len: u64, fill: u8) -> Got {
     }
 }
 
-/// The contents, by memory.
-fn mapped(fd: &OwnedFd) -> Got {
-    use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-    let len = rustix::fs::fstat(fd)?.st_size as usize;
-    // SAFETY: a new mapping, read while it exists and nobody changes the file.
-    unsafe {
-        let at = mmap(
-            std::ptr::null_mut(),
-            len,
-            ProtFlags::READ,
-            MapFlags::SHARED,
-            fd,
-            0,
-        )?;
-        let bytes = std::slice::from_raw_parts(at.cast::<u8>(), len).to_vec();
-        munmap(at, len)?;
-        Ok(bytes)
-    }
-}
-
 fn on_name(kind: u64, root: &Path, name: &str, other: &str, number: u64) -> Got {
     let none = |()| Vec::new();
     let (path, second) = (root.join(name), root.join(other));
@@ -270,15 +251,6 @@ fn on_name(kind: u64, root: &Path, name: &str, other: &str, number: u64) -> Got 
         16 => truncate(&path, number).map(none),
         17 => listed(&path),
         _ => stat(&path),
-    }
-}
-
-fn truncate(path: &Path, len: u64) -> Result<(), Errno> {
-    let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
-    // SAFETY: a path that ends with zero, which lives during the call.
-    match unsafe { libc::truncate(path.as_ptr(), len as i64) } {
-        0 => Ok(()),
-        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap()),
     }
 }
 

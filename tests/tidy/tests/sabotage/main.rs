@@ -77,7 +77,7 @@ fn packages() -> BTreeMap<String, PathBuf> {
 fn promises(text: &str) -> Vec<(String, String)> {
     let is_name = |cell: &str| {
         let (letter, digits) = cell.split_at(cell.len().min(1));
-        "RVLWFNPACESHT".contains(letter)
+        "RVLWFMNPACESHT".contains(letter)
             && !digits.is_empty()
             && digits.bytes().all(|byte| byte.is_ascii_digit())
     };

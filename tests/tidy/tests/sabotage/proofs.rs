@@ -106,6 +106,28 @@ pub const PROOFS: &[(&str, &str)] = &[
     ),
     ("F4", "orcheck-jobs session: memory_files_survive_a_kill"),
     (
+        "M1",
+        "orcheck-mount mount: crash, what_is_written_while, a_stage_is_used_by",
+    ),
+    (
+        "M2",
+        "orcheck-mount mount: killed_at_any_step, a_failed_sync, what_does_not_fit; orcheck-mount \
+         lib: after_a_failed_sync",
+    ),
+    ("M3", "orcheck-mount mount: crash"),
+    (
+        "M4",
+        "orcheck-mount mount: a_loss_in_the_background, what_does_not_fit, a_failed_sync",
+    ),
+    (
+        "M5",
+        "orcheck-mount mount: same, programs, holes_stay, many_files",
+    ),
+    (
+        "M6",
+        "orcheck-mount mount: staged_bytes_get, files_shared_between",
+    ),
+    (
         "N1",
         "orcheck-engine lib: any_layout; orcheck-engine reading: array; orcheck-jobs session: \
          arrays_are_redistributed, encoded_and_incremental_checkpoints_are_redistributed, \
