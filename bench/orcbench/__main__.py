@@ -9,6 +9,7 @@ BENCHMARKS = (
     "contention",
     "elastic",
     "files",
+    "mount",
     "flush",
     "hpl",
     "lbm",

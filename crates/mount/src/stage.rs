@@ -459,6 +459,7 @@ fn flush(from: &Contents, to: &Contents, pieces: &mut Vec<Piece>, pause: &dyn Fn
             Piece::Nothing => write_data(from, to, &piece[..count], at)?,
         }
         pieces[index] = Piece::Sum(checksum);
+        to.begin_writing(at, end - at);
         at = end;
         pause();
     }

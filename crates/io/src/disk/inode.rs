@@ -323,6 +323,17 @@ impl Contents {
         Ok(())
     }
 
+    /// Lets the disk begin with what was written there, without waiting for it. Nothing depends on
+    /// it.
+    #[allow(unsafe_code)]
+    pub fn begin_writing(&self, offset: u64, len: u64) {
+        let (fd, flags) = (self.fd.as_raw_fd(), libc::SYNC_FILE_RANGE_WRITE);
+        if let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) {
+            // SAFETY: takes numbers only.
+            unsafe { libc::sync_file_range(fd, offset, len, flags) };
+        }
+    }
+
     /// Sets the length.
     pub fn set_len(&self, len: u64) -> Kernel<()> {
         at(&self.points, "inode.truncate", &self.target)?;
