@@ -137,14 +137,17 @@ def sink() -> str:
     out = os.path.join(running.ROOT, "build", "bench-bin", "sink")
     os.makedirs(os.path.dirname(out), exist_ok=True)
     flags = checked(["pkg-config", "--cflags", "--libs", "fuse3"]).split()
-    source = os.path.join(running.ROOT, "bench", "src", "sink.c")
+    source = os.path.join(running.ROOT, "testbed", "cluster", "sink.c")
     checked(["cc", "-std=gnu11", "-O2", "-Wall", "-Wextra", source, "-o", out, *flags, "-lpthread"])
     return out
 
 
 def profiles_in(where: str, full: bool) -> dict[str, tuple[str, int | None]]:
     """Title -> the profile as the program takes it, and its ranks."""
-    found: dict[str, tuple[str, int | None]] = {"LU.C.64": ("lu.c.64", 8), "BT.C.64": ("bt.c.64", 8)}
+    found: dict[str, tuple[str, int | None]] = {
+        "LU.C.64": ("lu.c.64", 8),
+        "BT.C.64": ("bt.c.64", 8),
+    }
     made = patterns(full)
     made |= {"1 MiB, 1 writer": writes([running.MIB] * 256)}
     made |= {"1 MiB, 8 writers": writes([running.MIB] * 64, processes=8)}
@@ -208,7 +211,9 @@ def show(found: Samples) -> None:
     for title, ones in found.items():
         for name in ("directly", *WAYS, "sink"):
             clocks = ("continue", "safe") if name != "sink" else ("continue",)
-            medians = [stats.spread([one[f"{name}, {c}"] for one in ones])["median"] for c in clocks]
+            medians = [
+                stats.spread([one[f"{name}, {c}"] for one in ones])["median"] for c in clocks
+            ]
             cells = [f"{1e3 * median:.1f}" for median in medians]
             rows.append([title, name, *cells, *[""] * (2 - len(cells))])
     print("milliseconds until the program continues, and until all files are synced (medians)")

@@ -16,6 +16,7 @@ mod halt;
 mod inspect;
 mod left;
 mod machine;
+mod mount;
 mod names;
 mod nodes;
 mod place;

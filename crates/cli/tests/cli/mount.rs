@@ -1,0 +1,170 @@
+//! `orcheck mount`: with a command and without, its exit codes, its messages, and what it shows of
+//! programs that write.
+
+use crate::{orcheck, run};
+use orcheck_io::clock::Deadline;
+use orcheck_io::errno::backoff;
+use orcheck_testing::Scratch;
+use orcheck_testing::mount::mounting_refused;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// A backing directory, a mount point and a stage; `None` where nothing can be mounted.
+fn places() -> Option<(Scratch, [PathBuf; 3])> {
+    if let Some(why) = mounting_refused() {
+        eprintln!("not tried: {why}");
+        return None;
+    }
+    let scratch = Scratch::new("cli-mount");
+    let paths = ["backing", "point", "stage"].map(|name| scratch.path().join(name));
+    for path in &paths {
+        std::fs::create_dir(path).unwrap();
+    }
+    Some((scratch, paths))
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn a_command_runs_with_the_mount_and_its_exit_code_is_passed_on() {
+    let Some((_scratch, [backing, point, stage])) = places() else {
+        return;
+    };
+    for options in [vec![], vec!["--stage", text(&stage)]] {
+        let script = format!("echo new > {}/file; umask; exit 7", point.display());
+        let mut arguments = vec!["mount"];
+        arguments.extend(options);
+        arguments.extend([text(&backing), text(&point), "--", "sh", "-c", &script]);
+        let ended = run(&mut orcheck(&arguments));
+        assert_eq!(ended.code, 7, "{}", ended.err);
+        assert_eq!(ended.err, "");
+        assert_eq!(std::fs::read(backing.join("file")).unwrap(), b"new\n");
+        assert_eq!(std::fs::read_dir(&point).unwrap().count(), 0);
+        assert_eq!(
+            std::fs::read_dir(&stage).unwrap().count(),
+            0,
+            "the stage is left"
+        );
+        std::fs::remove_file(backing.join("file")).unwrap();
+    }
+}
+
+#[test]
+fn what_cannot_be_mounted_is_refused_with_the_next_step() {
+    let Some((scratch, [backing, point, stage])) = places() else {
+        return;
+    };
+    let refused = |arguments: &[&str], code: i32, says: &str| {
+        let mut all = vec!["mount"];
+        all.extend(arguments);
+        all.extend(["--", "true"]);
+        let ended = run(&mut orcheck(&all));
+        assert_eq!(ended.code, code, "{}", ended.err);
+        assert!(ended.err.contains(says), "{}", ended.err);
+    };
+    let nowhere = scratch.path().join("nowhere");
+    refused(&[text(&nowhere), text(&point)], 10, "nowhere");
+    refused(&[text(&backing), text(&nowhere)], 10, "nowhere");
+    refused(&[text(&backing), text(scratch.path())], 2, "is below");
+    let inside = point.join("stage");
+    std::fs::create_dir(&inside).unwrap();
+    refused(
+        &["--stage", text(&inside), text(&backing), text(&point)],
+        2,
+        "--stage",
+    );
+    std::fs::create_dir(stage.join("file")).unwrap();
+    refused(
+        &["--stage", text(&nowhere), text(&backing), text(&point)],
+        10,
+        "nowhere",
+    );
+}
+
+#[test]
+fn a_known_pattern_is_profiled_exactly() {
+    let Some((scratch, [backing, point, _])) = places() else {
+        return;
+    };
+    let script = format!(
+        "dd if=/dev/zero of={0}/a bs=1000 count=100 conv=fsync status=none; \
+         dd if=/dev/zero of={0}/b bs=70000 count=3 status=none",
+        point.display()
+    );
+    let trace = scratch.path().join("trace");
+    let ended = run(&mut orcheck(&[
+        "mount",
+        "--profile",
+        text(&trace),
+        text(&backing),
+        text(&point),
+        "--",
+        "sh",
+        "-c",
+        &script,
+    ]));
+    assert_eq!(ended.code, 0, "{}", ended.err);
+    assert!(ended.err.contains("103 writes"), "{}", ended.err);
+    let kept = std::fs::read_to_string(&trace).unwrap();
+    let lens = |file: &str| -> Vec<String> {
+        let words = kept.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+        words
+            .filter(|words| words[0] == "write" && words[4] == file)
+            .map(|words| format!("{} {}", words[5], words[6]))
+            .collect()
+    };
+    let expected = |count: u32, len: u32| -> Vec<String> {
+        (0..count)
+            .map(|one| format!("{} {len}", one * len))
+            .collect()
+    };
+    assert_eq!(lens("0"), expected(100, 1_000));
+    assert_eq!(lens("1"), expected(3, 70_000));
+    assert_eq!(
+        kept.lines().filter(|line| line.starts_with("sync")).count(),
+        1
+    );
+}
+
+#[test]
+fn a_signal_ends_a_mount_once_nobody_uses_it() {
+    let Some((_scratch, [backing, point, _])) = places() else {
+        return;
+    };
+    let mut mount = orcheck(&["mount", text(&backing), text(&point)])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let deadline = Deadline::after(Duration::from_secs(30));
+    let wait_until = |done: &dyn Fn() -> bool| {
+        let mut attempt = 0;
+        while !done() {
+            assert!(!deadline.passed(), "waited in vain");
+            backoff(attempt, deadline);
+            attempt += 1;
+        }
+    };
+    let is_mounted = || {
+        Command::new("mountpoint")
+            .arg("-q")
+            .arg(&point)
+            .status()
+            .unwrap()
+            .success()
+    };
+    wait_until(&is_mounted);
+    let file = std::fs::File::create(point.join("open")).unwrap();
+    let pid = rustix::process::Pid::from_child(&mount);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert!(is_mounted());
+    assert!(mount.try_wait().unwrap().is_none());
+    drop(file);
+    wait_until(&|| !is_mounted());
+    let ended = mount.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(143));
+    assert!(backing.join("open").exists());
+}
