@@ -34,8 +34,8 @@ pub use here::{arguments_of, effective_uid, host_name, is_stopped, local_address
 pub use mounts::{is_dead_mount, unmount};
 pub use probe::kernel_features;
 pub use process::{
-    AGENT_NAME, close_inherited, leave_starter, lower_limit, raise_limits, silence, start_detached,
-    start_self,
+    AGENT_NAME, close_inherited, leave_starter, lower_limit, most_descriptors, raise_limits,
+    silence, start_detached, start_self,
 };
 pub use signal::install_signal;
 pub use trace::{Effect, Watched, WatchedEnd, rank_of, watch_writes};

@@ -7,7 +7,7 @@
 //! Not here: what the calls do (`stacked.rs`).
 
 use crate::node::{Handle, Way};
-use crate::stacked::{Change, Opened, Stacked};
+use crate::stacked::{Change, How, Opened, Stacked};
 use crate::tree::{ROOT, attributes, kind};
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags,
@@ -37,36 +37,13 @@ const LISTS: &[u8] = b"system.posix_acl_";
 /// The answers of a mount.
 pub struct Answers {
     stacked: Arc<Stacked>,
-    by_kernel: bool,
-    write_back: bool,
-    /// Whether files of other users are made.
-    many_users: bool,
+    how: How,
 }
 
 impl Answers {
     /// Answers for these files.
-    pub fn new(stacked: Arc<Stacked>, by_kernel: bool, write_back: bool, many_users: bool) -> Self {
-        Answers {
-            stacked,
-            by_kernel,
-            write_back,
-            many_users,
-        }
-    }
-
-    fn entry(&self, parent: INodeNo, name: &OsStr, request: &Request) -> Kernel<FileAttr> {
-        let parent = self.stacked.tree.node(parent.0)?;
-        let node = self.stacked.tree.look_up(&parent, name)?;
-        if self.many_users {
-            let given = self
-                .stacked
-                .give_to(&node, &parent.inode, request.uid(), request.gid());
-            if given.is_err() {
-                self.stacked.tree.forget(node.number, 1);
-            }
-            given?;
-        }
-        attributes(&node)
+    pub fn new(stacked: Arc<Stacked>, how: How) -> Self {
+        Answers { stacked, how }
     }
 
     fn found(&self, parent: INodeNo, name: &OsStr) -> Kernel<FileAttr> {
@@ -177,7 +154,7 @@ impl Filesystem for Answers {
         for flag in wanted {
             let _ = config.add_capabilities(flag);
         }
-        if self.write_back
+        if self.how.write_back
             && config
                 .add_capabilities(InitFlags::FUSE_WRITEBACK_CACHE)
                 .is_err()
@@ -186,7 +163,7 @@ impl Filesystem for Answers {
                 rustix::io::Errno::OPNOTSUPP.raw_os_error(),
             ));
         }
-        if self.by_kernel && config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok() {
+        if self.how.passthrough && config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok() {
             let _ = config.set_max_stack_depth(2);
         }
         Ok(())
@@ -246,7 +223,6 @@ impl Filesystem for Answers {
             if (len.is_some() || owner.is_some() || group.is_some())
                 && mode.is_none()
                 && request.uid() != 0
-                && node.number != ROOT
             {
                 self.stacked.drop_set_id(&node)?;
             }
@@ -270,7 +246,7 @@ impl Filesystem for Answers {
 
     fn mknod(
         &self,
-        request: &Request,
+        _request: &Request,
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
@@ -282,14 +258,14 @@ impl Filesystem for Answers {
             let dir = self.stacked.tree.node(parent.0)?;
             unmasked()?;
             dir.inode.make_node(name, mode, u64::from(device))?;
-            self.entry(parent, name, request)
+            self.found(parent, name)
         };
         entry(reply, made());
     }
 
     fn mkdir(
         &self,
-        request: &Request,
+        _request: &Request,
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
@@ -303,7 +279,7 @@ impl Filesystem for Answers {
                 .node(parent.0)?
                 .inode
                 .make_dir(name, mode)?;
-            self.entry(parent, name, request)
+            self.found(parent, name)
         };
         entry(reply, made());
     }
@@ -318,7 +294,7 @@ impl Filesystem for Answers {
 
     fn symlink(
         &self,
-        request: &Request,
+        _request: &Request,
         parent: INodeNo,
         name: &OsStr,
         target: &Path,
@@ -330,7 +306,7 @@ impl Filesystem for Answers {
                 .node(parent.0)?
                 .inode
                 .make_link(name, target)?;
-            self.entry(parent, name, request)
+            self.found(parent, name)
         };
         entry(reply, made());
     }
@@ -373,16 +349,14 @@ impl Filesystem for Answers {
 
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let flags = open_flags(flags.0);
-        let opened = self
-            .stacked
-            .open(ino.0, flags, &|fd| reply.open_backing(fd));
-        let opened = opened.and_then(|opened| {
+        let register = |fd: std::os::fd::BorrowedFd| reply.open_backing(fd);
+        let opened = || -> Kernel<Opened> {
             if flags.contains(OFlags::TRUNC) && request.uid() != 0 {
-                self.stacked.drop_set_id(&opened.node)?;
+                self.stacked.drop_set_id(&*self.stacked.tree.node(ino.0)?)?;
             }
-            Ok(opened)
-        });
-        match opened {
+            self.stacked.open(ino.0, flags, &register)
+        };
+        match opened() {
             Ok(opened) => match &opened.way {
                 Way::Kernel(id) => {
                     reply.opened_passthrough(FileHandle(opened.handle), FopenFlags::empty(), id);
@@ -395,7 +369,7 @@ impl Filesystem for Answers {
 
     fn create(
         &self,
-        request: &Request,
+        _request: &Request,
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
@@ -403,23 +377,14 @@ impl Filesystem for Answers {
         flags: i32,
         reply: ReplyCreate,
     ) {
+        let register = |fd: std::os::fd::BorrowedFd| reply.open_backing(fd);
         let made = || -> Kernel<(Opened, FileAttr)> {
-            let register = |fd: std::os::fd::BorrowedFd| reply.open_backing(fd);
-            let flags = open_flags(flags);
             unmasked()?;
+            let flags = open_flags(flags);
             let opened = self
                 .stacked
                 .create(parent.0, name, flags, mode, &register)?;
-            let give = || -> Kernel<FileAttr> {
-                if self.many_users {
-                    let dir = self.stacked.tree.node(parent.0)?;
-                    let (owner, group) = (request.uid(), request.gid());
-                    self.stacked
-                        .give_to(&opened.node, &dir.inode, owner, group)?;
-                }
-                attributes(&opened.node)
-            };
-            match give() {
+            match attributes(&opened.node) {
                 Ok(attributes) => Ok((opened, attributes)),
                 Err(errno) => {
                     self.stacked.close(opened.handle);
@@ -507,7 +472,7 @@ impl Filesystem for Answers {
         empty(
             reply,
             self.handle(handle)
-                .and_then(|handle| self.stacked.tell_failure(&handle)),
+                .and_then(|handle| self.stacked.report_at_close(&handle)),
         );
     }
 
@@ -590,7 +555,7 @@ impl Filesystem for Answers {
     ) {
         let done = || -> Kernel<()> {
             if ino.0 == ROOT {
-                self.stacked.lane.wait_for_all()?;
+                self.stacked.make_all_durable()?;
             }
             self.stacked.tree.node(ino.0)?.inode.sync_names()
         };
@@ -699,6 +664,10 @@ impl Filesystem for Answers {
     ) {
         /// SEEK_HOLE; the kernel asks for nothing but that and SEEK_DATA.
         const HOLE: i32 = 4;
+        if self.how.write_back {
+            // What the kernel keeps back would seem to be a hole; it finds an answer of its own.
+            return reply.error(Errno::ENOSYS);
+        }
         let found = self.handle(handle);
         match found.and_then(|handle| handle.with(|file| file.seek(offset as u64, whence == HOLE)))
         {

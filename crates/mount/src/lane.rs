@@ -1,15 +1,17 @@
 //! Makes what programs have written durable, one file after the other.
 //!
-//! How: a closed file waits in a queue, and one thread takes them in order: many files that are
-//! written at once reach a disk as few long runs. Whoever waits for a file (`fsync`, a rename over
-//! another file, a full stage) goes first: the thread pauses between two pieces.
+//! How: a closed file waits in a queue, and one thread takes the files in order: many files that
+//! are written at once reach a disk as few long runs. Staged files that somebody waits for (`fsync`,
+//! a rename over another file, a full stage) go first: the thread yields to them between two pieces.
 //!
 //! Invariants:
-//! 1. One file at a time is flushed or synced by the lane.
-//! 2. A failure is told: to the next caller that concerns the file, and to whoever runs the mount.
-//!    A staged file stays staged and is tried again; bytes of an unstaged one that a failed sync
-//!    has dropped are a loss.
-//! 3. Nobody waits for the lane while he holds the state of a node.
+//! 1. One staged file at a time is flushed.
+//! 2. A failure is reported: to the next caller that concerns the file, and to whoever runs the
+//!    mount. A staged file stays staged and is tried again; bytes of an unstaged one that a failed
+//!    sync has dropped are a loss.
+//! 3. No thread waits for the lane while holding a node's state.
+//! 4. A file that nobody writes and that is not durable is in the queue, being worked on, or waits
+//!    to be tried again.
 //!
 //! Faults survived: full and failing disks.
 //!
@@ -23,12 +25,13 @@ use orcheck_io::clock::Deadline;
 use orcheck_io::disk::Kernel;
 use rustix::io::Errno;
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Between two attempts to flush what could not be.
 const AGAIN: Duration = Duration::from_secs(5);
+/// Attempts to flush a file that is being written, before it is locked.
+const UNLOCKED_ATTEMPTS: u32 = 2;
 
 /// Tells whoever runs the mount.
 pub type Tell = Box<dyn Fn(&str) + Send + Sync>;
@@ -50,25 +53,25 @@ struct Waiting {
     /// Numbers of the nodes for which somebody waits.
     urgent: Vec<u64>,
     busy: bool,
-    /// The thread of the lane has let somebody go first, and is not done with its file.
-    paused: bool,
+    /// The file with which the thread of the lane is not done, although it lets somebody go first.
+    paused: Option<u64>,
     ended: bool,
     counts: Counts,
 }
 
 impl Waiting {
     fn is_working(&self) -> bool {
-        self.busy || self.paused || !self.queue.is_empty()
+        self.busy || self.paused.is_some() || !self.queue.is_empty()
     }
 }
 
 /// What a mount has done.
 #[derive(Default, Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {
-    /// Files that became durable after they were closed, or when somebody waited for it.
+    /// Files that became durable after they were closed.
     pub durable_files: u64,
-    /// Failures to make a file durable.
-    pub failures: u64,
+    /// Files of which bytes were lost.
+    pub lost_files: u64,
     /// Files that the stage still has.
     pub left_files: u64,
 }
@@ -152,75 +155,81 @@ impl Lane {
         self.state().counts
     }
 
-    /// Makes one node durable; `true`: it is to be tried again.
+    /// Makes one node durable; `true`: it is to be tried again later.
     fn process(&self, node: &Arc<Node>) -> bool {
         let staged = node.look().stage.is_some();
-        let result = if staged {
+        let done = if staged {
             self.flush(node, false, &|| self.give_way(node.number))
         } else {
-            sync_unstaged(node)
+            self.sync(node)
         };
+        // What has no name is not made durable; its last close drops it.
+        let named = node.has_name() != Ok(false);
         let mut state = node.change();
-        let again = match result {
-            Ok(()) if state.stage.is_some() && state.opens == 0 => {
-                // It was written again meanwhile, and closed.
-                drop(state);
-                self.state().queue.push_back(Arc::clone(node));
-                return false;
-            }
-            Ok(()) => false,
-            Err(errno) => {
-                state.failed = Some(errno).filter(|_| !off(Switch::MountFailureTold));
-                if state.stage.is_none() {
-                    state.unsafe_since = None;
-                }
-                state.stage.is_some()
-            }
-        };
-        state.queued = again;
+        let (mut later, mut news) = (false, false);
+        if let Err(errno) = done {
+            later = state.stage.is_some();
+            news = state.fail(errno, !staged);
+        }
+        // Breaks if: this is not asked; what was written and closed during the sync would wait for
+        // a turn that never comes.
+        let again = !later && named && state.writers == 0 && state.is_unsafe();
+        state.queued = later || again;
         drop(state);
-        match result {
-            Ok(()) => self.state().counts.durable_files += 1,
-            Err(errno) => self.tell_failure(node, errno, staged),
+        match done {
+            Ok(()) if !again => self.state().counts.durable_files += 1,
+            Err(errno) if news => self.tell_failure(node, errno, staged),
+            _ => {}
+        }
+        if again {
+            self.state().queue.push_back(Arc::clone(node));
         }
         self.tree.settle(node);
-        again
+        later
     }
 
     fn tell_failure(&self, node: &Node, errno: Errno, staged: bool) {
-        self.state().counts.failures += 1;
         let path = node.path();
         let path = path.display();
-        match staged {
-            true => (self.tell)(&format!(
-                "{path}: could not be flushed ({errno}); it stays in the stage and is tried \
-                 again"
-            )),
-            false => (self.tell)(&format!(
-                "{path}: may not be durable ({errno}); write it again"
-            )),
+        if staged && errno == Errno::BUSY {
+            return (self.tell)(&format!(
+                "{path}: somebody else has written the file in the backing directory; what was \
+                 written here stays in the stage"
+            ));
         }
+        if staged {
+            return (self.tell)(&format!(
+                "{path}: could not be flushed ({errno}); it stays in the stage and is tried again"
+            ));
+        }
+        self.state().counts.lost_files += 1;
+        (self.tell)(&format!(
+            "{path}: may not be durable ({errno}); write it again"
+        ));
     }
 
-    /// Between two pieces of a file in the queue: lets those go first for whom somebody waits.
+    /// Between two pieces of a file in the queue: yields to files that somebody is waiting for.
     fn give_way(&self, number: u64) {
         let mut state = self.state();
         if state.urgent.is_empty() || state.urgent.contains(&number) {
             return;
         }
-        (state.busy, state.paused) = (false, true);
+        (state.busy, state.paused) = (false, Some(number));
         self.changed.notify_all();
         while state.busy || !state.urgent.is_empty() && !state.urgent.contains(&number) {
             state = self.wait(state, AGAIN);
         }
-        (state.busy, state.paused) = (true, false);
+        (state.busy, state.paused) = (true, None);
     }
 
     /// Does something as soon as the lane is free, before what waits in the queue.
     fn urgently<T>(&self, number: u64, act: impl FnOnce() -> T) -> T {
         let mut state = self.state();
         state.urgent.push(number);
-        while state.busy {
+        self.changed.notify_all();
+        // Breaks if: a file that the lane is not done with is begun again; each would wait for the
+        // other.
+        while state.busy || state.paused == Some(number) {
             state = self.wait(state, AGAIN);
         }
         state.busy = true;
@@ -236,58 +245,68 @@ impl Lane {
         done
     }
 
-    /// Flushes a staged file now, and makes it durable.
+    /// Flushes a staged file now.
     pub fn flush_now(&self, node: &Arc<Node>) -> Kernel<()> {
         let done = self.urgently(node.number, || self.flush(node, true, &|| {}));
-        if done.is_ok() {
-            node.change().failed = None;
-        }
         self.tree.settle(node);
         done
     }
 
-    /// Flushes a staged file. With `hold` nobody writes to it meanwhile, where that can be
-    /// prevented, and it is unstaged for certain.
-    fn flush(&self, node: &Node, hold: bool, pause: &dyn Fn()) -> Kernel<()> {
+    /// Flushes a staged file. Where `certain`, it is unstaged afterwards, whoever writes meanwhile.
+    fn flush(&self, node: &Node, certain: bool, pause: &dyn Fn()) -> Kernel<()> {
         let Some(stage) = &self.stage else {
             return Ok(());
         };
-        if !node.has_name() {
-            let mut state = node.change();
-            if state.opens == 0
-                && let Some(staged) = state.stage.take()
-            {
-                stage.end(&staged);
-                state.unsafe_since = None;
+        for attempt in 1.. {
+            let Some(staged) = node.look().stage.clone() else {
+                return Ok(());
+            };
+            if !certain && !node.has_name()? {
+                let mut state = node.change();
+                if state.opens == 0 {
+                    state.unstage(stage, &staged);
+                }
+                return Ok(());
             }
-            return Ok(());
-        }
-        if hold && !node.look().by_kernel() {
-            let mut state = node.change();
-            if let Some(staged) = state.stage.clone() {
-                staged.flush(&|| {})?;
+            if certain && attempt > UNLOCKED_ATTEMPTS {
+                let mut state = node.change();
+                stage.flush(&staged, &|| {})?;
                 state.unstage(stage, &staged);
+                return Ok(());
             }
-            return Ok(());
-        }
-        let Some(staged) = node.look().stage.clone() else {
-            return Ok(());
-        };
-        let version = node.version();
-        staged.flush(pause)?;
-        let mut state = node.change();
-        let writing = state.by_kernel() && state.writers > 0;
-        // Breaks if: this is not compared; what was written behind the copy would be lost.
-        if writing || node.version() != version && !off(Switch::StagedComplete) {
-            return Ok(());
-        }
-        // Breaks if: this is noted before it is so; whoever closes the file meanwhile would end the
-        // stage.
-        staged.changed.store(false, Ordering::SeqCst);
-        if !state.by_kernel() || state.opens == 0 {
-            state.unstage(stage, &staged);
+            let version = node.version();
+            stage.flush(&staged, pause)?;
+            let mut state = node.change();
+            // Breaks if: this is not compared; what was written behind the copy would be lost.
+            if node.version() == version || off(Switch::StagedComplete) {
+                state.unstage(stage, &staged);
+                return Ok(());
+            }
+            if !certain {
+                return Ok(());
+            }
         }
         Ok(())
+    }
+
+    /// Syncs a file whose bytes are in the backing file already.
+    fn sync(&self, node: &Node) -> Kernel<()> {
+        let Some(handle) = node.look().unsynced.clone() else {
+            return Ok(());
+        };
+        let done = match node.has_name() {
+            Ok(false) => Ok(()),
+            _ => handle.contents.sync(false),
+        };
+        let mut state = node.change();
+        let same = state
+            .unsynced
+            .as_ref()
+            .is_some_and(|other| Arc::ptr_eq(other, &handle));
+        if same && state.writers == 0 {
+            state.unsynced = None;
+        }
+        done
     }
 
     /// Waits for a while for room in the stage. `false`: nothing that could make room is under way.
@@ -299,36 +318,4 @@ impl Lane {
         }
         under_way
     }
-
-    /// Waits until all that is closed is durable.
-    pub fn wait_for_all(&self) -> Kernel<()> {
-        let mut state = self.state();
-        while state.is_working() {
-            state = self.wait(state, AGAIN);
-        }
-        if state.stuck.is_empty() {
-            Ok(())
-        } else {
-            Err(Errno::IO)
-        }
-    }
-}
-
-/// Syncs a file whose bytes are in the backing file already.
-fn sync_unstaged(node: &Node) -> Kernel<()> {
-    let Some(handle) = node.look().unsafe_since.clone() else {
-        return Ok(());
-    };
-    if node.has_name() {
-        handle.contents.sync(false)?;
-    }
-    let mut state = node.change();
-    let same = state
-        .unsafe_since
-        .as_ref()
-        .is_some_and(|other| Arc::ptr_eq(other, &handle));
-    if same && state.writers == 0 {
-        state.unsafe_since = None;
-    }
-    Ok(())
 }

@@ -34,18 +34,20 @@ use crate::lane::Lane;
 use crate::stacked::{How, Stacked};
 use crate::stage::Stage;
 use crate::tree::Tree;
-use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
+use fuser::{BackgroundSession, Config, MountOption, Session};
 use orcheck_format::{Error, Result};
 use orcheck_io::disk::Inode;
 use orcheck_io::errno::{os_error, rustix_error};
 use orcheck_io::failpoints::Failpoints;
 use orcheck_io::machine::{is_dead_mount, unmount};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+/// What the source of each mount begins with, as the kernel lists it.
+pub const SOURCE: &str = "orcheck:";
 /// Threads that answer requests.
-const THREADS: usize = 8;
+const THREADS: usize = 16;
 
 /// How a directory is mounted.
 pub struct Options {
@@ -57,12 +59,11 @@ pub struct Options {
     pub stage: Option<PathBuf>,
     /// What the stage may hold, in bytes; by default half of what is free there.
     pub stage_limit_bytes: Option<u64>,
-    /// Whether the kernel may move bytes by itself, where it can and this process may allow it.
-    pub by_kernel: bool,
+    /// Whether the kernel may read and write backing files itself, where it can and this process may
+    /// allow it.
+    pub passthrough: bool,
     /// Whether the kernel may collect small writes before it passes them on.
     pub write_back: bool,
-    /// Whether other users may see the mount.
-    pub many_users: bool,
     /// Whether nothing can be changed.
     pub read_only: bool,
 }
@@ -83,6 +84,8 @@ pub struct Mounted {
 pub struct Ended {
     /// What it did.
     pub counts: Counts,
+    /// Files that the kernel read and wrote by itself.
+    pub passed_through: u64,
     /// The stage that still holds files.
     pub left_in: Option<PathBuf>,
 }
@@ -98,47 +101,28 @@ pub fn mount(
     watch: Option<Watch>,
     points: Failpoints,
 ) -> Result<Mounted> {
-    let named = |path: &Path| format!("{}", path.display());
-    let root = Inode::root(&options.backing, points.clone())
-        .map_err(|errno| rustix_error(errno, named(&options.backing)))?;
     if is_dead_mount(&options.mount_point) {
         // What a killed mount leaves behind.
         unmount(&options.mount_point, true)?;
     }
-    let stage = options.stage.as_deref().map(|place| -> Result<Stage> {
-        Stage::open(place, &root, options.stage_limit_bytes, &points)
-    });
-    let stage = stage.transpose()?.map(Arc::new);
+    let failed = |errno| rustix_error(errno, options.backing.display());
+    let root = Inode::root(&options.backing, points.clone()).map_err(failed)?;
+    let stage = open_stage(options, &root, &points)?;
     let found = match &stage {
         Some(stage) => stage
             .recover(&root)
-            .map_err(|errno| rustix_error(errno, named(stage.path())))?,
+            .map_err(|errno| rustix_error(errno, stage.path().display()))?,
         None => Found::default(),
     };
-    let tree = Tree::new(root).map_err(|errno| rustix_error(errno, named(&options.backing)))?;
-    let tree = Arc::new(tree);
+    let tree = Arc::new(Tree::new(root).map_err(failed)?);
     let lane = Arc::new(Lane::new(Arc::clone(&tree), stage.clone(), tell));
     let how = How {
-        by_kernel: options.by_kernel && watch.is_none(),
+        passthrough: options.passthrough && watch.is_none(),
         write_back: options.write_back,
     };
-    let stacked = Stacked::new(
-        Arc::clone(&tree),
-        Arc::clone(&lane),
-        stage.clone(),
-        how,
-        points,
-        watch,
-    );
-    let stacked = Arc::new(stacked);
-    let (by_kernel, write_back) = (how.by_kernel, how.write_back);
-    let answers = Answers::new(
-        Arc::clone(&stacked),
-        by_kernel,
-        write_back,
-        options.many_users,
-    );
-    let session = start(options, answers)?;
+    let (waiting, staged) = (Arc::clone(&lane), stage.clone());
+    let stacked = Arc::new(Stacked::new(tree, waiting, staged, how, points, watch));
+    let session = start(options, Answers::new(Arc::clone(&stacked), how))?;
     let working = Arc::clone(&lane);
     let worker = orcheck_io::machine::thread::spawn("orcheck-lane", move || working.run())?;
     Ok(Mounted {
@@ -151,10 +135,24 @@ pub fn mount(
     })
 }
 
+fn open_stage(options: &Options, root: &Inode, points: &Failpoints) -> Result<Option<Arc<Stage>>> {
+    let Some(place) = &options.stage else {
+        return Ok(None);
+    };
+    let backing = options
+        .backing
+        .canonicalize()
+        .map_err(|error| os_error(error.raw_os_error().unwrap_or(0), options.backing.display()))?;
+    let limit = options.stage_limit_bytes;
+    Ok(Some(Arc::new(Stage::open(
+        place, &backing, root, limit, points,
+    )?)))
+}
+
 fn start(options: &Options, answers: Answers) -> Result<BackgroundSession> {
     let mut config = Config::default();
     config.mount_options = vec![
-        MountOption::FSName(format!("orcheck:{}", options.backing.display())),
+        MountOption::FSName(format!("{SOURCE}{}", options.backing.display())),
         MountOption::Subtype("orcheck".to_owned()),
         MountOption::DefaultPermissions,
         MountOption::NoDev,
@@ -163,9 +161,6 @@ fn start(options: &Options, answers: Answers) -> Result<BackgroundSession> {
     ];
     if options.read_only {
         config.mount_options.push(MountOption::RO);
-    }
-    if options.many_users {
-        config.acl = SessionACL::All;
     }
     config.n_threads = Some(THREADS);
     config.clone_fd = true;
@@ -196,10 +191,11 @@ impl Mounted {
     /// # Errors
     /// Internal if a thread ended early.
     pub fn end(self, cut: bool) -> Result<Ended> {
-        if !cut || self.is_over() {
-            let done = self.session.join();
-            done.map_err(|error| Error::unavailable(format!("the mount ended: {error}")))?;
-        }
+        // What is staged is flushed also if this failed.
+        let over = match !cut || self.is_over() {
+            true => self.session.join(),
+            false => Ok(()),
+        };
         self.stacked.close_all();
         self.lane.end();
         if self.worker.join().is_err() {
@@ -214,6 +210,12 @@ impl Mounted {
             .stage
             .filter(|_| left)
             .map(|stage| stage.path().to_owned());
-        Ok(Ended { counts, left_in })
+        over.map_err(|error| Error::unavailable(format!("the mount ended: {error}")))?;
+        let passed_through = self.stacked.passed_through();
+        Ok(Ended {
+            counts,
+            passed_through,
+            left_in,
+        })
     }
 }

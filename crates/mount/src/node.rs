@@ -1,4 +1,4 @@
-//! What is known of one file of the tree: who has it open, by which way its bytes go, and whether
+//! What is known of one file of the tree: who has it open, which route its bytes take, and whether
 //! they are durable.
 //!
 //! How: a [`Node`] stands for an inode of the backing directory, under whatever name. Its
@@ -7,9 +7,13 @@
 //! Invariants:
 //! 1. While a node is open, all its open files use the same way, through the kernel or through this
 //!    process: the kernel refuses a mixture.
-//! 2. A node with a stage has its newest bytes there and nowhere else; otherwise in the backing
-//!    file.
-//! 3. `version` differs whenever contents changed through this process since it was last read.
+//! 2. A node with a stage has its newest bytes there and nowhere else, and its bytes come through
+//!    this process; otherwise they are in the backing file.
+//! 3. Whoever changes contents or times through this process calls [`Node::touch`] afterwards, with
+//!    the state locked; so a copy that was taken between two equal versions lacks nothing.
+//!
+//! Faults survived: attributes that cannot be read (a file counts as having a name until the
+//! backing directory says that it has none).
 //!
 //! Not here: the table of all nodes (`tree.rs`), stages (`stage.rs`), when bytes become durable
 //! (`lane.rs`).
@@ -30,7 +34,7 @@ pub struct Node {
     pub key: (u64, u64),
     /// What it is in the backing directory.
     pub inode: Inode,
-    /// Counts changes of the contents.
+    /// Counts changes of contents and times.
     version: AtomicU64,
     /// A path that it has or had, relative to the root.
     path: Mutex<PathBuf>,
@@ -44,16 +48,29 @@ pub struct State {
     pub opens: u32,
     /// Those of them that may write.
     pub writers: u32,
-    /// By which way the open ones go.
+    /// The way of the open ones.
     pub way: Way,
     /// Where the bytes are, if not in the backing file.
     pub stage: Option<Arc<Staged>>,
     /// An open file through which something may have been written that is not durable yet.
-    pub unsafe_since: Option<Arc<Handle>>,
-    /// It waits for its turn in the lane.
+    pub unsynced: Option<Arc<Handle>>,
+    /// It waits for its turn in the lane, or to be tried again.
     pub queued: bool,
-    /// Why it did not become durable; told once.
-    pub failed: Option<Errno>,
+    /// Why it did not become durable.
+    pub failure: Option<Failure>,
+    /// Number of failures so far.
+    failures: u64,
+}
+
+/// A failure to make a file durable.
+#[derive(Debug, Clone, Copy)]
+pub struct Failure {
+    /// What the kernel said.
+    pub errno: Errno,
+    /// Whether bytes are lost, which writing the file again mends; else they are in the stage.
+    pub lost: bool,
+    number: u64,
+    reported: bool,
 }
 
 /// How the bytes of an open file go.
@@ -62,7 +79,7 @@ pub enum Way {
     /// Each read and write is a request to this process.
     #[default]
     Process,
-    /// The kernel reads and writes the file behind the identifier itself.
+    /// The kernel reads and writes the backing file itself.
     Kernel(Arc<BackingId>),
 }
 
@@ -84,8 +101,8 @@ impl Node {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it has to stay in the table although the kernel has forgotten it. It has to while
-    /// somebody is changing it.
+    /// Whether it has to stay in the table although the kernel has forgotten it. A node that is
+    /// locked for writing stays.
     pub fn is_kept(&self) -> bool {
         match self.state.try_read() {
             Ok(state) => state.is_kept(),
@@ -99,7 +116,7 @@ impl Node {
     }
 
     /// Something of the contents or their times has changed, or may have. Called after it, with the
-    /// state locked: whoever copies the file meanwhile then knows that the copy may lack it.
+    /// state locked.
     pub fn touch(&self) {
         self.version.fetch_add(1, Ordering::SeqCst);
     }
@@ -124,8 +141,11 @@ impl Node {
     }
 
     /// Whether it has a name left.
-    pub fn has_name(&self) -> bool {
-        self.inode.stat().is_ok_and(|stat| stat.st_nlink > 0)
+    ///
+    /// # Errors
+    /// Nobody can tell now: its bytes must be kept.
+    pub fn has_name(&self) -> Kernel<bool> {
+        Ok(self.inode.stat()?.st_nlink > 0)
     }
 }
 
@@ -135,22 +155,62 @@ impl State {
         matches!(self.way, Way::Kernel(_))
     }
 
-    fn is_kept(&self) -> bool {
-        self.opens > 0 || self.queued || self.stage.is_some() || self.unsafe_since.is_some()
+    /// Whether something is not durable yet.
+    pub fn is_unsafe(&self) -> bool {
+        self.stage.is_some() || self.unsynced.is_some()
     }
 
-    /// The backing file has all bytes, and they are durable.
+    fn is_kept(&self) -> bool {
+        let untold = self.failure.is_some_and(|failure| !failure.reported);
+        self.opens > 0 || self.queued || self.is_unsafe() || untold
+    }
+
+    /// The backing file has all bytes, and they are durable; or the file has no name left.
     pub fn unstage(&mut self, stage: &Stage, staged: &Staged) {
         self.stage = None;
+        self.failure = None;
         if self.writers == 0 {
-            self.unsafe_since = None;
+            self.unsynced = None;
         }
         stage.end(staged);
     }
 
-    /// The last failure, for the program to be told.
-    pub fn take_failure(&mut self) -> Kernel<()> {
-        self.failed.take().map_or(Ok(()), Err)
+    /// It did not become durable. `true`: that is news.
+    pub fn fail(&mut self, errno: Errno, lost: bool) -> bool {
+        let known = self
+            .failure
+            .is_some_and(|failure| failure.errno == errno && !lost);
+        if known {
+            return false;
+        }
+        self.failures += 1;
+        self.failure = Some(Failure {
+            errno,
+            lost,
+            number: self.failures,
+            reported: false,
+        });
+        true
+    }
+
+    /// What an open file learns of as its first failure: one that nobody was told of, or the next.
+    pub fn failures_known(&self) -> u64 {
+        match self.failure {
+            Some(failure) if !failure.reported => failure.number - 1,
+            _ => self.failures,
+        }
+    }
+
+    /// Reports a failure to an open file, once.
+    pub fn report(&mut self, to: &Handle) -> Kernel<()> {
+        match &mut self.failure {
+            Some(failure) if to.known.load(Ordering::SeqCst) < failure.number => {
+                to.known.store(failure.number, Ordering::SeqCst);
+                failure.reported = true;
+                Err(failure.errno)
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -162,10 +222,13 @@ pub struct Handle {
     pub contents: Contents,
     /// Whether it may write.
     pub writes: bool,
+    /// Number of the last failure that it was told of.
+    pub known: AtomicU64,
 }
 
 impl Handle {
-    /// Does something to the file that has the bytes now, which stays that one meanwhile.
+    /// Does something to the file that currently holds the bytes, which does not change during the
+    /// call.
     pub fn with<T>(&self, act: impl FnOnce(&Contents) -> Kernel<T>) -> Kernel<T> {
         let state = self.node.look();
         match &state.stage {
@@ -174,7 +237,7 @@ impl Handle {
         }
     }
 
-    /// Changes the file that has the bytes now.
+    /// Changes the file that currently holds the bytes.
     pub fn change<T>(&self, act: impl FnOnce(&Contents) -> Kernel<T>) -> Kernel<T> {
         self.with(|contents| {
             let done = act(contents);

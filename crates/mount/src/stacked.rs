@@ -12,7 +12,7 @@
 //! 1. A file is staged only if its content is new: it was created with `O_EXCL`, or opened with
 //!    `O_TRUNC`. What else is written goes to the backing file, byte by byte as the program wrote
 //!    it, so that programs on several nodes can share a file.
-//! 2. A name that leads to durable bytes never leads to other ones before these are durable.
+//! 2. A rename over another file waits until the bytes that replace it are durable.
 //!
 //! Faults survived: those of the backing directory, which are passed on.
 //!
@@ -43,8 +43,8 @@ pub type Watch = Box<dyn Fn(Watched) + Send + Sync>;
 /// How files are opened.
 #[derive(Debug, Clone, Copy)]
 pub struct How {
-    /// The kernel may move bytes by itself.
-    pub by_kernel: bool,
+    /// The kernel may read and write backing files itself.
+    pub passthrough: bool,
     /// The kernel may keep writes back.
     pub write_back: bool,
 }
@@ -62,6 +62,9 @@ pub struct Stacked {
     watch: Option<Watch>,
     /// The kernel refused to move bytes by itself.
     refused: AtomicBool,
+    passed_through: AtomicU64,
+    /// The mount is over.
+    ending: AtomicBool,
     next: AtomicU64,
     handles: Mutex<HashMap<u64, Arc<Handle>>>,
     directories: Mutex<HashMap<u64, Arc<Mutex<Directory>>>>,
@@ -89,6 +92,8 @@ impl Stacked {
             points,
             watch,
             refused: AtomicBool::new(false),
+            passed_through: AtomicU64::new(0),
+            ending: AtomicBool::new(false),
             next: AtomicU64::new(1),
             handles: Mutex::default(),
             directories: Mutex::default(),
@@ -105,8 +110,9 @@ impl Stacked {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Closes all that is still open: nobody can write any more.
+    /// Closes all that is still open, and stages nothing more.
     pub fn close_all(&self) {
+        self.ending.store(true, Ordering::SeqCst);
         let open: Vec<u64> = locked(&self.handles).keys().copied().collect();
         for number in open {
             self.close(number);
@@ -117,7 +123,7 @@ impl Stacked {
     pub fn make_durable(&self, node: &Arc<Node>, by: Option<&Handle>) -> Kernel<()> {
         let (staged, known) = {
             let state = node.look();
-            (state.stage.is_some(), state.unsafe_since.clone())
+            (state.stage.is_some(), state.unsynced.clone())
         };
         if staged {
             return self.lane.flush_now(node);
@@ -126,5 +132,21 @@ impl Stacked {
             Some(handle) => handle.contents.sync(true),
             None => Ok(()),
         }
+    }
+
+    /// Makes everything durable that has been written so far.
+    pub fn make_all_durable(&self) -> Kernel<()> {
+        let mut done = Ok(());
+        for node in self.tree.all() {
+            if node.look().is_unsafe() && node.has_name() != Ok(false) {
+                done = done.and(self.make_durable(&node, None));
+            }
+        }
+        done
+    }
+
+    /// Counts files whose bytes the kernel moves by itself.
+    pub fn passed_through(&self) -> u64 {
+        self.passed_through.load(Ordering::Relaxed)
     }
 }

@@ -33,6 +33,8 @@ const OURS: u64 = 1 << 63;
 /// All nodes.
 pub struct Tree {
     device: u64,
+    /// Most nodes: some descriptors are left for open files.
+    most: usize,
     table: Mutex<Table>,
 }
 
@@ -50,6 +52,7 @@ impl Tree {
         let node = Node::new(ROOT, key, root, PathBuf::new());
         Ok(Tree {
             device: stat.st_dev,
+            most: orcheck_io::machine::most_descriptors() / 2,
             table: Mutex::new(Table {
                 nodes: HashMap::from([(ROOT, (Arc::new(node), 1))]),
                 numbers: HashMap::from([(key, ROOT)]),
@@ -67,6 +70,16 @@ impl Tree {
         let table = self.table();
         let (node, _) = table.nodes.get(&number).ok_or(Errno::STALE)?;
         Ok(Arc::clone(node))
+    }
+
+    /// All nodes.
+    pub fn all(&self) -> Vec<Arc<Node>> {
+        let table = self.table();
+        table
+            .nodes
+            .values()
+            .map(|(node, _)| Arc::clone(node))
+            .collect()
     }
 
     /// The node of this inode, if it is in the table.
@@ -90,6 +103,9 @@ impl Tree {
             *lookups += 1;
             node.set_path(path);
             return Ok(Arc::clone(node));
+        }
+        if table.nodes.len() >= self.most {
+            return Err(Errno::NFILE);
         }
         let own = stat.st_dev == self.device && stat.st_ino != ROOT && stat.st_ino < OURS;
         let number = if own {

@@ -50,3 +50,37 @@ pub fn mapped(file: impl AsFd) -> std::result::Result<Vec<u8>, Errno> {
         Ok(bytes)
     }
 }
+
+/// A file in memory, to be written there.
+pub struct Mapping {
+    at: *mut u8,
+    len: usize,
+}
+
+impl Mapping {
+    /// All of a file, shared with it.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn of(file: impl AsFd) -> std::result::Result<Mapping, Errno> {
+        use rustix::mm::{MapFlags, ProtFlags, mmap};
+        let len = usize::try_from(rustix::fs::fstat(&file)?.st_size).map_err(|_| Errno::INVAL)?;
+        let (none, both) = (std::ptr::null_mut(), ProtFlags::READ | ProtFlags::WRITE);
+        // SAFETY: a new mapping, which this value alone knows.
+        let at = unsafe { mmap(none, len, both, MapFlags::SHARED, &file, 0)? };
+        Ok(Mapping { at: at.cast(), len })
+    }
+
+    /// Its bytes.
+    pub fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: the mapping lives as long as this value, and is borrowed with it.
+        unsafe { std::slice::from_raw_parts_mut(self.at, self.len) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: nobody has a reference into it any more.
+        let _ = unsafe { rustix::mm::munmap(self.at.cast(), self.len) };
+    }
+}

@@ -5,12 +5,13 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-/// Shows a directory elsewhere.
+/// Mounts a directory at another path.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Without COMMAND it stays until it is unmounted (umount MOUNTPOINT), or until SIGTERM or SIGINT, and then waits until all files \
 are durable. With COMMAND it stays while the command runs; the exit code is that of the command, or 3 if files could not be made \
 durable.
+The command runs where you are; only what it writes below MOUNTPOINT goes through the mount.
 `sync MOUNTPOINT` returns when everything that was closed is durable. What each call promises: docs/mount.md.
 
 Examples:
@@ -21,14 +22,14 @@ pub struct MountArgs {
     /// The directory that has the files
     #[arg(value_name = "BACKING")]
     pub backing: PathBuf,
-    /// An empty directory where programs see them; it may be BACKING itself
+    /// An empty directory where programs see them, or BACKING itself
     #[arg(value_name = "MOUNTPOINT")]
     pub mount_point: PathBuf,
     /// Keep new files on this fast storage of the node first, and flush them in the background
     #[arg(long, value_name = "DIR")]
     pub stage: Option<PathBuf>,
-    /// What the stage may hold, in MiB (default: half of what is free there). Files beyond that go
-    /// to BACKING at once
+    /// What the stage may hold, in MiB (default: half of what is free there); whoever writes more
+    /// waits for the flush
     #[arg(long, value_name = "N", requires = "stage", value_parser = clap::value_parser!(u64).range(1..1 << 40))]
     pub stage_mib: Option<u64>,
     /// Let the kernel collect small writes. Changes that others make in BACKING may not be seen
@@ -37,13 +38,10 @@ pub struct MountArgs {
     /// Let each read and write come through this process, also where the kernel could do them alone
     #[arg(long)]
     pub no_passthrough: bool,
-    /// Let other users in, too (needs user_allow_other in /etc/fuse.conf, or root)
-    #[arg(long)]
-    pub allow_other: bool,
-    /// Allow no changes
+    /// Mount it read-only
     #[arg(long, conflicts_with_all = ["stage", "write_back"])]
     pub read_only: bool,
-    /// Keep what programs write there in this file, as `orcheck profile --out` does
+    /// Record every write in this file, as `orcheck profile --out` does
     #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,
     /// Run this with the mount, and unmount it afterwards

@@ -8,17 +8,19 @@
 //! Not here: the file system (`orcheck-mount`).
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use orcheck_format::{Error, Result, count};
+use orcheck_format::{Error, ErrorKind, Result, count};
 use orcheck_io::clock::{Clock, SystemClock};
+use orcheck_io::disk::Inode;
 use orcheck_io::failpoints::Failpoints;
-use orcheck_io::machine::{raise_limits, unmount};
+use orcheck_io::machine::{is_dead_mount, mount_of, raise_limits, unmount};
 use orcheck_io::user::write_file;
-use orcheck_mount::{Ended, Found, Mounted, Options, Watch, mount};
+use orcheck_mount::{Ended, Found, Mounted, Options, SOURCE, Watch, mount};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
@@ -33,50 +35,88 @@ use crate::{exit, stop};
 const POLL: Duration = Duration::from_millis(20);
 /// Between two attempts to unmount what is in use.
 const BUSY: Duration = Duration::from_millis(200);
+static HUNG_UP: AtomicBool = AtomicBool::new(false);
 /// Names that are shown of each kind.
 const SHOWN: usize = 5;
 
 /// Mounts a directory until it is unmounted, a signal arrives, or a command ends.
 pub fn run(args: &MountArgs, json: bool) -> std::result::Result<Outcome, Failure> {
-    check(args)?;
+    let places = places(args)?;
     stop::install()?;
+    orcheck_io::machine::install_signal(stop::SIGHUP, &HUNG_UP)?;
     let writes = args
         .profile
         .as_ref()
         .map(|_| Arc::new(Mutex::new(Writes::default())));
     let mounted = mount(
-        &options(args),
+        &options(args, &places),
         Box::new(say),
         watch(&writes),
         Failpoints::none(),
     )?;
-    let at = args.mount_point.display();
     tell_found(&mounted.found);
     if args.command.is_empty() && !json {
-        let how = match orcheck_io::machine::effective_uid() {
-            0 => "umount",
-            _ => "fusermount3 -u",
-        };
-        println!(
-            "{} is mounted at {at}; `{how} {at}` ends it",
-            args.backing.display()
-        );
+        tell_mounted(args);
     }
     let found = found_document(&mounted.found);
-    let code = match args.command.split_first() {
-        Some(_) => run_command(args).inspect_err(|_| {
-            let _ = unmount(&args.mount_point, true);
-        })?,
-        None => stay(&mounted),
+    let unflushed = mounted.found.left.len() as u64;
+    let code = match args.command.is_empty() {
+        true => Ok(stay(&mounted)),
+        false => run_command(args),
     };
-    let cut = leave(args, &mounted)?;
-    let ended = mounted.end(cut)?;
-    let mut document = json!({
+    let gone = !args.command.is_empty() && mounted.is_over();
+    // Whatever happened: what is staged is flushed.
+    let left = match &code {
+        Ok(_) => leave(&places.point, &mounted),
+        Err(_) => unmount(&places.point, true),
+    };
+    let ended = mounted.end(!matches!(left, Ok(false)))?;
+    left?;
+    let mut warnings = warnings(&ended);
+    if gone {
+        warnings.push(format!(
+            "{} was unmounted while the command ran: what it wrote there since is not in {}",
+            args.mount_point.display(),
+            args.backing.display()
+        ));
+    }
+    if unflushed > 0 {
+        let files = count(unflushed, "file");
+        warnings.push(format!(
+            "{files} of an earlier mount stay in the stage, as reported above"
+        ));
+    }
+    let document = json!({
         "durable_files": ended.counts.durable_files,
-        "failures": ended.counts.failures,
+        "lost_files": ended.counts.lost_files,
+        "passed_through_files": ended.passed_through,
         "left_files": ended.counts.left_files,
         "found": found,
     });
+    finish(args, json, code?, document, (warnings, writes))
+}
+
+fn tell_mounted(args: &MountArgs) {
+    let how = match orcheck_io::machine::effective_uid() {
+        0 => "umount",
+        _ => "fusermount3 -u",
+    };
+    let at = args.mount_point.display();
+    println!(
+        "{} is mounted at {at}; `{how} {at}` ends it: then wait for the end of this program",
+        args.backing.display()
+    );
+}
+
+type Shared = Option<Arc<Mutex<Writes>>>;
+
+fn finish(
+    args: &MountArgs,
+    json: bool,
+    code: u8,
+    mut document: serde_json::Value,
+    (warnings, writes): (Vec<String>, Shared),
+) -> std::result::Result<Outcome, Failure> {
     if let (Some(path), Some(writes)) = (&args.profile, writes) {
         let writes = writes.lock().unwrap_or_else(PoisonError::into_inner);
         write_file(path, writes.text().as_bytes()).map_err(|error| error.at("--profile"))?;
@@ -87,72 +127,127 @@ pub fn run(args: &MountArgs, json: bool) -> std::result::Result<Outcome, Failure
             let _ = write!(std::io::stderr(), "{}", classes.table());
         }
     }
-    let warnings = warnings(&ended);
-    let worst = if code == exit::OK && !warnings.is_empty() {
-        exit::PARTIAL
-    } else {
-        code
+    let code = match code {
+        exit::OK if !warnings.is_empty() => exit::PARTIAL,
+        code => code,
     };
     Ok(Outcome {
-        code: worst,
+        code,
         text: String::new(),
         document,
         warnings,
     })
 }
 
-fn check(args: &MountArgs) -> Result<()> {
-    let real = |path: &Path| {
-        path.canonicalize().map_err(|error| {
-            let errno = error.raw_os_error().unwrap_or(0);
-            orcheck_io::errno::os_error(errno, path.display())
-        })
-    };
-    let backing = real(&args.backing)?;
-    // A mount whose process was killed answers nothing; mounting takes it away.
-    let dead = orcheck_io::machine::is_dead_mount(&args.mount_point);
-    let point = if dead {
-        args.mount_point.clone()
-    } else {
-        real(&args.mount_point)?
-    };
-    let refused = |text: String| {
-        Err(Error::invalid(text).next("choose a mount point outside it, or the directory itself"))
-    };
-    if backing != point && backing.starts_with(&point) {
-        return refused(format!(
-            "{} is below {}",
-            backing.display(),
-            point.display()
-        ));
-    }
-    if let Some(stage) = &args.stage {
-        let stage = real(stage)?;
-        if stage.starts_with(&point) {
-            return refused(format!(
-                "--stage: {} is below {}",
-                stage.display(),
-                point.display()
-            ));
-        }
-    }
-    Ok(())
+/// The directories, by their real paths.
+struct Places {
+    backing: PathBuf,
+    point: PathBuf,
+    stage: Option<PathBuf>,
 }
 
-fn options(args: &MountArgs) -> Options {
+fn places(args: &MountArgs) -> Result<Places> {
+    if is_dead_mount(&args.mount_point) {
+        // The process of the last mount was killed; nothing answers there.
+        unmount(&args.mount_point, true)?;
+    }
+    let backing = directory("BACKING", &args.backing)?;
+    let point = directory("MOUNTPOINT", &args.mount_point)?;
+    let stage = args.stage.as_deref();
+    let stage = stage.map(|stage| directory("--stage", stage)).transpose()?;
+    if backing != point {
+        apart("MOUNTPOINT", &point, &backing)?;
+        apart("BACKING", &backing, &point)?;
+        check_point(&point)?;
+    }
+    for outer in [&point, &backing] {
+        stage
+            .iter()
+            .try_for_each(|stage| apart("--stage", stage, outer))?;
+    }
+    if let Some(profile) = &args.profile {
+        // Now, and not after hours.
+        write_file(profile, b"").map_err(|error| error.at("--profile"))?;
+        apart("--profile", &real(profile)?, &point)?;
+    }
+    Ok(Places {
+        backing,
+        point,
+        stage,
+    })
+}
+
+fn real(path: &Path) -> Result<PathBuf> {
+    path.canonicalize().map_err(|error| {
+        let errno = error.raw_os_error().unwrap_or(0);
+        orcheck_io::errno::os_error(errno, path.display())
+    })
+}
+
+fn directory(what: &str, path: &Path) -> Result<PathBuf> {
+    let shown = path.display();
+    let found = real(path).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => Error::not_found(format!("{what}: {shown} does not exist"))
+            .next("make the directory, or check the path"),
+        _ => error.at(what),
+    })?;
+    if found.is_dir() {
+        return Ok(found);
+    }
+    Err(Error::invalid(format!(
+        "{what}: {shown} is not a directory"
+    )))
+}
+
+/// Refuses what is the other directory or below it.
+fn apart(what: &str, inner: &Path, outer: &Path) -> Result<()> {
+    if !inner.starts_with(outer) {
+        return Ok(());
+    }
+    let how = if inner == outer { "is" } else { "is below" };
+    let text = format!("{what}: {} {how} {}", inner.display(), outer.display());
+    Err(Error::invalid(text).next("choose one that is neither above nor below it"))
+}
+
+/// A mount point has to be empty, and nobody else's.
+fn check_point(point: &Path) -> Result<()> {
+    let mounted = mount_of(point).filter(|(source, _)| source.starts_with(SOURCE));
+    if let Some((source, _)) = mounted {
+        let text = format!(
+            "MOUNTPOINT: {source} is mounted at {} already",
+            point.display()
+        );
+        return Err(Error::invalid(text).next("end that mount first, or choose another directory"));
+    }
+    let entries = Inode::root(point, Failpoints::none()).and_then(|dir| dir.list());
+    let is_name = |name: &[u8]| !matches!(name, b"." | b"..");
+    // What cannot be listed can be mounted over.
+    if !entries.is_ok_and(|entries| {
+        let mut names = entries.flatten();
+        names.any(|entry| is_name(entry.file_name().to_bytes()))
+    }) {
+        return Ok(());
+    }
+    let text = format!(
+        "MOUNTPOINT: {} is not empty; the mount would hide what is there",
+        point.display()
+    );
+    Err(Error::invalid(text).next("choose an empty directory, or BACKING itself"))
+}
+
+fn options(args: &MountArgs, places: &Places) -> Options {
     Options {
-        backing: args.backing.clone(),
-        mount_point: args.mount_point.clone(),
-        stage: args.stage.clone(),
+        backing: places.backing.clone(),
+        mount_point: places.point.clone(),
+        stage: places.stage.clone(),
         stage_limit_bytes: args.stage_mib.map(|mib| mib << 20),
-        by_kernel: !args.no_passthrough,
+        passthrough: !args.no_passthrough,
         write_back: args.write_back,
-        many_users: args.allow_other,
         read_only: args.read_only,
     }
 }
 
-fn watch(writes: &Option<Arc<Mutex<Writes>>>) -> Option<Watch> {
+fn watch(writes: &Shared) -> Option<Watch> {
     let writes = Arc::clone(writes.as_ref()?);
     Some(Box::new(move |one| {
         writes
@@ -169,28 +264,25 @@ fn say(line: &str) {
 
 fn tell_found(found: &Found) {
     let names = |paths: &[std::path::PathBuf]| {
-        let shown: Vec<String> = paths
+        let shown = paths
             .iter()
             .take(SHOWN)
-            .map(|path| path.display().to_string())
-            .collect();
-        let more = paths.len().saturating_sub(SHOWN);
-        let rest = if more > 0 {
-            format!(" and {more} more")
-        } else {
-            String::new()
-        };
-        format!("{}{rest}", shown.join(", "))
+            .map(|path| path.display().to_string());
+        let shown: Vec<String> = shown.collect();
+        match paths.len().saturating_sub(SHOWN) {
+            0 => shown.join(", "),
+            more => format!("{} and {more} more", shown.join(", ")),
+        }
     };
     if !found.closed.is_empty() {
-        let files = count(found.closed.len() as u64, "file");
         say(&format!(
-            "the last mount was killed; {files} that it had staged are flushed now"
+            "flushed what an earlier mount had left in the stage: {}",
+            names(&found.closed)
         ));
     }
     if !found.open.is_empty() {
         say(&format!(
-            "the last mount was killed while programs wrote; these have what had been written until then: {}",
+            "an earlier mount was killed while programs wrote; these files contain everything written up to that point: {}",
             names(&found.open)
         ));
     }
@@ -219,11 +311,10 @@ fn warnings(ended: &Ended) -> Vec<String> {
             "{files} could not be flushed and stay in {}; mount again with the same --stage when there is room",
             stage.display()
         ));
-    } else if ended.counts.failures > 0 {
-        let files = count(ended.counts.failures, "attempt");
-        warnings.push(format!(
-            "{files} to make a file durable failed, as said above"
-        ));
+    }
+    if ended.counts.lost_files > 0 {
+        let files = count(ended.counts.lost_files, "file");
+        warnings.push(format!("{files} may not be durable, as reported above"));
     }
     warnings
 }
@@ -232,7 +323,7 @@ fn warnings(ended: &Ended) -> Vec<String> {
 fn stay(mounted: &Mounted) -> u8 {
     raise_limits();
     while !mounted.is_over() {
-        if let Some(code) = stop::take() {
+        if let Some(code) = asked_to_end() {
             return code;
         }
         SystemClock.sleep(POLL);
@@ -241,6 +332,12 @@ fn stay(mounted: &Mounted) -> u8 {
 }
 
 /// Runs the command, and passes on what asks it to end.
+/// The exit code for the signal that arrived, if one did; SIGHUP counts as SIGTERM.
+fn asked_to_end() -> Option<u8> {
+    let hung_up = HUNG_UP.swap(false, Ordering::Relaxed);
+    stop::take().or(hung_up.then_some(exit::TERMINATED))
+}
+
 fn run_command(args: &MountArgs) -> std::result::Result<u8, Failure> {
     let (program, rest) = args
         .command
@@ -254,7 +351,7 @@ fn run_command(args: &MountArgs) -> std::result::Result<u8, Failure> {
         if let Some(status) = poll(&mut child)? {
             return Ok(status);
         }
-        if let Some(code) = stop::take()
+        if let Some(code) = asked_to_end()
             && code == exit::TERMINATED
             && let Some(pid) = Pid::from_raw(child.id() as i32)
         {
@@ -280,20 +377,20 @@ fn poll(child: &mut Child) -> Result<Option<u8>> {
 }
 
 /// Unmounts; `true`: although programs use it, because a signal asked for that.
-fn leave(args: &MountArgs, mounted: &Mounted) -> Result<bool> {
+fn leave(point: &Path, mounted: &Mounted) -> Result<bool> {
     let mut told = false;
     loop {
-        if mounted.is_over() || unmount(&args.mount_point, false)? {
+        if mounted.is_over() || unmount(point, false)? {
             return Ok(false);
         }
         if !std::mem::replace(&mut told, true) {
             say(&format!(
-                "{} is in use; waiting for the programs that use it (another signal cuts them off)",
-                args.mount_point.display()
+                "{} is still used by programs; waiting for them (Ctrl-C or SIGTERM ends the waiting, and their next call fails)",
+                point.display()
             ));
         }
-        if stop::take().is_some() {
-            unmount(&args.mount_point, true)?;
+        if asked_to_end().is_some() {
+            unmount(point, true)?;
             return Ok(true);
         }
         SystemClock.sleep(BUSY);

@@ -1,7 +1,7 @@
 //! `orcheck mount`: with a command and without, its exit codes, its messages, and what it shows of
 //! programs that write.
 
-use crate::{orcheck, run};
+use crate::{answer, orcheck};
 use orcheck_io::clock::Deadline;
 use orcheck_io::errno::backoff;
 use orcheck_testing::Scratch;
@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+#[allow(clippy::print_stdout)]
 /// A backing directory, a mount point and a stage; `None` where nothing can be mounted.
 fn places() -> Option<(Scratch, [PathBuf; 3])> {
     if let Some(why) = mounting_refused() {
-        eprintln!("not tried: {why}");
+        println!("not tried: {why}");
         return None;
     }
     let scratch = Scratch::new("cli-mount");
@@ -38,9 +39,9 @@ fn a_command_runs_with_the_mount_and_its_exit_code_is_passed_on() {
         let mut arguments = vec!["mount"];
         arguments.extend(options);
         arguments.extend([text(&backing), text(&point), "--", "sh", "-c", &script]);
-        let ended = run(&mut orcheck(&arguments));
-        assert_eq!(ended.code, 7, "{}", ended.err);
-        assert_eq!(ended.err, "");
+        let ended = answer(&arguments);
+        assert_eq!(ended.code, 7, "{}", ended.stderr);
+        assert_eq!(ended.stderr, "");
         assert_eq!(std::fs::read(backing.join("file")).unwrap(), b"new\n");
         assert_eq!(std::fs::read_dir(&point).unwrap().count(), 0);
         assert_eq!(
@@ -61,14 +62,39 @@ fn what_cannot_be_mounted_is_refused_with_the_next_step() {
         let mut all = vec!["mount"];
         all.extend(arguments);
         all.extend(["--", "true"]);
-        let ended = run(&mut orcheck(&all));
-        assert_eq!(ended.code, code, "{}", ended.err);
-        assert!(ended.err.contains(says), "{}", ended.err);
+        let ended = answer(&all);
+        assert_eq!(ended.code, code, "{}", ended.stderr);
+        assert!(ended.stderr.contains(says), "{}", ended.stderr);
     };
     let nowhere = scratch.path().join("nowhere");
     refused(&[text(&nowhere), text(&point)], 10, "nowhere");
     refused(&[text(&backing), text(&nowhere)], 10, "nowhere");
     refused(&[text(&backing), text(scratch.path())], 2, "is below");
+    let below = backing.join("below");
+    std::fs::create_dir(&below).unwrap();
+    refused(&[text(&backing), text(&below)], 2, "is below");
+    refused(
+        &["--stage", text(&below), text(&backing), text(&point)],
+        2,
+        "is below",
+    );
+    let file = scratch.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    refused(&[text(&backing), text(&file)], 2, "is not a directory");
+    let full = scratch.path().join("full");
+    std::fs::create_dir_all(full.join("inside")).unwrap();
+    refused(&[text(&backing), text(&full)], 2, "is not empty");
+    refused(
+        &[
+            "--profile",
+            text(&point.join("trace")),
+            text(&backing),
+            text(&point),
+        ],
+        2,
+        "is below",
+    );
+    std::fs::remove_file(point.join("trace")).unwrap();
     let inside = point.join("stage");
     std::fs::create_dir(&inside).unwrap();
     refused(
@@ -85,6 +111,60 @@ fn what_cannot_be_mounted_is_refused_with_the_next_step() {
 }
 
 #[test]
+fn a_directory_reached_by_a_link_is_mounted_and_a_mount_point_in_use_is_refused() {
+    let Some((scratch, [backing, point, _])) = places() else {
+        return;
+    };
+    let link = scratch.path().join("link");
+    std::os::unix::fs::symlink(&point, &link).unwrap();
+    let script = format!(
+        "echo first > {0}/file; {1} mount {2} {0} -- true; code=$?; cat {0}/file; exit $code",
+        link.display(),
+        env!("CARGO_BIN_EXE_orcheck"),
+        scratch.path().join("stage").display()
+    );
+    let ended = answer(&[
+        "mount",
+        text(&backing),
+        text(&link),
+        "--",
+        "sh",
+        "-c",
+        &script,
+    ]);
+    assert_eq!(
+        (ended.code, ended.stdout.as_str()),
+        (2, "first\n"),
+        "{}",
+        ended.stderr
+    );
+    assert!(ended.stderr.contains("is mounted at"), "{}", ended.stderr);
+}
+
+#[test]
+fn what_is_unmounted_while_the_command_runs_is_reported() {
+    let Some((_scratch, [backing, point, _])) = places() else {
+        return;
+    };
+    let script = format!("umount {}", point.display());
+    let ended = answer(&[
+        "mount",
+        text(&backing),
+        text(&point),
+        "--",
+        "sh",
+        "-c",
+        &script,
+    ]);
+    assert_eq!(ended.code, 3, "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("was unmounted while"),
+        "{}",
+        ended.stderr
+    );
+}
+
+#[test]
 fn a_known_pattern_is_profiled_exactly() {
     let Some((scratch, [backing, point, _])) = places() else {
         return;
@@ -95,7 +175,7 @@ fn a_known_pattern_is_profiled_exactly() {
         point.display()
     );
     let trace = scratch.path().join("trace");
-    let ended = run(&mut orcheck(&[
+    let ended = answer(&[
         "mount",
         "--profile",
         text(&trace),
@@ -105,9 +185,9 @@ fn a_known_pattern_is_profiled_exactly() {
         "sh",
         "-c",
         &script,
-    ]));
-    assert_eq!(ended.code, 0, "{}", ended.err);
-    assert!(ended.err.contains("103 writes"), "{}", ended.err);
+    ]);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    assert!(ended.stderr.contains("103 writes"), "{}", ended.stderr);
     let kept = std::fs::read_to_string(&trace).unwrap();
     let lens = |file: &str| -> Vec<String> {
         let words = kept.lines().map(|line| line.split(' ').collect::<Vec<_>>());

@@ -34,6 +34,7 @@ pub type Kernel<T> = std::result::Result<T, Errno>;
 const ACCESS: OFlags = OFlags::RDONLY
     .union(OFlags::WRONLY)
     .union(OFlags::RDWR)
+    .union(OFlags::APPEND)
     .union(OFlags::TRUNC)
     .union(OFlags::CREATE)
     .union(OFlags::EXCL);

@@ -106,6 +106,15 @@ pub fn raise_limits() {
     }
 }
 
+/// How many descriptors this process may have, once it has raised its limit.
+#[must_use]
+pub fn most_descriptors() -> usize {
+    let most = getrlimit(Resource::Nofile).maximum;
+    most.map_or(usize::MAX, |most| {
+        usize::try_from(most).unwrap_or(usize::MAX)
+    })
+}
+
 /// A limit of another process that is lower than ours, in words; `None` if there is none, or if
 /// nothing can be learned of that process.
 #[must_use]

@@ -1,11 +1,19 @@
 //! Reads, writes, cuts and syncs open files.
 //!
+//! Invariants:
+//! 1. A staged file is charged before it grows. Where the stage has no room, whoever writes waits
+//!    for the flush of other files; where none is under way, the file itself is flushed and then
+//!    written in its place.
+//! 2. `fsync` returns 0 only if the bytes are durable and no failure is left to be reported.
+//!
+//! Faults survived: a full stage; failing syncs.
+//!
 //! Not here: which file has the bytes (`node.rs`).
 
 use super::Stacked;
 use crate::node::{Handle, Node};
 use orcheck_io::clock::{Clock, SystemClock};
-use orcheck_io::disk::Kernel;
+use orcheck_io::disk::{Contents, Kernel};
 use orcheck_io::machine::{Effect, Watched};
 use rustix::io::Errno;
 use std::sync::Arc;
@@ -56,7 +64,14 @@ impl Stacked {
     fn write_now(&self, handle: &Handle, offset: u64, bytes: &[u8]) -> Kernel<usize> {
         let end = offset.checked_add(bytes.len() as u64).ok_or(Errno::FBIG)?;
         self.make_room(&handle.node, end)?;
-        handle.change(|contents| contents.write(bytes, offset))
+        match handle.change(|contents| contents.write(bytes, offset)) {
+            // Others use the stage's disk, too.
+            Err(Errno::NOSPC | Errno::DQUOT) if handle.node.look().stage.is_some() => {
+                self.lane.flush_now(&handle.node)?;
+                handle.change(|contents| contents.write(bytes, offset))
+            }
+            other => other,
+        }
     }
 
     /// Sees to it that a staged file may become this long: others are flushed, or it is
@@ -96,27 +111,38 @@ impl Stacked {
     fn set_len_now(&self, node: &Arc<Node>, handle: Option<&Handle>, len: u64) -> Kernel<()> {
         self.make_room(node, len)?;
         let state = node.look();
-        match (&state.stage, handle) {
-            (Some(staged), _) => {
-                staged
-                    .changed
-                    .store(true, std::sync::atomic::Ordering::SeqCst);
-                let done = staged.contents.set_len(len);
-                node.touch();
-                done?;
-                let idle = state.opens == 0;
-                drop(state);
-                if idle {
-                    self.lane.add(node);
-                }
-                Ok(())
-            }
+        let done = match (&state.stage, handle) {
+            (Some(staged), _) => staged.contents.set_len(len),
             (None, Some(handle)) => handle.contents.set_len(len),
             (None, None) => {
-                let fd = node.inode.open(rustix::fs::OFlags::WRONLY)?;
-                orcheck_io::disk::Contents::new(fd, &self.points, "").set_len(len)
+                drop(state);
+                return self.set_len_by_name(node, len);
             }
+        };
+        node.touch();
+        done
+    }
+
+    /// Sets the length of a file that the program has not opened; it becomes durable in its turn.
+    fn set_len_by_name(&self, node: &Arc<Node>, len: u64) -> Kernel<()> {
+        let fd = node.inode.open(rustix::fs::OFlags::WRONLY)?;
+        let target = node.path();
+        let handle = Arc::new(Handle {
+            node: Arc::clone(node),
+            contents: Contents::new(fd, &self.points, &target.to_string_lossy()),
+            writes: true,
+            known: 0.into(),
+        });
+        // It may have been staged meanwhile.
+        handle.change(|contents| contents.set_len(len))?;
+        let mut state = node.change();
+        state.unsynced.get_or_insert(handle);
+        let waits = state.writers == 0;
+        drop(state);
+        if waits {
+            self.lane.add(node);
         }
+        Ok(())
     }
 
     /// Reserves or frees space.
@@ -145,12 +171,12 @@ impl Stacked {
         }
     }
 
-    /// A program closed one of its descriptors of the file: what failed since is told.
-    pub fn tell_failure(&self, handle: &Handle) -> Kernel<()> {
-        if handle.node.look().failed.is_none() {
+    /// A program closed one of its descriptors of the file: a failure is reported to who wrote.
+    pub fn report_at_close(&self, handle: &Handle) -> Kernel<()> {
+        if !handle.writes || handle.node.look().failure.is_none() {
             return Ok(());
         }
-        handle.node.change().take_failure()
+        handle.node.change().report(handle)
     }
 
     /// Makes an open file durable.
@@ -160,16 +186,19 @@ impl Stacked {
     }
 
     fn sync_now(&self, handle: &Handle) -> Kernel<()> {
-        let told = handle.node.change().take_failure();
-        let staged = handle.node.look().stage.is_some();
-        if staged && !handle.node.has_name() {
+        let node = &handle.node;
+        let staged = node.look().stage.is_some();
+        if staged && !node.has_name()? {
             // Nothing of it could be found after a crash.
-            return told;
+            return Ok(());
         }
-        match self.make_durable(&handle.node, Some(handle)) {
-            // A stage has the bytes still: what failed before does not count.
-            Ok(()) if staged => Ok(()),
-            other => other.and(told),
+        let done = self.make_durable(node, Some(handle));
+        // Breaks if: this is asked before; the lane, which syncs the same open file, may have been
+        // told of the failure instead.
+        match (done, staged) {
+            // What failed before does not count: all of it was in the stage.
+            (Ok(()), true) => Ok(()),
+            (done, _) => node.change().report(handle).and(done),
         }
     }
 }

@@ -1,25 +1,32 @@
 //! Changes names and attributes.
 //!
+//! Invariants:
+//! 1. A file replaces another one only when its bytes are durable. One of which bytes were lost
+//!    replaces nothing.
+//! 2. The stage of a file without a name and without open files ends.
+//!
+//! Faults survived: a failing or full backing directory, which keeps the file that was there.
+//!
 //! Not here: bytes and lengths (`bytes.rs`).
 
 use super::{Stacked, locked};
 use crate::node::{Handle, Node};
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_io::disk::{Inode, Kernel};
+use orcheck_io::disk::Kernel;
 use rustix::fs::{Dir, Timestamps};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 /// RENAME_EXCHANGE
 const EXCHANGE: u32 = 2;
 /// RENAME_NOREPLACE
 const NO_REPLACE: u32 = 1;
-/// The bits that run a program as another user or group.
-const SET_ID: u32 = 0o6000;
+/// The bits that run a program as another user, or group.
+const SET_USER: u32 = 0o4000;
+const SET_GROUP: u32 = 0o2000;
 /// Of a group that may run it.
 const GROUP_RUNS: u32 = 0o010;
 
@@ -109,18 +116,6 @@ impl Stacked {
         locked(&self.directories).remove(&handle);
     }
 
-    /// Makes what another user created that user's own.
-    pub fn give_to(&self, node: &Node, parent: &Inode, owner: u32, group: u32) -> Kernel<()> {
-        let stat = node.inode.stat()?;
-        let inherits = parent.stat()?.st_mode & 0o2000 != 0;
-        let group = (!inherits && stat.st_gid != group).then_some(group);
-        let owner = (stat.st_uid != owner).then_some(owner);
-        match (owner, group) {
-            (None, None) => Ok(()),
-            _ => node.inode.set_owner(owner, group),
-        }
-    }
-
     /// Removes a name. The bytes of a staged file without any name go.
     pub fn remove(&self, parent: u64, name: &OsStr, directory: bool) -> Kernel<()> {
         let parent = self.tree.node(parent)?;
@@ -143,15 +138,22 @@ impl Stacked {
     fn forget_bytes(&self, node: &Node) {
         let mut state = node.change();
         if state.opens == 0
-            && state.stage.is_some()
-            && !node.has_name()
-            && let (Some(staged), Some(stage)) = (state.stage.take(), &self.stage)
+            && node.has_name() == Ok(false)
+            && let (Some(staged), Some(stage)) = (state.stage.clone(), &self.stage)
         {
-            stage.end(&staged);
-            state.unsafe_since = None;
+            state.unstage(stage, &staged);
         }
         drop(state);
         self.tree.settle(node);
+    }
+
+    /// Makes a file durable that is about to replace another one.
+    fn make_worthy(&self, node: &Arc<Node>) -> Kernel<()> {
+        self.make_durable(node, None)?;
+        match node.look().failure {
+            Some(failure) if failure.lost => Err(failure.errno),
+            _ => Ok(()),
+        }
     }
 
     /// Gives a file another name. If that replaces a file, the new bytes are durable before.
@@ -168,14 +170,20 @@ impl Stacked {
             // Breaks if: nobody waits; after a crash the name would lead to half of a file.
             && !off(Switch::ReplaceDurable)
         {
-            self.make_durable(node, None)?;
+            self.make_worthy(node)?;
             if flags & EXCHANGE != 0
                 && let Some(node) = self.tree.known(replaced)
             {
-                self.make_durable(&node, None)?;
+                self.make_worthy(&node)?;
             }
         }
         dir.inode.rename(from.1, &other.inode, to.1, flags)?;
+        let exchanged = replaced.as_ref().filter(|_| flags & EXCHANGE != 0);
+        if let Some(other) = exchanged.and_then(|inode| self.tree.known(inode)) {
+            let path = dir.path().join(from.1);
+            self.note_path(&other, &path);
+            other.set_path(path);
+        }
         if let Some(node) = node {
             let path = other.path().join(to.1);
             self.note_path(&node, &path);
@@ -211,7 +219,6 @@ impl Stacked {
             let state = node.look();
             let mut done = node.inode.set_times(times);
             if let Some(staged) = &state.stage {
-                staged.changed.store(true, Ordering::SeqCst);
                 done = done.and_then(|()| staged.contents.set_times(times));
             }
             // Breaks if: this does not count as a change; whoever flushes the file at the
@@ -229,11 +236,13 @@ impl Stacked {
 
     /// Takes the bits from a file that would run it as somebody else, because it was changed.
     pub fn drop_set_id(&self, node: &Node) -> Kernel<()> {
-        let mode = node.inode.stat()?.st_mode & 0o7777;
-        let mut kept = mode & !(SET_ID & 0o4000);
-        if mode & GROUP_RUNS != 0 {
-            kept &= !(SET_ID & 0o2000);
+        let mode = node.inode.stat()?.st_mode;
+        if !rustix::fs::FileType::from_raw_mode(mode).is_file() {
+            return Ok(());
         }
+        let mode = mode & 0o7777;
+        let group = if mode & GROUP_RUNS != 0 { SET_GROUP } else { 0 };
+        let kept = mode & !(SET_USER | group);
         if kept == mode {
             Ok(())
         } else {

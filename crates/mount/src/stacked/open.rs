@@ -1,5 +1,12 @@
 //! Opens, creates and closes files.
 //!
+//! Invariants:
+//! 1. A file that the kernel reads and writes by itself is not staged, and a staged one's bytes come
+//!    through this process until it is closed.
+//! 2. A file that nobody writes and that is not durable is given to the lane.
+//!
+//! Faults survived: a full stage, which is bypassed; a kernel that refuses passthrough.
+//!
 //! Not here: what is done with an open file (`bytes.rs`).
 
 use super::{Stacked, locked};
@@ -10,9 +17,9 @@ use orcheck_io::disk::{Contents, Kernel};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::ffi::OsStr;
-use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, RwLockWriteGuard};
 
 /// A file that was opened.
 pub struct Opened {
@@ -35,30 +42,60 @@ fn writes(flags: OFlags) -> bool {
 }
 
 impl Stacked {
+    /// The access with which a backing file is opened.
+    fn access(&self, flags: OFlags) -> OFlags {
+        let access = flags & (OFlags::RDONLY | OFlags::WRONLY | OFlags::RDWR);
+        if self.how.write_back && access.contains(OFlags::WRONLY) {
+            // The kernel reads what surrounds a piece that is written.
+            return OFlags::RDWR;
+        }
+        // Others may append, too. What the kernel keeps back has places already.
+        let append = if self.how.write_back {
+            OFlags::empty()
+        } else {
+            OFlags::APPEND
+        };
+        access | flags & append
+    }
+
     /// Opens a file that is there.
     pub fn open(&self, number: u64, flags: OFlags, register: Register) -> Kernel<Opened> {
-        let node = self.tree.node(number)?;
+        self.open_node(&self.tree.node(number)?, flags, register)
+    }
+
+    fn open_node(&self, node: &Arc<Node>, flags: OFlags, register: Register) -> Kernel<Opened> {
         let mut state = node.change();
         let new = flags.contains(OFlags::TRUNC) && writes(flags);
-        let mut wanted = flags & (OFlags::RDONLY | OFlags::WRONLY | OFlags::RDWR);
-        if self.how.write_back && wanted.contains(OFlags::WRONLY) {
-            // The kernel reads what surrounds a piece that is written.
-            wanted = match node.inode.open(OFlags::RDWR) {
-                Ok(_) => OFlags::RDWR,
-                Err(_) => wanted,
-            };
-        }
+        let wanted = self.access(flags);
+        let open = |access: OFlags| match new && state.stage.is_none() {
+            true => node.inode.open(access | OFlags::TRUNC),
+            false => node.inode.open(access),
+        };
+        let fd = match open(wanted) {
+            Err(Errno::ACCESS) if self.how.write_back => open(flags & OFlags::WRONLY)?,
+            other => other?,
+        };
         if new {
-            wanted |= OFlags::TRUNC;
-            node.touch();
+            self.empty(node, &mut state)?;
+        } else {
+            self.give_up_empty_stage(&mut state);
         }
-        let fd = node.inode.open(wanted)?;
-        if new && let Some(staged) = &state.stage {
-            staged.contents.set_len(0)?;
-        } else if new && !state.by_kernel() {
-            self.begin_stage(&node, &mut state);
-        }
-        self.enter(&node, state, fd, (flags, new), register)
+        self.enter(node, state, fd, (flags, new), register)
+    }
+
+    /// A program wants a file without bytes, and its content is new.
+    fn empty(&self, node: &Node, state: &mut State) -> Kernel<()> {
+        let emptied = match (&state.stage, &self.stage) {
+            (Some(staged), Some(stage)) => stage.empty(staged),
+            _ if !state.by_kernel() => {
+                self.begin_stage(node, state);
+                Ok(())
+            }
+            _ => Ok(()),
+        };
+        node.touch();
+        state.failure = None;
+        emptied
     }
 
     /// Creates a file, if need be, and opens it.
@@ -71,22 +108,45 @@ impl Stacked {
         register: Register,
     ) -> Kernel<Opened> {
         let parent = self.tree.node(parent)?;
-        let mut wanted = flags;
-        if self.how.write_back && wanted.contains(OFlags::WRONLY) {
-            wanted = wanted.difference(OFlags::WRONLY) | OFlags::RDWR;
+        let made = parent
+            .inode
+            .create(name, self.access(flags) | OFlags::EXCL, mode);
+        let node = match &made {
+            Err(Errno::EXIST) if !flags.contains(OFlags::EXCL) => {
+                self.tree.look_up(&parent, name)?
+            }
+            Err(errno) => return Err(*errno),
+            Ok(_) => self.tree.look_up(&parent, name)?,
+        };
+        let opened = match made {
+            // Somebody else made it just now.
+            Err(_) => self.open_node(&node, flags, register),
+            Ok(fd) => self.enter_new(&node, fd, flags, register),
+        };
+        opened.inspect_err(|_| self.tree.forget(node.number, 1))
+    }
+
+    fn enter_new(
+        &self,
+        node: &Arc<Node>,
+        fd: OwnedFd,
+        flags: OFlags,
+        register: Register,
+    ) -> Kernel<Opened> {
+        let stat = rustix::fs::fstat(&fd)?;
+        if (stat.st_dev, stat.st_ino) != node.key {
+            // Somebody else has replaced it just now.
+            return Err(Errno::STALE);
         }
-        let fd = parent.inode.create(name, wanted, mode)?;
-        let node = self.tree.look_up(&parent, name)?;
         let mut state = node.change();
-        node.touch();
         // Breaks if: files are staged that another node may have opened just as well; what it
         // writes would be hidden, and then overwritten.
         let new = (flags.intersects(OFlags::EXCL | OFlags::TRUNC) || off(Switch::StagedNew))
             && writes(flags);
         if new && !state.by_kernel() && state.stage.is_none() {
-            self.begin_stage(&node, &mut state);
+            self.begin_stage(node, &mut state);
         }
-        self.enter(&node, state, fd, (flags, new), register)
+        self.enter(node, state, fd, (flags, new), register)
     }
 
     /// Stages a file that is empty, if there is a stage with room for it.
@@ -94,12 +154,12 @@ impl Stacked {
         let Some(stage) = self.stage.as_ref().filter(|stage| stage.has_room()) else {
             return;
         };
+        if self.ending.load(Ordering::SeqCst) {
+            return;
+        }
         // What cannot be staged is written to its place.
-        let Ok(backing) = node
-            .inode
-            .open(OFlags::RDWR)
-            .or_else(|_| node.inode.open(OFlags::WRONLY))
-        else {
+        let both = node.inode.open(OFlags::RDWR);
+        let Ok(backing) = both.or_else(|_| node.inode.open(OFlags::WRONLY)) else {
             return;
         };
         if let Ok(staged) = stage.begin(&node.inode, &node.path(), backing) {
@@ -107,10 +167,21 @@ impl Stacked {
         }
     }
 
+    /// A file that was created, closed without a byte and opened again may be one of several nodes,
+    /// as MPI-IO makes them.
+    fn give_up_empty_stage(&self, state: &mut State) {
+        let (Some(staged), Some(stage), 0) = (state.stage.clone(), &self.stage, state.opens) else {
+            return;
+        };
+        if staged.contents.stat().is_ok_and(|stat| stat.st_size == 0) && !off(Switch::StagedNew) {
+            state.unstage(stage, &staged);
+        }
+    }
+
     fn enter(
         &self,
         node: &Arc<Node>,
-        mut state: std::sync::RwLockWriteGuard<'_, State>,
+        mut state: RwLockWriteGuard<'_, State>,
         fd: OwnedFd,
         (flags, new): (OFlags, bool),
         register: Register,
@@ -121,6 +192,7 @@ impl Stacked {
             node: Arc::clone(node),
             contents: Contents::new(fd, &self.points, &target.to_string_lossy()),
             writes,
+            known: AtomicU64::new(state.failures_known()),
         });
         if state.opens == 0 {
             state.way = self.way(&state, &handle, register);
@@ -129,18 +201,17 @@ impl Stacked {
         if writes {
             state.writers += 1;
             node.touch();
-            state.unsafe_since = Some(Arc::clone(&handle));
+            state.unsynced = Some(Arc::clone(&handle));
             if let (Some(staged), Some(stage)) = (&state.stage, &self.stage) {
-                staged.changed.store(true, Ordering::SeqCst);
-                // Only what is reported of it depends on that.
-                let _ = stage.mark_closed(staged, false);
+                stage.mark_closed(staged, false);
             }
         }
         let opened = Opened {
             handle: self.number(),
             node: Arc::clone(node),
             way: state.way.clone(),
-            // Kept back, whole pages would be written, and others may write parts of them.
+            // Kept back, whole pages would be written, and others may write parts of them. Whoever
+            // watches wants to see each write as the program made it.
             direct: self.watch.is_some()
                 || self.how.write_back && writes && !new && state.stage.is_none(),
         };
@@ -151,18 +222,17 @@ impl Stacked {
 
     /// The way for the bytes of a file that nobody had open.
     fn way(&self, state: &State, handle: &Handle, register: Register) -> Way {
-        let in_memory = self.stage.as_ref().is_some_and(|stage| stage.in_memory);
-        // A stage in memory has a limit that has to be kept, which the kernel would not.
-        let may = self.how.by_kernel && !(in_memory && state.stage.is_some());
+        // A staged file that the kernel writes by itself could still be written through a mapping
+        // when it has been closed and flushed, and the stage's limit could not be kept.
+        let may = self.how.passthrough && state.stage.is_none();
         if !may || self.refused.load(Ordering::Relaxed) {
             return Way::Process;
         }
-        let contents = state
-            .stage
-            .as_ref()
-            .map_or(&handle.contents, |staged| &staged.contents);
-        match register(std::os::fd::AsFd::as_fd(contents.descriptor())) {
-            Ok(id) => Way::Kernel(Arc::new(id)),
+        match register(handle.contents.descriptor().as_fd()) {
+            Ok(id) => {
+                self.passed_through.fetch_add(1, Ordering::Relaxed);
+                Way::Kernel(Arc::new(id))
+            }
             Err(error) => {
                 if error.raw_os_error() == Some(Errno::PERM.raw_os_error()) {
                     self.refused.store(true, Ordering::Relaxed);
@@ -182,29 +252,21 @@ impl Stacked {
         state.opens -= 1;
         state.writers -= u32::from(handle.writes);
         if handle.writes {
-            // What the kernel wrote by itself until now counts as changed for whoever is copying.
+            // What the kernel wrote by itself until now counts as changed.
             node.touch();
         }
         if state.opens == 0 {
             state.way = Way::Process;
         }
-        let mut waits = false;
         if let (Some(staged), Some(stage)) = (state.stage.clone(), &self.stage) {
-            stage.charge_present(&staged);
-            let changed = staged.changed.load(Ordering::SeqCst);
-            if state.opens == 0 && (!changed || !node.has_name()) {
-                (state.stage, state.unsafe_since) = (None, None);
-                stage.end(&staged);
-            } else if state.writers == 0 && changed {
-                waits = true;
-                if handle.writes {
-                    // A name that stays as it was is only reported differently.
-                    let _ = stage.mark_closed(&staged, true);
-                }
+            let empty = staged.contents.stat().is_ok_and(|stat| stat.st_size == 0);
+            if state.opens == 0 && (empty && !staged.has_begun() || node.has_name() == Ok(false)) {
+                state.unstage(stage, &staged);
+            } else if state.writers == 0 && handle.writes {
+                stage.mark_closed(&staged, true);
             }
-        } else if state.writers == 0 && state.unsafe_since.is_some() {
-            waits = true;
         }
+        let waits = state.writers == 0 && state.is_unsafe();
         drop(state);
         drop(handle);
         if waits {

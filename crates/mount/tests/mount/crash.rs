@@ -134,24 +134,44 @@ fn killed_at(mode: Mode, step: u64) -> bool {
     }
     if told.written && !mode.write_back {
         assert!(there("open").unwrap() == bytes("open", 3, 10_000), "{at}");
-        if mode.stage != Where::Nowhere && done.is_err() {
+        // Syncing the root flushes it.
+        if mode.stage != Where::Nowhere && done.is_err() && !told.saved {
             assert!(found.open.contains(&"open".to_owned()), "{at}: {found:?}");
         }
     }
     true
 }
 
-#[test]
-fn killed_at_any_step_nothing_is_lost_that_was_promised() {
+fn kill_at_each_step(mode: Mode) {
     if cannot_mount() {
         return;
     }
-    for mode in STAGED.into_iter().chain(UNSTAGED) {
-        let mut step = 1;
-        while killed_at(mode, step) {
-            step += 1;
-        }
-        assert!(step > 5, "{mode:?}: the plan did not see its steps");
+    let mut step = 1;
+    while killed_at(mode, step) {
+        step += 1;
+    }
+    assert!(step > 5, "{mode:?}: the plan did not see its steps");
+}
+
+#[test]
+fn killed_at_any_step_with_a_stage_on_a_disk_nothing_is_lost_that_was_promised() {
+    kill_at_each_step(STAGED[0]);
+}
+
+#[test]
+fn killed_at_any_step_with_a_stage_in_memory_nothing_is_lost_that_was_promised() {
+    kill_at_each_step(STAGED[1]);
+}
+
+#[test]
+fn killed_at_any_step_with_write_back_nothing_is_lost_that_was_promised() {
+    kill_at_each_step(STAGED[2]);
+}
+
+#[test]
+fn killed_at_any_step_without_a_stage_nothing_is_lost_that_was_promised() {
+    for mode in UNSTAGED {
+        kill_at_each_step(mode);
     }
 }
 

@@ -59,8 +59,9 @@ pub struct Rig {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Said {
     pub durable: u64,
-    pub failures: u64,
+    pub lost: u64,
     pub left: u64,
+    pub passed_through: u64,
 }
 
 /// What the process of a mount found at its start.
@@ -129,9 +130,8 @@ impl Rig {
             mount_point: self.point(),
             stage: self.stage(),
             stage_limit_bytes: self.limit,
-            by_kernel: self.mode.by_kernel,
+            passthrough: self.mode.by_kernel,
             write_back: self.mode.write_back,
-            many_users: false,
             read_only: false,
         }
     }
@@ -173,10 +173,11 @@ impl Rig {
             );
             std::fs::write(scratch.join("found.new"), lines).unwrap();
             std::fs::rename(scratch.join("found.new"), scratch.join("found")).unwrap();
-            let counts = mounted.end(false).unwrap().counts;
+            let ended = mounted.end(false).unwrap();
+            let counts = ended.counts;
             let said = format!(
-                "{} {} {}",
-                counts.durable_files, counts.failures, counts.left_files
+                "{} {} {} {}",
+                counts.durable_files, counts.lost_files, counts.left_files, ended.passed_through
             );
             std::fs::write(scratch.join("said"), said).unwrap();
             0
@@ -228,8 +229,9 @@ impl Rig {
         let mut next = || numbers.next().unwrap();
         Some(Said {
             durable: next(),
-            failures: next(),
+            lost: next(),
             left: next(),
+            passed_through: next(),
         })
     }
 

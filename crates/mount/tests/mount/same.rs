@@ -328,7 +328,7 @@ fn compare(mode: Mode, seed: u64, calls: u32) {
     drop(open);
     assert_eq!(whole(&rig.point()), whole(&plain), "{mode:?} {seed}");
     let said = rig.stop();
-    assert_eq!((said.failures, said.left), (0, 0), "{}", rig.told());
+    assert_eq!((said.lost, said.left), (0, 0), "{}", rig.told());
     assert_eq!(
         whole(rig.backing()),
         whole(&plain),
