@@ -68,7 +68,8 @@ pub enum Command {
     Prove(ProveArgs),
     /// Show how a program writes its files, and write like it elsewhere
     Profile(ProfileArgs),
-    /// Mount a directory at another path, and make what programs write there durable in the background
+    /// Mount a directory at another path, and make what programs write there durable in the
+    /// background
     Mount(MountArgs),
     /// Run the checkpoint engine of one node in a process that outlives its ranks
     Agent(AgentArgs),

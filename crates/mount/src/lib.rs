@@ -59,8 +59,8 @@ pub struct Options {
     pub stage: Option<PathBuf>,
     /// What the stage may hold, in bytes; by default half of what is free there.
     pub stage_limit_bytes: Option<u64>,
-    /// Whether the kernel may read and write backing files itself, where it can and this process may
-    /// allow it.
+    /// Whether the kernel may read and write backing files itself, where it can and this process
+    /// may allow it.
     pub passthrough: bool,
     /// Whether the kernel may collect small writes before it passes them on.
     pub write_back: bool,

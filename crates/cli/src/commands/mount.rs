@@ -166,9 +166,13 @@ fn places(args: &MountArgs) -> Result<Places> {
             .try_for_each(|stage| apart("--stage", stage, outer))?;
     }
     if let Some(profile) = &args.profile {
-        // Now, and not after hours.
+        let above = match profile.parent() {
+            Some(above) if above != Path::new("") => above,
+            _ => Path::new("."),
+        };
+        apart("--profile", &directory("--profile", above)?, &point)?;
+        // Tried now, and not after hours.
         write_file(profile, b"").map_err(|error| error.at("--profile"))?;
-        apart("--profile", &real(profile)?, &point)?;
     }
     Ok(Places {
         backing,

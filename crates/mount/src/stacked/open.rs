@@ -1,8 +1,8 @@
 //! Opens, creates and closes files.
 //!
 //! Invariants:
-//! 1. A file that the kernel reads and writes by itself is not staged, and a staged one's bytes come
-//!    through this process until it is closed.
+//! 1. A file that the kernel reads and writes by itself is not staged, and a staged one's bytes
+//!    come through this process until it is closed.
 //! 2. A file that nobody writes and that is not durable is given to the lane.
 //!
 //! Faults survived: a full stage, which is bypassed; a kernel that refuses passthrough.
