@@ -1,8 +1,9 @@
 //! Makes what programs have written durable, one file after the other.
 //!
-//! How: a closed file waits in a queue, and one thread takes the files in order: many files that are
-//! written at once reach a disk as few long runs. Staged files that somebody waits for (`fsync`, a
-//! rename over another file, a full stage) go first: the thread yields to them between two pieces.
+//! How: a closed file waits in a queue, and one thread takes the files in order: many files that
+//! are written at once reach a disk as few long runs. Staged files that somebody waits for
+//! (`fsync`, a rename over another file, a full stage) go first: the thread yields to them between
+//! two pieces.
 //!
 //! Invariants:
 //! 1. One staged file at a time is flushed.
