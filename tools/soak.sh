@@ -11,6 +11,7 @@
 #   nodes      agents, strangers at their doors, nodes that are cut off or lost
 #   servers    a staging server killed at each of its steps, its disk failing, 10,000 checkpoints under random kills;
 #              its operations against a reference file system, with quotas
+#   mount      random calls in a mount against the file system beneath, and the mount killed at random moments
 #   models     properties of protocol, formats, pool and capture; orders of threads
 #   jobs       simulated jobs of up to 64 nodes, with faults at any moment of the protocols
 #   survival   real jobs on 16 and 32 nodes, some of which are lost with their disks, against the formula
@@ -76,6 +77,9 @@ stage_servers() { # the random kills: 50 checkpoints each; the model: 80 operati
     ORCHECK_TRIALS=$(some 20000) tests orcheck-staging model --nocapture || bad=1
     return $bad
 }
+stage_mount() { # 102,000 calls, and 30 kills, for each trial
+    ORCHECK_TRIALS=$(some 60) tests orcheck-mount mount same:: at_random_moments --nocapture
+}
 stage_models() {
     local bad=0
     export PROPTEST_CASES ORCHECK_TRIALS
@@ -105,7 +109,7 @@ stage_torture() {
         PYTHONPATH=bench python3 -m testbed.torture orcheck orcheck-incremental --must-hold orcheck --minutes "$(some 20)"
 }
 
-(($#)) || set -- kills power blocks faults told nodes servers models jobs survival fuzz torture
+(($#)) || set -- kills power blocks faults told nodes servers mount models jobs survival fuzz torture
 for stage in "$@"; do
     declare -F "stage_$stage" >/dev/null || { echo "soak: there is no stage '$stage'; see the head of $0" >&2; exit 2; }
 done

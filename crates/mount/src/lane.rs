@@ -271,8 +271,11 @@ impl Lane {
             }
             if certain && attempt > UNLOCKED_ATTEMPTS {
                 let mut state = node.change();
-                stage.flush(&staged, &|| {})?;
-                state.unstage(stage, &staged);
+                // Not the one from before it was locked: that may have ended meanwhile.
+                if let Some(staged) = state.stage.clone() {
+                    stage.flush(&staged, &|| {})?;
+                    state.unstage(stage, &staged);
+                }
                 return Ok(());
             }
             let version = node.version();

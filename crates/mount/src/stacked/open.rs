@@ -173,7 +173,9 @@ impl Stacked {
         let (Some(staged), Some(stage), 0) = (state.stage.clone(), &self.stage, state.opens) else {
             return;
         };
-        if staged.contents.stat().is_ok_and(|stat| stat.st_size == 0) && !off(Switch::StagedNew) {
+        let empty = staged.contents.stat().is_ok_and(|stat| stat.st_size == 0);
+        // Once its flush has begun, the backing file may not be empty.
+        if empty && !staged.has_begun() && !off(Switch::StagedNew) {
             state.unstage(stage, &staged);
         }
     }

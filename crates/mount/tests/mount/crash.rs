@@ -4,8 +4,8 @@
 //! after the next mount at the latest; a name that led to durable bytes leads to those or to the
 //! whole new ones at any time.
 
-use crate::cannot_mount;
 use crate::rig::{Mode, Rig, Where, mode, wait_until};
+use crate::{cannot_mount, number};
 use orcheck_io::failpoints::{Failpoints, Verdict};
 use orcheck_testing::FaultPlan;
 use orcheck_testing::calls::close;
@@ -228,12 +228,12 @@ fn killed_at_random_moments_a_saved_file_is_always_whole() {
     if cannot_mount() {
         return;
     }
-    let mut random = SplitMix64::seed_from_u64(0x6b69_6c6c);
+    let mut random = SplitMix64::seed_from_u64(number("ORCHECK_SEED", 0x6b69_6c6c));
     for mode in STAGED.into_iter().chain(UNSTAGED) {
         let mut rig = Rig::new(mode);
         let names = ["a", "bb", "ccc"];
         let mut told = [(0, 0); 3];
-        for round in 0..6 {
+        for round in 0..6 * number("ORCHECK_TRIALS", 1) {
             rig.start(Failpoints::none());
             let point = rig.point();
             let (saves, over) = (AtomicU64::new(0), AtomicBool::new(false));

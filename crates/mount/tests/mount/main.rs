@@ -7,6 +7,12 @@ mod programs;
 mod rig;
 mod same;
 
+/// A number from the environment, for longer runs.
+fn number(name: &str, default: u64) -> u64 {
+    let set = orcheck_io::user::env_var(name).and_then(|text| text.parse().ok());
+    set.unwrap_or(default)
+}
+
 /// `true`: this machine cannot mount, which is reported.
 fn cannot_mount() -> bool {
     match orcheck_testing::mount::mounting_refused() {
