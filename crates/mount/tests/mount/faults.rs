@@ -4,7 +4,7 @@ use crate::cannot_mount;
 use crate::rig::{MODES, Mode, Rig, Where, mode, wait_until};
 use orcheck_io::failpoints::{Failpoints, Verdict};
 use orcheck_testing::FaultPlan;
-use orcheck_testing::mount::{Mount, detach, mount_over, own_mounts};
+use orcheck_testing::mount::{Mount, detach, mount_over};
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -29,7 +29,6 @@ fn data(seed: u8, len: usize) -> Vec<u8> {
 
 /// A rig whose backing directory is a file system of this size.
 fn small(mode: Mode, len: u64) -> Rig {
-    own_mounts().unwrap();
     let mut rig = Rig::new(mode);
     mount_over(rig.backing(), Mount::Small(len)).unwrap();
     rig.start(Failpoints::none());
@@ -97,7 +96,6 @@ fn a_read_only_directory_refuses_changes_and_can_be_read() {
     if cannot_mount() {
         return;
     }
-    own_mounts().unwrap();
     for mode in [IN_MEMORY, ON_DISK, MODES[0]] {
         let mut rig = Rig::new(mode);
         fs::write(rig.backing().join("there"), "x").unwrap();

@@ -7,6 +7,7 @@ use orcheck_io::errno::backoff;
 use orcheck_io::failpoints::Failpoints;
 use orcheck_io::machine::{close_inherited, unmount};
 use orcheck_mount::{Options, mount};
+use orcheck_testing::mount::own_mounts;
 use orcheck_testing::{Child, Ended, Scratch};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -74,6 +75,8 @@ pub struct FoundThere {
 
 impl Rig {
     pub fn new(mode: Mode) -> Rig {
+        // Nobody else sees the mounts, and they end with the test.
+        own_mounts().unwrap();
         let scratch = Scratch::new("mount");
         let memory = Scratch::in_memory("mount");
         for name in ["backing", "point", "stage"] {
