@@ -51,6 +51,9 @@ pub struct State {
     pub writers: u32,
     /// The way of the open ones.
     pub way: Way,
+    /// Whether writes bypass the kernel's cache, where it may keep them back: the same for all who
+    /// write at a time.
+    pub direct: bool,
     /// Where the bytes are, if not in the backing file.
     pub stage: Option<Arc<Staged>>,
     /// An open file through which something may have been written that is not durable yet.

@@ -196,6 +196,12 @@ impl Stacked {
             writes,
             known: AtomicU64::new(state.failures_known()),
         });
+        if writes && state.writers == 0 {
+            // Kept back, whole pages would be written, and others may write parts of them.
+            // Breaks if: some who write bypass what others have left with the kernel; they would
+            // not know how long the file is.
+            state.direct = self.how.write_back && !new && state.stage.is_none();
+        }
         if state.opens == 0 {
             state.way = self.way(&state, &handle, register);
         }
@@ -212,10 +218,8 @@ impl Stacked {
             handle: self.number(),
             node: Arc::clone(node),
             way: state.way.clone(),
-            // Kept back, whole pages would be written, and others may write parts of them. Whoever
-            // watches wants to see each write as the program made it.
-            direct: self.watch.is_some()
-                || self.how.write_back && writes && !new && state.stage.is_none(),
+            // Whoever watches wants to see each write as the program made it.
+            direct: self.watch.is_some() || writes && state.direct,
         };
         drop(state);
         locked(&self.handles).insert(opened.handle, handle);

@@ -246,16 +246,19 @@ fn killed_at_random_moments_a_saved_file_is_always_whole() {
                 wait_until("some files are saved", || {
                     saves.load(Ordering::Relaxed) >= many
                 });
-                rig.kill();
+                rig.kill_only();
                 over.store(true, Ordering::Relaxed);
             });
             for (name, (least, most)) in names.iter().zip(&mut told) {
+                if *most <= 2 {
+                    // The first one replaced nothing, and nobody waited for it.
+                    continue;
+                }
                 let at = format!("{mode:?} round {round}, {name}");
                 let found = read(&rig.backing().join(name));
                 let found = found.map_or(0, |all| generation_of(name, &all));
                 assert!(
-                    (*least..=*most).contains(&found)
-                        || mode.stage != Where::Nowhere && found <= *most,
+                    (*least..=*most).contains(&found),
                     "{at}: {found} of {least}..{most}"
                 );
             }

@@ -240,10 +240,16 @@ impl Rig {
 
     /// Kills the process of the mount.
     pub fn kill(&mut self) {
+        self.kill_only();
+        let _ = unmount(&self.point(), true);
+    }
+
+    /// The same, and leaves the mount point, which answers nothing: programs that still write do
+    /// not get into the directory beneath.
+    pub fn kill_only(&mut self) {
         let child = self.child.take().unwrap();
         child.kill();
         child.wait(LONG);
-        let _ = unmount(&self.point(), true);
     }
 }
 

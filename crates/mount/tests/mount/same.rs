@@ -69,7 +69,8 @@ impl Both {
                 Err(errno) => format!("{errno:?}"),
             };
             panic!(
-                "{}\nmount: {}\nplain: {}",
+                "{} …\n{}\nmount: {}\nplain: {}",
+                self.log[0],
                 last.join("\n"),
                 short(mount),
                 short(plain)
