@@ -4,9 +4,13 @@
 //! supported is refused with the number that POSIX has for it: locks across nodes are not (the
 //! kernel keeps those of this machine), nor are access control lists and `ioctl`.
 //!
+//! Invariants:
+//! 1. Each request is answered once.
+//! 2. What the kernel was given (a node, an open file) and does not learn of is taken back.
+//!
 //! Not here: what the calls do (`stacked.rs`).
 
-use crate::node::{Handle, Way};
+use crate::node::{Handle, Node, Way};
 use crate::stacked::{Change, How, Opened, Stacked};
 use crate::tree::{ROOT, attributes, kind};
 use fuser::{
@@ -18,6 +22,7 @@ use fuser::{
 use orcheck_io::disk::Kernel;
 use orcheck_io::machine::thread::without_mode_mask;
 use rustix::fs::{OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
+use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -34,6 +39,11 @@ const BACKGROUND: u16 = 64;
 /// Attributes with a meaning for permissions that the kernel would not heed here.
 const LISTS: &[u8] = b"system.posix_acl_";
 
+thread_local! {
+    /// What is read, on its way to the kernel: at most one request's.
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
 /// The answers of a mount.
 pub struct Answers {
     stacked: Arc<Stacked>,
@@ -46,9 +56,8 @@ impl Answers {
         Answers { stacked, how }
     }
 
-    fn found(&self, parent: INodeNo, name: &OsStr) -> Kernel<FileAttr> {
-        let parent = self.stacked.tree.node(parent.0)?;
-        let node = self.stacked.tree.look_up(&parent, name)?;
+    fn found(&self, node: Kernel<Arc<Node>>) -> Kernel<FileAttr> {
+        let node = node?;
         attributes(&node).inspect_err(|_| self.stacked.tree.forget(node.number, 1))
     }
 
@@ -170,7 +179,9 @@ impl Filesystem for Answers {
     }
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        entry(reply, self.found(parent, name));
+        let parent = self.stacked.tree.node(parent.0);
+        let node = parent.and_then(|parent| self.stacked.tree.look_up(&parent, name));
+        entry(reply, self.found(node));
     }
 
     fn forget(&self, _request: &Request, ino: INodeNo, times: u64) {
@@ -254,13 +265,11 @@ impl Filesystem for Answers {
         device: u32,
         reply: ReplyEntry,
     ) {
-        let made = || -> Kernel<FileAttr> {
-            let dir = self.stacked.tree.node(parent.0)?;
-            unmasked()?;
-            dir.inode.make_node(name, mode, u64::from(device))?;
-            self.found(parent, name)
-        };
-        entry(reply, made());
+        let made = unmasked().and_then(|()| {
+            self.stacked
+                .make_node(parent.0, name, mode, u64::from(device))
+        });
+        entry(reply, self.found(made));
     }
 
     fn mkdir(
@@ -272,16 +281,8 @@ impl Filesystem for Answers {
         _umask: u32,
         reply: ReplyEntry,
     ) {
-        let made = || -> Kernel<FileAttr> {
-            unmasked()?;
-            self.stacked
-                .tree
-                .node(parent.0)?
-                .inode
-                .make_dir(name, mode)?;
-            self.found(parent, name)
-        };
-        entry(reply, made());
+        let made = unmasked().and_then(|()| self.stacked.make_dir(parent.0, name, mode));
+        entry(reply, self.found(made));
     }
 
     fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -300,15 +301,10 @@ impl Filesystem for Answers {
         target: &Path,
         reply: ReplyEntry,
     ) {
-        let made = || -> Kernel<FileAttr> {
-            self.stacked
-                .tree
-                .node(parent.0)?
-                .inode
-                .make_link(name, target)?;
-            self.found(parent, name)
-        };
-        entry(reply, made());
+        entry(
+            reply,
+            self.found(self.stacked.make_link(parent.0, name, target)),
+        );
     }
 
     fn rename(
@@ -335,16 +331,7 @@ impl Filesystem for Answers {
         name: &OsStr,
         reply: ReplyEntry,
     ) {
-        let made = || -> Kernel<FileAttr> {
-            let dir = self.stacked.tree.node(parent.0)?;
-            self.stacked
-                .tree
-                .node(ino.0)?
-                .inode
-                .link(&dir.inode, name)?;
-            self.found(parent, name)
-        };
-        entry(reply, made());
+        entry(reply, self.found(self.stacked.link(ino.0, parent.0, name)));
     }
 
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
@@ -426,15 +413,17 @@ impl Filesystem for Answers {
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let mut bytes = vec![0; size as usize];
-        let read = self.handle(handle).and_then(|handle| {
-            let count = self.stacked.read(&handle, offset, &mut bytes)?;
-            Ok(count)
+        BUFFER.with_borrow_mut(|buffer| {
+            let size = size as usize;
+            if buffer.len() < size {
+                buffer.resize(size, 0);
+            }
+            let read = self.handle(handle);
+            match read.and_then(|handle| self.stacked.read(&handle, offset, &mut buffer[..size])) {
+                Ok(count) => reply.data(&buffer[..count]),
+                Err(errno) => reply.error(number(errno)),
+            }
         });
-        match read {
-            Ok(count) => reply.data(&bytes[..count]),
-            Err(errno) => reply.error(number(errno)),
-        }
     }
 
     fn write(
@@ -553,13 +542,11 @@ impl Filesystem for Answers {
         _data: bool,
         reply: ReplyEmpty,
     ) {
-        let done = || -> Kernel<()> {
-            if ino.0 == ROOT {
-                self.stacked.make_all_durable()?;
-            }
-            self.stacked.tree.node(ino.0)?.inode.sync_names()
+        let all = match ino.0 {
+            ROOT => self.stacked.make_all_durable(),
+            _ => Ok(()),
         };
-        empty(reply, done());
+        empty(reply, all.and(self.stacked.sync_dir(ino.0)));
     }
 
     fn statfs(&self, _request: &Request, ino: INodeNo, reply: ReplyStatfs) {

@@ -71,7 +71,7 @@ impl Waiting {
 pub struct Counts {
     /// Files that became durable after they were closed.
     pub durable_files: u64,
-    /// Files that lost bytes.
+    /// Files that lost bytes, and directories that may have lost names.
     pub lost_files: u64,
     /// Files that the stage still has.
     pub left_files: u64,
@@ -203,10 +203,15 @@ impl Lane {
                 "{path}: could not be flushed ({errno}); it stays in the stage and is tried again"
             ));
         }
-        self.state().counts.lost_files += 1;
-        (self.tell)(&format!(
+        self.lose(&format!(
             "{path}: may not be durable ({errno}); write it again"
         ));
+    }
+
+    /// Reports that something did not become durable.
+    pub fn lose(&self, what: &str) {
+        self.state().counts.lost_files += 1;
+        (self.tell)(what);
     }
 
     /// Between two pieces of a file in the queue: yields to files that somebody is waiting for.

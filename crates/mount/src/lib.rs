@@ -39,7 +39,6 @@ use orcheck_format::{Error, Result};
 use orcheck_io::disk::Inode;
 use orcheck_io::errno::{os_error, rustix_error};
 use orcheck_io::failpoints::Failpoints;
-use orcheck_io::machine::{is_dead_mount, unmount};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -51,7 +50,7 @@ const THREADS: usize = 16;
 
 /// How a directory is mounted.
 pub struct Options {
-    /// The directory whose files programs see.
+    /// The directory whose files programs see, by its real path: a stage is found by it.
     pub backing: PathBuf,
     /// Where they see them.
     pub mount_point: PathBuf,
@@ -90,24 +89,21 @@ pub struct Ended {
     pub left_in: Option<PathBuf>,
 }
 
-/// Mounts a directory.
+/// Mounts a directory. What a killed mount has left at the mount point has to be unmounted before.
 ///
 /// # Errors
-/// Invalid if the directory and the mount point cannot go together; Unavailable if the stage is in
-/// use, or the kernel does not mount.
+/// Unavailable if the stage is in use, or the kernel does not mount; Invalid if the stage could be
+/// anybody's.
 pub fn mount(
     options: &Options,
     tell: Tell,
     watch: Option<Watch>,
     points: Failpoints,
 ) -> Result<Mounted> {
-    if is_dead_mount(&options.mount_point) {
-        // What a killed mount leaves behind.
-        unmount(&options.mount_point, true)?;
-    }
     let failed = |errno| rustix_error(errno, options.backing.display());
     let root = Inode::root(&options.backing, points.clone()).map_err(failed)?;
-    let stage = open_stage(options, &root, &points)?;
+    let open = |place| Stage::open(place, options, &root, &points).map(Arc::new);
+    let stage = options.stage.as_deref().map(open).transpose()?;
     let found = match &stage {
         Some(stage) => stage
             .recover(&root)
@@ -133,20 +129,6 @@ pub fn mount(
         stage,
         found,
     })
-}
-
-fn open_stage(options: &Options, root: &Inode, points: &Failpoints) -> Result<Option<Arc<Stage>>> {
-    let Some(place) = &options.stage else {
-        return Ok(None);
-    };
-    let backing = options
-        .backing
-        .canonicalize()
-        .map_err(|error| os_error(error.raw_os_error().unwrap_or(0), options.backing.display()))?;
-    let limit = options.stage_limit_bytes;
-    Ok(Some(Arc::new(Stage::open(
-        place, &backing, root, limit, points,
-    )?)))
 }
 
 fn start(options: &Options, answers: Answers) -> Result<BackgroundSession> {
@@ -198,6 +180,7 @@ impl Mounted {
         };
         self.stacked.close_all();
         self.lane.end();
+        self.stacked.sync_names_at_end();
         if self.worker.join().is_err() {
             return Err(Error::internal("the thread that flushes files ended early"));
         }

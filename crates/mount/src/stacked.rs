@@ -34,6 +34,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use names::Renamed;
 pub use names::{Change, Directory};
 pub use open::Opened;
 
@@ -66,6 +67,7 @@ pub struct Stacked {
     /// The mount is over.
     ending: AtomicBool,
     next: AtomicU64,
+    renamed: Mutex<Renamed>,
     handles: Mutex<HashMap<u64, Arc<Handle>>>,
     directories: Mutex<HashMap<u64, Arc<Mutex<Directory>>>>,
 }
@@ -95,6 +97,7 @@ impl Stacked {
             passed_through: AtomicU64::new(0),
             ending: AtomicBool::new(false),
             next: AtomicU64::new(1),
+            renamed: Mutex::default(),
             handles: Mutex::default(),
             directories: Mutex::default(),
         }
@@ -134,7 +137,7 @@ impl Stacked {
         }
     }
 
-    /// Makes everything durable that has been written so far.
+    /// Makes everything durable that has been written so far, and its names.
     pub fn make_all_durable(&self) -> Kernel<()> {
         let mut done = Ok(());
         for node in self.tree.all() {
@@ -142,6 +145,7 @@ impl Stacked {
                 done = done.and(self.make_durable(&node, None));
             }
         }
+        self.sync_names(&mut |_, errno| done = done.and(Err(errno)));
         done
     }
 

@@ -24,6 +24,7 @@
 
 mod recovery;
 
+use crate::Options;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result, crc64};
 use orcheck_io::disk::{Contents, Inode, Kernel, ofd_lock};
@@ -79,19 +80,18 @@ pub struct Staged {
 }
 
 impl Stage {
-    /// The stage for a backing directory, at this path, below `place`.
+    /// The stage of a mount, below `place`; `root` is the backing directory.
     ///
     /// # Errors
     /// Unavailable if another mount uses it; Invalid if it could be anybody's.
     pub fn open(
         place: &Path,
-        backing: &Path,
+        options: &Options,
         root: &Inode,
-        limit: Option<u64>,
         points: &Failpoints,
     ) -> Result<Self> {
         let user = orcheck_io::machine::effective_uid();
-        let key = crc64(backing.as_os_str().as_bytes());
+        let key = crc64(options.backing.as_os_str().as_bytes());
         let name = OsString::from(format!("orcheck-mount-{user}-{key:016x}"));
         let path = place.join(&name);
         let failed = |errno: Errno| rustix_error(errno, path.display());
@@ -119,7 +119,9 @@ impl Stage {
         })?;
         let space = dir.space().map_err(failed)?;
         Ok(Stage {
-            limit_bytes: limit.unwrap_or(space.f_bavail.saturating_mul(space.f_frsize) / 2),
+            limit_bytes: options
+                .stage_limit_bytes
+                .unwrap_or(space.f_bavail.saturating_mul(space.f_frsize) / 2),
             start: read_text(Path::new(BOOT_ID), 64)?.chars().take(8).collect(),
             device: root.stat().map_err(failed)?.st_dev,
             next: AtomicU64::new(0),
@@ -267,18 +269,25 @@ impl Stage {
 
     /// Removes what was flushed, or belongs to a file that has no name left.
     pub fn end(&self, staged: &Staged) {
+        if self.remove(&staged.stem) {
+            // Its memory is free from now on, and not once the last descriptor of it has gone.
+            let _ = staged.contents.set_len(0);
+        }
         let charged = staged.charged_bytes.swap(0, Ordering::SeqCst);
         let mut used = self.used();
         *used = used.saturating_sub(charged);
-        drop(used);
-        self.remove(&staged.stem);
     }
 
-    fn remove(&self, stem: &str) {
+    /// Removes the entries of a stem; `true`: the bytes have no name any more.
+    fn remove(&self, stem: &str) -> bool {
+        let remove = |ending| self.dir.remove(&name(stem, ending), false);
         // What stays here is found by the next mount, and flushed again: the bytes go first.
-        for ending in ["open", "closed", "path", "new", "begun"] {
-            let _ = self.dir.remove(&name(stem, ending), false);
+        let gone =
+            ["open", "closed"].map(|ending| matches!(remove(ending), Ok(()) | Err(Errno::NOENT)));
+        for ending in ["path", "new", "begun"] {
+            let _ = remove(ending);
         }
+        gone == [true, true]
     }
 }
 

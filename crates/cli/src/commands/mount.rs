@@ -267,7 +267,7 @@ fn say(line: &str) {
 }
 
 fn tell_found(found: &Found) {
-    let names = |paths: &[std::path::PathBuf]| {
+    let names = |paths: &[PathBuf]| {
         let shown = paths
             .iter()
             .take(SHOWN)
@@ -335,13 +335,13 @@ fn stay(mounted: &Mounted) -> u8 {
     exit::OK
 }
 
-/// Runs the command, and passes on what asks it to end.
 /// The exit code for the signal that arrived, if one did; SIGHUP counts as SIGTERM.
 fn asked_to_end() -> Option<u8> {
     let hung_up = HUNG_UP.swap(false, Ordering::Relaxed);
     stop::take().or(hung_up.then_some(exit::TERMINATED))
 }
 
+/// Runs the command, and passes on what asks it to end.
 fn run_command(args: &MountArgs) -> std::result::Result<u8, Failure> {
     let (program, rest) = args
         .command

@@ -12,7 +12,8 @@
 //!
 //! Faults survived: interrupted calls; names that are replaced while they are looked up.
 //!
-//! Not here: what a stacked file system is (`orcheck-mount`); files of Orcheck's own (`dir.rs`,
+//! Not here: reports of effects to a model of power cuts ([`Failpoints::done`]), as for our own
+//! files; what a stacked file system is (`orcheck-mount`); files of Orcheck's own (`dir.rs`,
 //! `file.rs`).
 
 use crate::descriptor;
@@ -237,6 +238,12 @@ impl Inode {
     pub fn sync_names(&self) -> Kernel<()> {
         self.at("inode.syncdir", &self.target)?;
         retry(|| fs::fsync(self.open(OFlags::RDONLY | OFlags::DIRECTORY)?))
+    }
+
+    /// Makes everything durable that is in the file system of a directory.
+    pub fn sync_file_system(&self) -> Kernel<()> {
+        self.at("inode.syncfs", &self.target)?;
+        retry(|| fs::syncfs(self.open(OFlags::RDONLY | OFlags::DIRECTORY)?))
     }
 }
 

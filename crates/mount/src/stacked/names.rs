@@ -1,9 +1,11 @@
 //! Changes names and attributes.
 //!
 //! Invariants:
-//! 1. A file replaces another one only when its bytes are durable. One of which bytes were lost
-//!    replaces nothing.
+//! 1. A file replaces another one only when its bytes are durable; one that lost bytes replaces
+//!    nothing.
 //! 2. The stage of a file without a name and without open files ends.
+//! 3. A directory whose names have changed is synced before the mount ends, or its loss is
+//!    reported.
 //!
 //! Faults survived: a failing or full backing directory, which keeps the file that was there.
 //!
@@ -11,10 +13,12 @@
 
 use super::{Stacked, locked};
 use crate::node::{Handle, Node};
+use crate::tree::ROOT;
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_io::disk::Kernel;
+use orcheck_io::disk::{Inode, Kernel};
 use rustix::fs::{Dir, Timestamps};
 use rustix::io::Errno;
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -29,6 +33,17 @@ const SET_USER: u32 = 0o4000;
 const SET_GROUP: u32 = 0o2000;
 /// Of a group that may run it.
 const GROUP_RUNS: u32 = 0o010;
+
+/// Most directories that are remembered, each with a descriptor.
+const MOST_RENAMED: usize = 1024;
+
+/// Directories with names that are not durable yet.
+#[derive(Default)]
+pub struct Renamed {
+    dirs: HashMap<u64, Arc<Node>>,
+    /// There were too many: their file system is synced as a whole.
+    more: bool,
+}
 
 /// What is to change about a file.
 #[derive(Default)]
@@ -93,6 +108,102 @@ impl Directory {
 }
 
 impl Stacked {
+    /// Names in this directory have changed.
+    pub fn note_names(&self, dir: &Arc<Node>) {
+        let mut renamed = locked(&self.renamed);
+        renamed.dirs.insert(dir.number, Arc::clone(dir));
+        if renamed.dirs.len() > MOST_RENAMED {
+            *renamed = Renamed {
+                dirs: HashMap::new(),
+                more: true,
+            };
+        }
+    }
+
+    /// Makes the names in a directory durable.
+    pub fn sync_dir(&self, number: u64) -> Kernel<()> {
+        let dir = self.tree.node(number)?;
+        // What changes during the sync is noted again.
+        locked(&self.renamed).dirs.remove(&number);
+        dir.inode
+            .sync_names()
+            .inspect_err(|_| self.note_names(&dir))
+    }
+
+    /// Makes all names durable; `failed` learns of the directories for which that failed.
+    pub fn sync_names(&self, failed: &mut dyn FnMut(&Node, Errno)) {
+        let renamed = std::mem::take(&mut *locked(&self.renamed));
+        if renamed.more
+            && let Ok(root) = self.tree.node(ROOT)
+            && let Err(errno) = root.inode.sync_file_system()
+        {
+            failed(&root, errno);
+            locked(&self.renamed).more = true;
+        }
+        for dir in renamed.dirs.into_values() {
+            // One that was removed has none.
+            if let (Ok(true), Err(errno)) = (dir.has_name(), dir.inode.sync_names()) {
+                failed(&dir, errno);
+                self.note_names(&dir);
+            }
+        }
+    }
+
+    /// The same at the end of the mount: what is not durable is reported.
+    pub fn sync_names_at_end(&self) {
+        self.sync_names(&mut |dir, errno| {
+            let path = dir.path();
+            let named = if dir.number == ROOT {
+                Path::new(".")
+            } else {
+                &path
+            };
+            self.lane.lose(&format!(
+                "{}: names in this directory may not be durable ({errno})",
+                named.display()
+            ));
+        });
+    }
+
+    /// Makes something in a directory.
+    fn make(&self, parent: u64, make: impl FnOnce(&Inode) -> Kernel<()>) -> Kernel<Arc<Node>> {
+        let dir = self.tree.node(parent)?;
+        make(&dir.inode)?;
+        self.note_names(&dir);
+        Ok(dir)
+    }
+
+    /// Makes a directory, and finds it.
+    pub fn make_dir(&self, parent: u64, name: &OsStr, mode: u32) -> Kernel<Arc<Node>> {
+        let dir = self.make(parent, |dir| dir.make_dir(name, mode))?;
+        self.tree.look_up(&dir, name)
+    }
+
+    /// Makes a file, a pipe or a socket, and finds it.
+    pub fn make_node(
+        &self,
+        parent: u64,
+        name: &OsStr,
+        mode: u32,
+        device: u64,
+    ) -> Kernel<Arc<Node>> {
+        let dir = self.make(parent, |dir| dir.make_node(name, mode, device))?;
+        self.tree.look_up(&dir, name)
+    }
+
+    /// Makes a symbolic link, and finds it.
+    pub fn make_link(&self, parent: u64, name: &OsStr, to: &Path) -> Kernel<Arc<Node>> {
+        let dir = self.make(parent, |dir| dir.make_link(name, to))?;
+        self.tree.look_up(&dir, name)
+    }
+
+    /// Gives a file another name, beside those that it has, and finds it.
+    pub fn link(&self, number: u64, parent: u64, name: &OsStr) -> Kernel<Arc<Node>> {
+        let node = self.tree.node(number)?;
+        let dir = self.make(parent, |dir| node.inode.link(dir, name))?;
+        self.tree.look_up(&dir, name)
+    }
+
     /// Opens a directory to list it.
     pub fn open_dir(&self, number: u64) -> Kernel<u64> {
         let entries = self.tree.node(number)?.inode.list()?;
@@ -128,6 +239,7 @@ impl Stacked {
                 .and_then(|inode| self.tree.known(&inode)),
         };
         parent.inode.remove(name, directory)?;
+        self.note_names(&parent);
         if let Some(node) = node {
             self.forget_bytes(&node);
         }
@@ -178,6 +290,8 @@ impl Stacked {
             }
         }
         dir.inode.rename(from.1, &other.inode, to.1, flags)?;
+        self.note_names(&dir);
+        self.note_names(&other);
         let exchanged = replaced.as_ref().filter(|_| flags & EXCHANGE != 0);
         if let Some(other) = exchanged.and_then(|inode| self.tree.known(inode)) {
             let path = dir.path().join(from.1);

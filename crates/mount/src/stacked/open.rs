@@ -116,7 +116,10 @@ impl Stacked {
                 self.tree.look_up(&parent, name)?
             }
             Err(errno) => return Err(*errno),
-            Ok(_) => self.tree.look_up(&parent, name)?,
+            Ok(_) => {
+                self.note_names(&parent);
+                self.tree.look_up(&parent, name)?
+            }
         };
         let opened = match made {
             // Somebody else made it just now.

@@ -6,6 +6,7 @@ mod faults;
 mod programs;
 mod rig;
 mod same;
+mod staged;
 
 /// A number from the environment, for longer runs.
 fn number(name: &str, default: u64) -> u64 {

@@ -5,10 +5,11 @@
 use orcheck_io::clock::Deadline;
 use orcheck_io::errno::backoff;
 use orcheck_io::failpoints::Failpoints;
-use orcheck_io::machine::{close_inherited, unmount};
+use orcheck_io::machine::{close_inherited, is_dead_mount, unmount};
 use orcheck_mount::{Options, mount};
-use orcheck_testing::mount::own_mounts;
+use orcheck_testing::mount::{Mount, mount_over, own_mounts};
 use orcheck_testing::{Child, Ended, Scratch};
+use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -38,6 +39,33 @@ pub const MODES: [Mode; 6] = [
     mode(false, false, Where::InMemory),
     mode(false, true, Where::InMemory),
 ];
+
+pub const IN_MEMORY: Mode = mode(false, false, Where::InMemory);
+pub const ON_DISK: Mode = mode(true, false, Where::OnDisk);
+pub const MIB: usize = 1 << 20;
+
+/// How a file is created that is staged.
+pub fn fresh() -> OpenOptions {
+    let mut options = File::options();
+    options.read(true).write(true).create_new(true);
+    options
+}
+
+/// Bytes that differ from those of other seeds.
+pub fn data(seed: u8, len: usize) -> Vec<u8> {
+    let line: Vec<u8> = (0..251u8).map(|byte| byte ^ seed).collect();
+    let mut all = line.repeat(len / line.len() + 1);
+    all.truncate(len);
+    all
+}
+
+/// A rig whose backing directory is a file system of this size.
+pub fn small(mode: Mode, len: u64) -> Rig {
+    let mut rig = Rig::new(mode);
+    mount_over(rig.backing(), Mount::Small(len)).unwrap();
+    rig.start(Failpoints::none());
+    rig
+}
 
 pub const fn mode(by_kernel: bool, write_back: bool, stage: Where) -> Mode {
     Mode {
@@ -120,10 +148,10 @@ impl Rig {
         let Some(dir) = std::fs::read_dir(stage).unwrap().next() else {
             return 0;
         };
-        let names = std::fs::read_dir(dir.unwrap().path()).unwrap();
-        let ends = |name: String| name.ends_with(".open") || name.ends_with(".closed");
-        names
-            .filter(|one| ends(one.as_ref().unwrap().file_name().into_string().unwrap()))
+        let entries = std::fs::read_dir(dir.unwrap().path()).unwrap();
+        let of_bytes = |name: &str| name.ends_with(".open") || name.ends_with(".closed");
+        entries
+            .filter(|entry| of_bytes(entry.as_ref().unwrap().file_name().to_str().unwrap()))
             .count()
     }
 
@@ -141,6 +169,8 @@ impl Rig {
 
     /// Mounts, and returns what was found.
     pub fn start(&mut self, points: Failpoints) -> FoundThere {
+        // What a killed one has left.
+        let _ = is_dead_mount(&self.point()) && unmount(&self.point(), true).unwrap();
         let (options, scratch) = (self.options(), self.scratch.path().to_owned());
         let _ = std::fs::remove_file(scratch.join("found"));
         let _ = std::fs::remove_file(scratch.join("said"));

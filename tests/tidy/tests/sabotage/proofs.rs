@@ -107,7 +107,8 @@ pub const PROOFS: &[(&str, &str)] = &[
     ("F4", "orcheck-jobs session: memory_files_survive_a_kill"),
     (
         "M1",
-        "orcheck-mount mount: crash, what_is_written_while, a_stage_is_used_by",
+        "orcheck-mount mount: crash, killed_while_it_recovers, what_is_written_while, \
+         a_stage_is_used_by",
     ),
     (
         "M2",
@@ -117,7 +118,8 @@ pub const PROOFS: &[(&str, &str)] = &[
     ("M3", "orcheck-mount mount: crash"),
     (
         "M4",
-        "orcheck-mount mount: a_loss_in_the_background, what_does_not_fit, a_failed_sync",
+        "orcheck-mount mount: a_loss_in_the_background, names_are_durable, what_does_not_fit, \
+         a_failed_sync",
     ),
     (
         "M5",
