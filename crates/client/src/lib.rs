@@ -30,7 +30,7 @@ mod session;
 mod succession;
 mod trigger;
 
-pub use crate::collective::{Collective, Solo};
+pub use crate::collective::{Collective, Meeting, Solo};
 pub use crate::membership::{Disabled, Membership};
 pub use crate::memory_files::FileMode;
 pub use crate::open::{Environment, JOB_VARIABLE};

@@ -403,6 +403,12 @@ switches! {
     StageOnce = "stage-once", "that two mounts do not use one stage", "orcheck-mount mount by_one_mount";
     ReplaceDurable = "replace-durable", "that a file is replaced only by bytes that are durable", "orcheck-mount mount killed_at_any_step";
     MountFailureTold = "mount-failure-told", "that a program learns that its file did not become durable", "orcheck-mount mount a_loss_in_the_background";
+    SetComplete = "set-complete", "that a set of files is taken only when none of them is missing or being written", "orcheck-mount lib keeps_its_set";
+    SetBrokenOff = "set-broken-off", "that half of a file, which a killed program wrote, completes no set", "orcheck-mount mount a_killed_program";
+    SetSpoiled = "set-spoiled", "that a set which changes while it is taken is lost", "orcheck-mount mount changes_while_it_is_taken";
+    SetAside = "set-aside", "that files of a set which never became complete are moved aside", "orcheck-mount mount not_offered";
+    SetPath = "set-path", "that the files of a set are restored only below the backing directory", "orcheck-mount lib outside";
+    MeetingOwner = "meeting-owner", "that mounts meet only by a file of their user", "orcheck-client lib not_a_meeting";
     LivingRoute = "living-route", "that routed files of a process that lives are not collected", "orcheck-engine lib a_living_process";
     StandardStreams = "standard-streams", "that no descriptor takes the number of a closed standard stream", "orcheck-net descriptors standard_stream";
     Printable = "printable", "that names of files act on no terminal", "orcheck-cli cli names_that_would_act";
@@ -564,6 +570,8 @@ promises! {
         MountFailureTold;
     "M6":
         StagedFile StagedThisStart StagedNew;
+    "M7":
+        SetComplete SetBrokenOff SetSpoiled SetAside SetPath MeetingOwner;
     "W1":
         OtherNames;
     "N1":

@@ -30,7 +30,9 @@ pub use facts::{
     MemoryFacts, cpu_socket, cpuset, file_system_kind, kernel_at_least, kernel_version, memory,
     mount_of, online_processors, parse_list, pin_current_thread, sibling_of, thread_cpu_time,
 };
-pub use here::{arguments_of, effective_uid, host_name, is_stopped, local_addresses, process_id};
+pub use here::{
+    arguments_of, effective_uid, host_name, is_failing, is_stopped, local_addresses, process_id,
+};
 pub use mounts::{is_dead_mount, unmount};
 pub use probe::kernel_features;
 pub use process::{

@@ -452,16 +452,17 @@ impl Filesystem for Answers {
 
     fn flush(
         &self,
-        _request: &Request,
+        request: &Request,
         _ino: INodeNo,
         handle: FileHandle,
         _owner: LockOwner,
         reply: ReplyEmpty,
     ) {
+        let by = request.pid();
         empty(
             reply,
             self.handle(handle)
-                .and_then(|handle| self.stacked.report_at_close(&handle)),
+                .and_then(|handle| self.stacked.report_at_close(&handle, by)),
         );
     }
 

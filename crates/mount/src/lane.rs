@@ -35,7 +35,7 @@ const AGAIN: Duration = Duration::from_secs(5);
 const UNLOCKED_ATTEMPTS: u32 = 2;
 
 /// Tells whoever runs the mount.
-pub type Tell = Box<dyn Fn(&str) + Send + Sync>;
+pub type Tell = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// The queue of what is not durable yet, and who works on it.
 pub struct Lane {

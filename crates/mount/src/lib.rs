@@ -16,35 +16,42 @@
 //! Faults survived: full and failing disks, the death of this process, of programs, and of whoever
 //! started both.
 //!
-//! Not here: sets of files that belong together, copies on other nodes (the engine's).
+//! Not here: what a checkpoint is (the engine), of which sets of files are made (`sets.rs`).
 
 mod fuse;
 mod lane;
 mod node;
+mod sets;
 mod stacked;
 mod stage;
 mod tree;
 
 pub use lane::{Counts, Tell};
+pub use sets::{Back, Pattern, SetCounts, SetOptions};
 pub use stacked::Watch;
 pub use stage::Found;
 
 use crate::fuse::Answers;
 use crate::lane::Lane;
+use crate::sets::{Sets, Shared};
 use crate::stacked::{How, Stacked};
 use crate::stage::Stage;
 use crate::tree::Tree;
 use fuser::{BackgroundSession, Config, MountOption, Session};
 use orcheck_format::{Error, Result};
+use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::disk::Inode;
 use orcheck_io::errno::{os_error, rustix_error};
 use orcheck_io::failpoints::Failpoints;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// What the source of each mount begins with, as the kernel lists it.
 pub const SOURCE: &str = "orcheck:";
+/// Between two looks at a thread that ends.
+const POLL: Duration = Duration::from_millis(20);
 /// Threads that answer requests.
 const THREADS: usize = 16;
 
@@ -65,6 +72,8 @@ pub struct Options {
     pub write_back: bool,
     /// Whether nothing can be changed.
     pub read_only: bool,
+    /// How files of one step are grouped; none: they are not.
+    pub sets: Option<SetOptions>,
 }
 
 /// A mounted directory.
@@ -74,8 +83,11 @@ pub struct Mounted {
     lane: Arc<Lane>,
     worker: JoinHandle<()>,
     stage: Option<Arc<Stage>>,
+    sets: Option<(Shared, JoinHandle<SetCounts>)>,
     /// What an earlier mount had left in the stage.
     pub found: Found,
+    /// What was put back, if files are grouped.
+    pub back: Option<Back>,
 }
 
 /// How a mount ended.
@@ -87,6 +99,8 @@ pub struct Ended {
     pub passed_through: u64,
     /// The stage that still holds files.
     pub left_in: Option<PathBuf>,
+    /// What became of the sets.
+    pub sets: Option<SetCounts>,
 }
 
 /// Mounts a directory. What a killed mount has left at the mount point has to be unmounted before.
@@ -110,6 +124,11 @@ pub fn mount(
             .map_err(|errno| rustix_error(errno, stage.path().display()))?,
         None => Found::default(),
     };
+    // What is staged may be of a set.
+    let sets = options.sets.as_ref();
+    let sets = sets.map(|sets| Sets::open(sets, &options.backing, Arc::clone(&tell), &points));
+    let (sets, back) = sets.transpose()?.unzip();
+    let gathered = sets.as_ref().map(Sets::gathered);
     let tree = Arc::new(Tree::new(root).map_err(failed)?);
     let lane = Arc::new(Lane::new(Arc::clone(&tree), stage.clone(), tell));
     let how = How {
@@ -117,17 +136,25 @@ pub fn mount(
         write_back: options.write_back,
     };
     let (waiting, staged) = (Arc::clone(&lane), stage.clone());
-    let stacked = Arc::new(Stacked::new(tree, waiting, staged, how, points, watch));
+    let known = gathered.clone();
+    let shared = Arc::clone(&tree);
+    let stacked = Stacked::new(shared, waiting, staged, how, points, watch, known);
+    let stacked = Arc::new(stacked);
     let session = start(options, Answers::new(Arc::clone(&stacked), how))?;
     let working = Arc::clone(&lane);
     let worker = orcheck_io::machine::thread::spawn("orcheck-lane", move || working.run())?;
+    let taking = sets
+        .map(|sets| orcheck_io::machine::thread::spawn("orcheck-sets", move || sets.run(&tree)));
+    let sets = gathered.zip(taking.transpose()?);
     Ok(Mounted {
         session,
         stacked,
         lane,
         worker,
         stage,
+        sets,
         found,
+        back,
     })
 }
 
@@ -168,16 +195,21 @@ impl Mounted {
     }
 
     /// Waits until all files are durable, or cannot become so. Nobody can use the mount meanwhile:
-    /// either the kernel has unmounted it, or with `cut` programs that use it still get errors.
+    /// either the kernel has unmounted it, or with `cut` programs that use it still get errors. Where
+    /// files are grouped, it also waits for the mounts of the other nodes, until `give_up` says
+    /// otherwise.
     ///
     /// # Errors
     /// Internal if a thread ended early.
-    pub fn end(self, cut: bool) -> Result<Ended> {
+    pub fn end(self, cut: bool, give_up: &dyn Fn() -> bool) -> Result<Ended> {
         // What is staged is flushed also if this failed.
         let over = match !cut || self.is_over() {
             true => self.session.join(),
             false => Ok(()),
         };
+        if let Some((gathered, _)) = &self.sets {
+            gathered.end();
+        }
         self.stacked.close_all();
         self.lane.end();
         self.stacked.sync_names_at_end();
@@ -189,6 +221,16 @@ impl Mounted {
         if let Some(stage) = &self.stage {
             stage.close();
         }
+        let durable = counts.lost_files == 0 && !left;
+        let sets = self.sets.map(|(gathered, taking)| {
+            let counts = end_sets(&gathered, taking, give_up)?;
+            if durable && !counts.gave_up {
+                let ended = gathered.marks().end_mount();
+                ended.map_err(|errno| rustix_error(errno, "the mark of the mount"))?;
+            }
+            Ok::<_, Error>(counts)
+        });
+        let sets = sets.transpose()?;
         let left_in = self
             .stage
             .filter(|_| left)
@@ -199,6 +241,23 @@ impl Mounted {
             counts,
             passed_through,
             left_in,
+            sets,
         })
     }
+}
+
+/// Waits until the last sets are safe.
+fn end_sets(
+    gathered: &Shared,
+    taking: JoinHandle<SetCounts>,
+    give_up: &dyn Fn() -> bool,
+) -> Result<SetCounts> {
+    while !taking.is_finished() {
+        if give_up() {
+            gathered.cut();
+        }
+        SystemClock.sleep(POLL);
+    }
+    let ended = taking.join();
+    ended.map_err(|_| Error::internal("the thread that takes sets ended early"))
 }

@@ -24,6 +24,7 @@ mod open;
 
 use crate::lane::Lane;
 use crate::node::{Handle, Node};
+use crate::sets::Shared;
 use crate::stage::Stage;
 use crate::tree::Tree;
 use orcheck_io::disk::Kernel;
@@ -59,6 +60,8 @@ pub struct Stacked {
     stage: Option<Arc<Stage>>,
     how: How,
     points: Failpoints,
+    /// Told of files that are written, if they are grouped.
+    sets: Option<Shared>,
     /// Told of writes that come by here.
     watch: Option<Watch>,
     /// The kernel refused to move bytes by itself.
@@ -85,6 +88,7 @@ impl Stacked {
         how: How,
         points: Failpoints,
         watch: Option<Watch>,
+        sets: Option<Shared>,
     ) -> Stacked {
         Stacked {
             tree,
@@ -93,6 +97,7 @@ impl Stacked {
             how,
             points,
             watch,
+            sets,
             refused: AtomicBool::new(false),
             passed_through: AtomicU64::new(0),
             ending: AtomicBool::new(false),

@@ -17,7 +17,8 @@ The command runs where you are; only what it writes below MOUNTPOINT goes throug
 Examples:
     orcheck mount /scratch/me/run results -- mpirun -n 4 lmp -in in.melt
     orcheck mount --stage /local/ssd /scratch/me/run results &
-    orcheck mount --profile trace /scratch/me/run results -- ./solver")]
+    orcheck mount --profile trace /scratch/me/run results -- ./solver
+    orcheck mount --job melt --set 'restart.{step}.*' --set-count 4 /scratch/me/run results -- ./solver")]
 pub struct MountArgs {
     /// The directory that has the files
     #[arg(value_name = "BACKING")]
@@ -44,6 +45,38 @@ pub struct MountArgs {
     /// Record every write in this file, as `orcheck profile --out` does
     #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,
+    /// Make the files of each step one checkpoint of this job; what a set is, --set or a file
+    /// `.orcheck-set` says
+    #[arg(long, value_name = "NAME", conflicts_with = "read_only")]
+    pub job: Option<String>,
+    /// The files of a step: a path below MOUNTPOINT with `{step}` for the number and `*` for anything;
+    /// repeatable. Without `{step}`, each time they are written is the next step
+    #[arg(long, value_name = "PATTERN", requires = "job")]
+    pub set: Vec<String>,
+    /// A set is complete with this many files, of all nodes
+    #[arg(long, value_name = "N", requires = "set", value_parser = clap::value_parser!(u64).range(1..))]
+    pub set_count: Option<u64>,
+    /// A set is complete when this file of it was closed
+    #[arg(
+        long,
+        value_name = "PATTERN",
+        requires = "set",
+        conflicts_with = "set_count"
+    )]
+    pub set_end: Option<String>,
+    /// Options of the job, as the library takes them: "node_dir = '/local/ssd'"
+    #[arg(long, value_name = "TOML", requires = "job")]
+    pub options: Option<String>,
+    /// Mounts on this many nodes share the job
+    #[arg(long, value_name = "N", requires = "job", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub nodes: u32,
+    /// The number of this node, from 0 (default: the rank that srun or mpirun gives this process)
+    #[arg(long, value_name = "I", requires = "job")]
+    pub node: Option<u32>,
+    /// A file that all nodes see, by which their mounts find each other (default:
+    /// BACKING/.orcheck-sets/meeting)
+    #[arg(long, value_name = "FILE", requires = "job")]
+    pub meet: Option<PathBuf>,
     /// Run this with the mount, and unmount it afterwards
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,

@@ -5,7 +5,9 @@
 //! 1. The mount ends only when no program uses it, or after a second signal.
 //! 2. What was staged is flushed before this process ends; what cannot be is named.
 //!
-//! Not here: the file system (`orcheck-mount`).
+//! Not here: the file system (`orcheck-mount`); what is told (`mount/messages.rs`).
+
+mod messages;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -19,8 +21,8 @@ use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::disk::Inode;
 use orcheck_io::failpoints::Failpoints;
 use orcheck_io::machine::{is_dead_mount, mount_of, raise_limits, unmount};
-use orcheck_io::user::write_file;
-use orcheck_mount::{Ended, Found, Mounted, Options, SOURCE, Watch, mount};
+use orcheck_io::user::{env_var, write_file};
+use orcheck_mount::{Mounted, Options, Pattern, SOURCE, SetOptions, Watch, mount};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
@@ -30,14 +32,17 @@ use crate::commands::profile::writes::Writes;
 use crate::commands::run::not_started;
 use crate::output::{Failure, Outcome};
 use crate::{exit, stop};
+use messages::{found_document, say, sets_document, tell_back, tell_found, warnings};
 
 /// Between two looks at the command, the mount and the signals.
 const POLL: Duration = Duration::from_millis(20);
 /// Between two attempts to unmount what is in use.
 const BUSY: Duration = Duration::from_millis(200);
 static HUNG_UP: AtomicBool = AtomicBool::new(false);
-/// Names that are shown of each kind.
-const SHOWN: usize = 5;
+/// Where mounts of several nodes meet, below BACKING.
+const MEETING: &str = ".orcheck-sets/meeting";
+/// Variables in which launchers give the rank.
+const RANKS: [&str; 4] = ["SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK"];
 
 /// Mounts a directory until it is unmounted, a signal arrives, or a command ends.
 pub fn run(args: &MountArgs, json: bool) -> std::result::Result<Outcome, Failure> {
@@ -49,12 +54,14 @@ pub fn run(args: &MountArgs, json: bool) -> std::result::Result<Outcome, Failure
         .as_ref()
         .map(|_| Arc::new(Mutex::new(Writes::default())));
     let mounted = mount(
-        &options(args, &places),
-        Box::new(say),
+        &options(args, &places)?,
+        Arc::new(say),
         watch(&writes),
         Failpoints::none(),
     )?;
     tell_found(&mounted.found);
+    let back = mounted.back.clone();
+    back.iter().for_each(tell_back);
     if args.command.is_empty() && !json {
         tell_mounted(args);
     }
@@ -70,7 +77,7 @@ pub fn run(args: &MountArgs, json: bool) -> std::result::Result<Outcome, Failure
         Ok(_) => leave(&places.point, &mounted),
         Err(_) => unmount(&places.point, true),
     };
-    let ended = mounted.end(!matches!(left, Ok(false)))?;
+    let ended = mounted.end(!matches!(left, Ok(false)), &|| asked_to_end().is_some())?;
     left?;
     let mut warnings = warnings(&ended);
     if gone {
@@ -92,6 +99,7 @@ pub fn run(args: &MountArgs, json: bool) -> std::result::Result<Outcome, Failure
         "passed_through_files": ended.passed_through,
         "left_files": ended.counts.left_files,
         "found": found,
+        "sets": sets_document(ended.sets.as_ref(), back.as_ref()),
     });
     finish(args, json, code?, document, (warnings, writes))
 }
@@ -239,8 +247,8 @@ fn check_point(point: &Path) -> Result<()> {
     Err(Error::invalid(text).next("choose an empty directory, or BACKING itself"))
 }
 
-fn options(args: &MountArgs, places: &Places) -> Options {
-    Options {
+fn options(args: &MountArgs, places: &Places) -> Result<Options> {
+    Ok(Options {
         backing: places.backing.clone(),
         mount_point: places.point.clone(),
         stage: places.stage.clone(),
@@ -248,7 +256,41 @@ fn options(args: &MountArgs, places: &Places) -> Options {
         passthrough: !args.no_passthrough,
         write_back: args.write_back,
         read_only: args.read_only,
-    }
+        sets: args
+            .job
+            .as_ref()
+            .map(|job| sets(args, job, places))
+            .transpose()?,
+    })
+}
+
+fn sets(args: &MountArgs, job: &str, places: &Places) -> Result<SetOptions> {
+    let pattern = |text: &String| Pattern::new(text);
+    let meeting = match args.nodes {
+        1 => None,
+        nodes => {
+            let node = args.node.or_else(rank_of_launcher).ok_or_else(|| {
+                Error::invalid("--nodes needs the number of this node")
+                    .next("give --node, or start the mounts with srun or mpirun")
+            })?;
+            let meet = args.meet.clone();
+            let file = meet.unwrap_or_else(|| places.backing.join(MEETING));
+            Some((file, node, nodes))
+        }
+    };
+    Ok(SetOptions {
+        job: job.to_owned(),
+        options: args.options.clone(),
+        patterns: args.set.iter().map(pattern).collect::<Result<_>>()?,
+        end: args.set_end.as_ref().map(pattern).transpose()?,
+        count: args.set_count,
+        meeting,
+    })
+}
+
+/// The rank of this process, if a launcher started it.
+fn rank_of_launcher() -> Option<u32> {
+    RANKS.iter().find_map(|name| env_var(name)?.parse().ok())
 }
 
 fn watch(writes: &Shared) -> Option<Watch> {
@@ -259,68 +301,6 @@ fn watch(writes: &Shared) -> Option<Watch> {
             .unwrap_or_else(PoisonError::into_inner)
             .note(&one);
     }))
-}
-
-fn say(line: &str) {
-    // Nobody may be reading it any more.
-    let _ = writeln!(std::io::stderr(), "orcheck: mount: {line}");
-}
-
-fn tell_found(found: &Found) {
-    let names = |paths: &[PathBuf]| {
-        let shown = paths
-            .iter()
-            .take(SHOWN)
-            .map(|path| path.display().to_string());
-        let shown: Vec<String> = shown.collect();
-        match paths.len().saturating_sub(SHOWN) {
-            0 => shown.join(", "),
-            more => format!("{} and {more} more", shown.join(", ")),
-        }
-    };
-    if !found.closed.is_empty() {
-        say(&format!(
-            "flushed what an earlier mount had left in the stage: {}",
-            names(&found.closed)
-        ));
-    }
-    if !found.open.is_empty() {
-        say(&format!(
-            "an earlier mount was killed while programs wrote; these files contain everything written up to that point: {}",
-            names(&found.open)
-        ));
-    }
-    for (path, why) in &found.left {
-        say(&format!(
-            "{} stays in the stage: {why}; look at it, then remove it",
-            path.display()
-        ));
-    }
-}
-
-fn found_document(found: &Found) -> serde_json::Value {
-    let left: Vec<_> = found
-        .left
-        .iter()
-        .map(|(path, why)| json!({"path": path, "why": why}))
-        .collect();
-    json!({ "closed": found.closed, "open": found.open, "left": left })
-}
-
-fn warnings(ended: &Ended) -> Vec<String> {
-    let mut warnings = Vec::new();
-    if let Some(stage) = &ended.left_in {
-        let files = count(ended.counts.left_files, "file");
-        warnings.push(format!(
-            "{files} could not be flushed and stay in {}; mount again with the same --stage when there is room",
-            stage.display()
-        ));
-    }
-    if ended.counts.lost_files > 0 {
-        let files = count(ended.counts.lost_files, "file");
-        warnings.push(format!("{files} may not be durable, as reported above"));
-    }
-    warnings
 }
 
 /// Waits until the mount is over or a signal arrives.

@@ -86,11 +86,30 @@ pub fn arguments_of(pid: i32) -> Vec<String> {
 /// Whether a process of this machine is stopped (SIGSTOP, or by a debugger).
 #[must_use]
 pub fn is_stopped(pid: i32) -> bool {
+    matches!(status_of(pid).split(' ').next(), Some("T" | "t"))
+}
+
+/// Whether a process or thread of this machine is just ending, by a signal or with an exit code
+/// that is not 0: what it had open is closed by the kernel.
+#[must_use]
+pub fn is_failing(pid: i32) -> bool {
+    /// PF_EXITING and PF_SIGNALED of the kernel.
+    const EXITING: u64 = 0x4;
+    const SIGNALED: u64 = 0x400;
+    let status = status_of(pid);
+    // Fields 9 and 52 of proc(5), which counts from 1 and begins before the state, field 3.
+    let field = |number: usize| status.split(' ').nth(number - 3)?.parse::<u64>().ok();
+    let (flags, code) = (field(9).unwrap_or(0), field(52).unwrap_or(0));
+    flags & EXITING != 0 && (code != 0 || flags & SIGNALED != 0)
+}
+
+/// What `/proc/PID/stat` says from the state on; empty if the process is gone.
+fn status_of(pid: i32) -> String {
     let line = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
     // The name of the program, in parentheses, may contain any byte.
     let name_ends = line.iter().rposition(|&byte| byte == b')');
-    let state = name_ends.and_then(|at| line.get(at + 2));
-    matches!(state, Some(b'T' | b't'))
+    let status = name_ends.and_then(|at| line.get(at + 2..));
+    String::from_utf8_lossy(status.unwrap_or_default().trim_ascii_end()).into_owned()
 }
 
 #[cfg(test)]

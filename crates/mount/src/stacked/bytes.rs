@@ -12,6 +12,7 @@
 
 use super::Stacked;
 use crate::node::{Handle, Node};
+use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::disk::{Contents, Kernel};
 use orcheck_io::machine::{Effect, Watched};
@@ -125,6 +126,15 @@ impl Stacked {
 
     /// Sets the length of a file that the program has not opened; it becomes durable in its turn.
     fn set_len_by_name(&self, node: &Arc<Node>, len: u64) -> Kernel<()> {
+        if let Some(sets) = &self.sets {
+            sets.opened(node);
+        }
+        let done = self.set_len_unopened(node, len);
+        self.wrote(node);
+        done
+    }
+
+    fn set_len_unopened(&self, node: &Arc<Node>, len: u64) -> Kernel<()> {
         let fd = node.inode.open(rustix::fs::OFlags::WRONLY)?;
         let target = node.path();
         let handle = Arc::new(Handle {
@@ -172,7 +182,15 @@ impl Stacked {
     }
 
     /// A program closed one of its descriptors of the file: a failure is reported to who wrote.
-    pub fn report_at_close(&self, handle: &Handle) -> Kernel<()> {
+    pub fn report_at_close(&self, handle: &Handle, process: u32) -> Kernel<()> {
+        if let Some(sets) = self.sets.as_ref().filter(|_| handle.writes)
+            // Breaks if: nobody asks; the half of a file that a killed program had written would
+            // count as a file of its set.
+            && orcheck_io::machine::is_failing(process as i32)
+            && !off(Switch::SetBrokenOff)
+        {
+            sets.broken_off(&handle.node);
+        }
         if !handle.writes || handle.node.look().failure.is_none() {
             return Ok(());
         }

@@ -240,6 +240,9 @@ impl Stacked {
         };
         parent.inode.remove(name, directory)?;
         self.note_names(&parent);
+        if let Some(sets) = &self.sets {
+            sets.removed(&parent.path().join(name));
+        }
         if let Some(node) = node {
             self.forget_bytes(&node);
         }
@@ -292,6 +295,17 @@ impl Stacked {
         dir.inode.rename(from.1, &other.inode, to.1, flags)?;
         self.note_names(&dir);
         self.note_names(&other);
+        if let Some(sets) = &self.sets {
+            let (from, to) = (dir.path().join(from.1), other.path().join(to.1));
+            let moved = node.as_ref().map(|node| node.inode.stat());
+            let is_file = moved.is_none_or(|stat| {
+                stat.is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file())
+            });
+            match flags & EXCHANGE {
+                0 => sets.renamed(&from, &to, is_file),
+                _ => sets.exchanged(&from, &to),
+            }
+        }
         let exchanged = replaced.as_ref().filter(|_| flags & EXCHANGE != 0);
         if let Some(other) = exchanged.and_then(|inode| self.tree.known(inode)) {
             let path = dir.path().join(from.1);

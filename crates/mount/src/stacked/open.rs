@@ -64,6 +64,33 @@ impl Stacked {
     }
 
     fn open_node(&self, node: &Arc<Node>, flags: OFlags, register: Register) -> Kernel<Opened> {
+        // Before it is open: nothing of a set may change unseen.
+        self.will_write(node, flags);
+        let opened = self.open_known(node, flags, register);
+        if opened.is_err() && writes(flags) {
+            self.wrote(node);
+        }
+        opened
+    }
+
+    /// Tells the sets that a file may be written from now on.
+    fn will_write(&self, node: &Node, flags: OFlags) {
+        if let Some(sets) = self.sets.as_ref().filter(|_| writes(flags)) {
+            sets.opened(node);
+        }
+    }
+
+    /// Tells the sets if nobody writes a file any more.
+    pub(super) fn wrote(&self, node: &Node) {
+        if let Some(sets) = &self.sets
+            && node.look().writers == 0
+            && node.has_name() != Ok(false)
+        {
+            sets.closed(node);
+        }
+    }
+
+    fn open_known(&self, node: &Arc<Node>, flags: OFlags, register: Register) -> Kernel<Opened> {
         let mut state = node.change();
         let new = flags.contains(OFlags::TRUNC) && writes(flags);
         let wanted = self.access(flags);
@@ -124,7 +151,10 @@ impl Stacked {
         let opened = match made {
             // Somebody else made it just now.
             Err(_) => self.open_node(&node, flags, register),
-            Ok(fd) => self.enter_new(&node, fd, flags, register),
+            Ok(fd) => {
+                self.will_write(&node, flags);
+                self.enter_new(&node, fd, flags, register)
+            }
         };
         opened.inspect_err(|_| self.tree.forget(node.number, 1))
     }
@@ -276,8 +306,12 @@ impl Stacked {
             }
         }
         let waits = state.writers == 0 && state.is_unsafe();
+        let wrote = handle.writes;
         drop(state);
         drop(handle);
+        if wrote {
+            self.wrote(&node);
+        }
         if waits {
             self.lane.add(&node);
         }

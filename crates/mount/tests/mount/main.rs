@@ -6,6 +6,7 @@ mod faults;
 mod programs;
 mod rig;
 mod same;
+mod sets;
 mod staged;
 
 /// A number from the environment, for longer runs.

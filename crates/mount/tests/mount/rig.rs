@@ -6,11 +6,12 @@ use orcheck_io::clock::Deadline;
 use orcheck_io::errno::backoff;
 use orcheck_io::failpoints::Failpoints;
 use orcheck_io::machine::{close_inherited, is_dead_mount, unmount};
-use orcheck_mount::{Options, mount};
+use orcheck_mount::{Options, SetOptions, mount};
 use orcheck_testing::mount::{Mount, mount_over, own_mounts};
 use orcheck_testing::{Child, Ended, Scratch};
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -80,6 +81,7 @@ pub struct Rig {
     memory: Scratch,
     pub mode: Mode,
     pub limit: Option<u64>,
+    pub sets: Option<SetOptions>,
     backing: PathBuf,
     child: Option<Child>,
 }
@@ -91,6 +93,8 @@ pub struct Said {
     pub lost: u64,
     pub left: u64,
     pub passed_through: u64,
+    /// Safe, lost, incomplete.
+    pub sets: [u64; 3],
 }
 
 /// What the process of a mount found at its start.
@@ -99,6 +103,8 @@ pub struct FoundThere {
     pub closed: Vec<String>,
     pub open: Vec<String>,
     pub left: Vec<String>,
+    pub restored: Vec<String>,
+    pub aside: Vec<String>,
 }
 
 impl Rig {
@@ -116,6 +122,7 @@ impl Rig {
             memory,
             mode,
             limit: None,
+            sets: None,
             child: None,
         }
     }
@@ -164,11 +171,18 @@ impl Rig {
             passthrough: self.mode.by_kernel,
             write_back: self.mode.write_back,
             read_only: false,
+            sets: self.sets.clone(),
         }
     }
 
     /// Mounts, and returns what was found.
     pub fn start(&mut self, points: Failpoints) -> FoundThere {
+        self.begin(points);
+        self.started_now()
+    }
+
+    /// The same without waiting.
+    pub fn begin(&mut self, points: Failpoints) {
         // What a killed one has left.
         let _ = is_dead_mount(&self.point()) && unmount(&self.point(), true).unwrap();
         let (options, scratch) = (self.options(), self.scratch.path().to_owned());
@@ -178,7 +192,7 @@ impl Rig {
         let child = Child::run(move || {
             // Files of other tests, which would keep their mounts in use.
             close_inherited();
-            let tell = Box::new(move |line: &str| {
+            let tell = Arc::new(move |line: &str| {
                 use std::io::Write;
                 let file = std::fs::File::options()
                     .append(true)
@@ -194,28 +208,39 @@ impl Rig {
                     .map(|path| format!("\t{}", path.display()))
                     .collect()
             };
+            let back = mounted.back.clone().unwrap_or_default();
+            let aside = back.aside.iter().map(|(path, _)| path.clone());
+            let aside: Vec<PathBuf> = aside.collect();
             let left: String = found
                 .left
                 .iter()
                 .map(|(_, why)| format!("\t{why}"))
                 .collect();
             let lines = format!(
-                "closed{}\nopen{}\nleft{left}\n",
+                "closed{}\nopen{}\nleft{left}\nrestored{}\naside{}\n",
                 text(&found.closed),
-                text(&found.open)
+                text(&found.open),
+                text(&back.restored),
+                text(&aside),
             );
             std::fs::write(scratch.join("found.new"), lines).unwrap();
             std::fs::rename(scratch.join("found.new"), scratch.join("found")).unwrap();
-            let ended = mounted.end(false).unwrap();
+            let ended = mounted.end(false, &|| false).unwrap();
             let counts = ended.counts;
             let said = format!(
                 "{} {} {} {}",
                 counts.durable_files, counts.lost_files, counts.left_files, ended.passed_through
             );
+            let sets = ended.sets.unwrap_or_default();
+            let said = format!("{said} {} {} {}", sets.safe, sets.lost, sets.incomplete);
             std::fs::write(scratch.join("said"), said).unwrap();
             0
         });
         self.child = Some(child);
+    }
+
+    /// Waits until it is mounted.
+    pub fn started_now(&self) -> FoundThere {
         let path = self.scratch.path().join("found");
         wait_until("the mount is there", || path.exists() || self.has_ended());
         let text = std::fs::read_to_string(&path).unwrap_or_default();
@@ -230,6 +255,8 @@ impl Rig {
             closed: next(),
             open: next(),
             left: next(),
+            restored: next(),
+            aside: next(),
         }
     }
 
@@ -249,9 +276,19 @@ impl Rig {
 
     /// The same; `None` if the process of the mount is killed meanwhile.
     pub fn stop_unless_killed(&mut self) -> Option<Said> {
+        self.unmount();
+        self.ended()
+    }
+
+    /// Unmounts only.
+    pub fn unmount(&self) {
         wait_until("nobody uses the mount", || {
             unmount(&self.point(), false).unwrap()
         });
+    }
+
+    /// Waits for the process of the mount, which is over.
+    pub fn ended(&mut self) -> Option<Said> {
         match self.child.take().unwrap().wait(LONG) {
             Ended::Exited(0) => {}
             Ended::Signaled(libc::SIGKILL) => return None,
@@ -265,6 +302,7 @@ impl Rig {
             lost: next(),
             left: next(),
             passed_through: next(),
+            sets: [next(), next(), next()],
         })
     }
 

@@ -159,8 +159,14 @@ fn a_stage_is_used_by_one_mount_at_a_time() {
         passthrough: false,
         write_back: false,
         read_only: false,
+        sets: None,
     };
-    let refused = orcheck_mount::mount(&options, Box::new(|_| {}), None, Failpoints::none());
+    let refused = orcheck_mount::mount(
+        &options,
+        std::sync::Arc::new(|_| {}),
+        None,
+        Failpoints::none(),
+    );
     let text = refused.err().unwrap().to_string();
     assert!(
         text.contains("another mount of this directory uses it"),

@@ -130,6 +130,10 @@ pub const PROOFS: &[(&str, &str)] = &[
         "orcheck-mount mount: staged_bytes_get, files_shared_between",
     ),
     (
+        "M7",
+        "orcheck-mount mount: sets; orcheck-mount lib: decide, marks; orcheck-client lib: meeting",
+    ),
+    (
         "N1",
         "orcheck-engine lib: any_layout; orcheck-engine reading: array; orcheck-jobs session: \
          arrays_are_redistributed, encoded_and_incremental_checkpoints_are_redistributed, \

@@ -1,0 +1,310 @@
+//! Puts the files of the newest set back, when a mount begins.
+//!
+//! How: every file of the set is compared with what the checkpoint has. One that is missing is
+//! restored. One that differs is restored only if the last mount did not end well, and what was
+//! there is moved aside. Files of steps that never became complete are moved aside, too.
+//!
+//! Invariants:
+//! 1. After a crash, a step has all files of its set or none.
+//! 2. Nothing is overwritten: what was there is moved.
+//! 3. A restored file has its name only when its bytes are durable.
+//!
+//! Faults survived: the death of the mount at any step.
+//!
+//! Not here: which checkpoint is the newest (crate `client`).
+
+use crate::sets::marks::Marks;
+use crate::sets::taking::{Bytes, Entry, RECORD, Record};
+use orcheck_client::{Codec, Membership, Restarted};
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Error, ErrorKind, Result};
+use orcheck_io::disk::{Contents, Kernel};
+use orcheck_io::errno::rustix_error;
+use orcheck_io::failpoints::Failpoints;
+use rustix::fs::{FileType, OFlags, Timespec, Timestamps};
+use rustix::io::Errno;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Bytes that are compared or copied in one go.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// What was put back.
+#[derive(Default, Debug, Clone, PartialEq, Eq)]
+pub struct Back {
+    /// The newest set.
+    pub step: Option<u64>,
+    /// Its files that were restored.
+    pub restored: Vec<PathBuf>,
+    /// Directories with files that were moved aside, and why.
+    pub aside: Vec<(PathBuf, String)>,
+    /// The regions that are protected now.
+    pub(super) regions: Vec<String>,
+}
+
+/// Finds the newest set and puts its files back. Collective.
+///
+/// # Errors
+/// Those of the session, and of the backing directory.
+pub fn bring_back(session: &mut Membership, marks: &Arc<Marks>) -> Result<Back> {
+    let failed = |errno| rustix_error(errno, "the backing directory");
+    let crashed = marks.begin_mount().map_err(failed)?;
+    let mut back = Back::default();
+    let mut files = Vec::new();
+    back.step = match session.find() {
+        Ok(_) => Some(restart(session, marks, crashed, &mut files)?),
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Err(error) => return Err(error),
+    };
+    let of_set: Vec<&Path> = files
+        .iter()
+        .map(|(_, entry, _)| Path::new(&entry.path))
+        .collect();
+    aside(marks, back.step, &of_set, &mut back).map_err(failed)?;
+    let mut replaced = None;
+    for (_, entry, file) in &files {
+        let placed = file.finish(&mut replaced, back.step);
+        if placed.map_err(|errno| rustix_error(errno, &entry.path))? {
+            back.restored.push(PathBuf::from(&entry.path));
+        }
+    }
+    back.regions = files.into_iter().map(|(name, _, _)| name).collect();
+    if let Some((_, path)) = replaced {
+        let why = "files that were not those of the set".to_owned();
+        back.aside.push((path, why));
+    }
+    Ok(back)
+}
+
+type File = (String, Entry, Restoring);
+
+/// Reads the set; returns the step that was really restored.
+fn restart(
+    session: &mut Membership,
+    marks: &Arc<Marks>,
+    crashed: bool,
+    files: &mut Vec<File>,
+) -> Result<u64> {
+    loop {
+        for (name, _, _) in files.drain(..) {
+            session.unprotect(&name)?;
+        }
+        let len_bytes = session.stored(RECORD)?.len_bytes;
+        let len = usize::try_from(len_bytes).unwrap_or(usize::MAX);
+        let bytes = Arc::new(Mutex::new(vec![0; len]));
+        session.protect_codec(RECORD, Box::new(Bytes(Arc::clone(&bytes))), 0)?;
+        if let Restarted::Again(_) = session.restart_region(RECORD)? {
+            continue;
+        }
+        let record: Record = {
+            let bytes = bytes.lock().unwrap_or_else(PoisonError::into_inner);
+            serde_json::from_slice(&bytes)
+                .map_err(|error| Error::corrupt(format!("the record of a set: {error}")))?
+        };
+        for (number, entry) in record.files.into_iter().enumerate() {
+            let file = Restoring::new(marks, number, &entry, crashed)?;
+            session.protect_codec(&entry.path, Box::new(file.clone()), 0)?;
+            files.push((entry.path.clone(), entry, file));
+        }
+        match session.try_restart()? {
+            Restarted::Step(step) => return Ok(step.0),
+            Restarted::Again(_) => {}
+        }
+    }
+}
+
+/// Moves the files of steps aside that are not in the set.
+fn aside(marks: &Marks, newest: Option<u64>, of_set: &[&Path], back: &mut Back) -> Kernel<()> {
+    for (step, mark) in marks.left()? {
+        // Breaks if: they stay; a program would restart from half of a step.
+        if Some(step) != newest && !off(Switch::SetAside) {
+            let paths = marks.paths(&mark)?;
+            let mut place = None;
+            for path in paths
+                .iter()
+                .filter(|path| !of_set.contains(&path.as_path()))
+            {
+                if marks.find(path).is_err() {
+                    continue;
+                }
+                if place.is_none() {
+                    place = Some(marks.aside(&step.to_string())?);
+                }
+                if let Some((dir, _)) = &place {
+                    marks.move_to(dir, path)?;
+                }
+            }
+            if let Some((_, path)) = place {
+                let why = format!("files of step {step}, whose set never became complete");
+                back.aside.push((path, why));
+            }
+        }
+        marks.forget(&mark)?;
+    }
+    Ok(())
+}
+
+/// A file that is being compared, and restored if it has to be.
+#[derive(Clone)]
+struct Restoring(Arc<Mutex<Work>>);
+
+struct Work {
+    marks: Arc<Marks>,
+    number: usize,
+    entry: Entry,
+    /// What is there.
+    existing: Option<Contents>,
+    /// It stays, whatever it has.
+    kept: bool,
+    /// What will be there.
+    incoming: Option<Contents>,
+}
+
+impl Restoring {
+    fn new(marks: &Arc<Marks>, number: usize, entry: &Entry, compare: bool) -> Result<Restoring> {
+        let failed = |errno| rustix_error(errno, &entry.path);
+        let existing = existing(marks, Path::new(&entry.path)).map_err(failed)?;
+        let kept = existing.is_some() && !compare;
+        // Of a restart that was killed.
+        marks.drop_incoming(number).map_err(failed)?;
+        Ok(Restoring(Arc::new(Mutex::new(Work {
+            marks: Arc::clone(marks),
+            number,
+            entry: entry.clone(),
+            existing,
+            kept,
+            incoming: None,
+        }))))
+    }
+
+    fn work(&self) -> MutexGuard<'_, Work> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives the file its name. `true`: it was restored.
+    fn finish(
+        &self,
+        replaced: &mut Option<(orcheck_io::disk::Inode, PathBuf)>,
+        step: Option<u64>,
+    ) -> Kernel<bool> {
+        let mut work = self.work();
+        if work.entry.len_bytes == 0 && !work.kept {
+            work.begin_if_other()?;
+        }
+        let Some(incoming) = work.incoming.take() else {
+            return Ok(false);
+        };
+        let (seconds, nanoseconds) = work.entry.changed;
+        let time = Timespec {
+            tv_sec: seconds,
+            tv_nsec: nanoseconds as _,
+        };
+        incoming.set_times(&Timestamps {
+            last_access: time,
+            last_modification: time,
+        })?;
+        incoming.sync(true)?;
+        let path = Path::new(&work.entry.path);
+        if replaced.is_none() && work.existing.is_some() {
+            let what = format!("before-{}", step.unwrap_or(0));
+            *replaced = Some(work.marks.aside(&what)?);
+        }
+        if let Some((dir, _)) = replaced {
+            work.marks.move_to(dir, path)?;
+        }
+        work.marks
+            .place_incoming(work.number, work.entry.mode, path)?;
+        Ok(true)
+    }
+}
+
+/// The regular file of a path; anything else there is an error.
+fn existing(marks: &Marks, path: &Path) -> Kernel<Option<Contents>> {
+    let inode = match marks.find(path) {
+        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+        other => other?,
+    };
+    if !FileType::from_raw_mode(inode.stat()?.st_mode).is_file() {
+        return Err(Errno::EXIST);
+    }
+    let fd = inode.open(OFlags::RDONLY | OFlags::NONBLOCK)?;
+    Ok(Some(Contents::new(fd, &Failpoints::none(), "existing")))
+}
+
+impl Work {
+    /// Whether the existing file has these bytes there, and the right length.
+    fn has(&self, at: u64, bytes: &[u8]) -> Kernel<bool> {
+        let Some(existing) = &self.existing else {
+            return Ok(false);
+        };
+        if existing.stat()?.st_size as u64 != self.entry.len_bytes {
+            return Ok(false);
+        }
+        let mut there = vec![0; bytes.len()];
+        Ok(existing.read(&mut there, at)? == bytes.len() && there == bytes)
+    }
+
+    /// An empty file is the right one, or is made.
+    fn begin_if_other(&mut self) -> Kernel<()> {
+        if !self.has(0, &[])? {
+            self.incoming = Some(self.marks.incoming(self.number)?);
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, at: u64, bytes: &[u8]) -> Kernel<()> {
+        if self.kept {
+            return Ok(());
+        }
+        if at == 0 {
+            // The bytes may come again from another copy.
+            self.incoming = None;
+        }
+        if self.incoming.is_none() {
+            if self.has(at, bytes)? {
+                return Ok(());
+            }
+            self.incoming = Some(self.begin(at)?);
+        }
+        match &self.incoming {
+            Some(incoming) => incoming.write_all(bytes, at),
+            None => Ok(()),
+        }
+    }
+
+    /// A new file with what was compared so far.
+    fn begin(&self, until: u64) -> Kernel<Contents> {
+        let incoming = self.marks.incoming(self.number)?;
+        let mut piece = vec![0; PIECE_BYTES];
+        let mut at = 0;
+        while let Some(existing) = &self.existing
+            && at < until
+        {
+            let len = PIECE_BYTES.min(usize::try_from(until - at).unwrap_or(usize::MAX));
+            let into = piece.get_mut(..len).unwrap_or_default();
+            let count = existing.read(into, at)?;
+            if count == 0 {
+                return Err(Errno::STALE);
+            }
+            incoming.write_all(into.get(..count).unwrap_or_default(), at)?;
+            at += count as u64;
+        }
+        Ok(incoming)
+    }
+}
+
+impl Codec for Restoring {
+    fn size(&mut self) -> Result<u64> {
+        Ok(self.work().entry.len_bytes)
+    }
+
+    fn pack(&mut self, _at: u64, _dst: &mut [u8]) -> Result<()> {
+        Err(Error::internal("a file that is restored is not taken"))
+    }
+
+    fn unpack(&mut self, at: u64, src: &[u8]) -> Result<()> {
+        let mut work = self.work();
+        let done = work.take(at, src);
+        done.map_err(|errno| rustix_error(errno, &work.entry.path))
+    }
+}

@@ -1,0 +1,302 @@
+//! Remembers in the backing directory which steps have begun, and puts files aside that are not of a
+//! complete set.
+//!
+//! ```text
+//! .orcheck-sets/running.NODE          a mount is there, or was killed
+//! .orcheck-sets/begun/STEP.NODE       paths of files of a step that is not safe yet, a line each
+//! .orcheck-sets/aside/STEP/PATH       a file of a step that never became complete
+//! .orcheck-sets/incoming-N.NODE       a file that is being restored
+//! ```
+//!
+//! Invariants:
+//! 1. Nothing of a program's is removed: files are moved.
+//! 2. No symbolic link is followed below the backing directory.
+//!
+//! Faults survived: the death of the mount at any step.
+//!
+//! Not here: which files are restored (`back.rs`).
+
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_io::disk::{Contents, Inode, Kernel};
+use orcheck_io::failpoints::Failpoints;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Component, Path, PathBuf};
+
+/// The directory of the marks.
+pub const HOME: &str = ".orcheck-sets";
+const BEGUN: &str = "begun";
+const ASIDE: &str = "aside";
+/// Most directories for files of one step.
+const MOST_ASIDE: u32 = 10_000;
+
+/// The marks of one node's mount.
+pub struct Marks {
+    root: Inode,
+    home: Inode,
+    begun: Inode,
+    node: u32,
+    nodes: u32,
+    points: Failpoints,
+}
+
+impl Marks {
+    /// Those of mount `node` of `nodes`.
+    pub fn open(backing: &Path, (node, nodes): (u32, u32), points: &Failpoints) -> Kernel<Marks> {
+        let root = Inode::root(backing, points.clone())?;
+        let home = directory(&root, OsStr::new(HOME))?;
+        let begun = directory(&home, OsStr::new(BEGUN))?;
+        Ok(Marks {
+            root,
+            home,
+            begun,
+            node,
+            nodes,
+            points: points.clone(),
+        })
+    }
+
+    fn of_node(&self, what: &str) -> OsString {
+        OsString::from(format!("{what}.{}", self.node))
+    }
+
+    fn contents(&self, dir: &Inode, name: &OsStr, flags: OFlags) -> Kernel<Contents> {
+        let fd = dir.create(name, flags, 0o644)?;
+        Ok(Contents::new(fd, &self.points, &name.to_string_lossy()))
+    }
+
+    /// Files of a step will be written.
+    pub fn begin<'a>(&self, step: u64, paths: impl Iterator<Item = &'a Path>) -> Kernel<()> {
+        let mut lines = Vec::new();
+        for path in paths {
+            lines.extend_from_slice(path.as_os_str().as_bytes());
+            lines.push(b'\n');
+        }
+        let name = self.of_node(&step.to_string());
+        let flags = OFlags::WRONLY | OFlags::APPEND;
+        self.contents(&self.begun, &name, flags)?
+            .write_all(&lines, 0)
+    }
+
+    /// The set of a step is safe.
+    pub fn done(&self, step: u64) -> Kernel<()> {
+        gone(self.begun.remove(&self.of_node(&step.to_string()), false))
+    }
+
+    /// Steps that earlier mounts have begun, each with the name of its mark.
+    pub fn left(&self) -> Kernel<Vec<(u64, OsString)>> {
+        let mut left = Vec::new();
+        for entry in self.begun.list()? {
+            let entry = entry?;
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            let parts = name.to_str().and_then(|name| name.split_once('.'));
+            let numbers = parts.and_then(|(step, node)| Some((step.parse().ok()?, node)));
+            let Some((step, node)) = numbers else {
+                continue;
+            };
+            let Ok(node) = node.parse::<u32>() else {
+                continue;
+            };
+            // Of nodes that there are no more, the first one takes care.
+            if node == self.node || self.node == 0 && node >= self.nodes {
+                left.push((step, name.to_owned()));
+            }
+        }
+        left.sort();
+        Ok(left)
+    }
+
+    /// The paths in such a mark.
+    pub fn paths(&self, mark: &OsStr) -> Kernel<Vec<PathBuf>> {
+        let fd = self.begun.child(mark)?.open(OFlags::RDONLY)?;
+        let file = Contents::new(fd, &self.points, "begun");
+        let len = usize::try_from(file.stat()?.st_size).unwrap_or(0);
+        let mut bytes = vec![0; len];
+        let count = file.read(&mut bytes, 0)?;
+        bytes.truncate(count);
+        let lines = bytes.split(|byte| *byte == b'\n');
+        let lines = lines.filter(|line| !line.is_empty());
+        Ok(lines
+            .map(|line| PathBuf::from(OsString::from_vec(line.to_vec())))
+            .collect())
+    }
+
+    /// Removes such a mark.
+    pub fn forget(&self, mark: &OsStr) -> Kernel<()> {
+        gone(self.begun.remove(mark, false))
+    }
+
+    /// A mount begins. `true`: the last one did not end well.
+    pub fn begin_mount(&self) -> Kernel<bool> {
+        let name = self.of_node("running");
+        let was_there = self.home.child(&name).is_ok();
+        self.contents(&self.home, &name, OFlags::WRONLY)?;
+        Ok(was_there)
+    }
+
+    /// All files are durable, and the mount is over.
+    pub fn end_mount(&self) -> Kernel<()> {
+        gone(self.home.remove(&self.of_node("running"), false))
+    }
+
+    /// A directory in which files can be put aside.
+    pub fn aside(&self, what: &str) -> Kernel<(Inode, PathBuf)> {
+        let above = directory(&self.home, OsStr::new(ASIDE))?;
+        for number in 0..MOST_ASIDE {
+            let name = match number {
+                0 => what.to_owned(),
+                _ => format!("{what}.{number}"),
+            };
+            match above.make_dir(OsStr::new(&name), 0o755) {
+                Ok(()) => {
+                    let path = Path::new(HOME).join(ASIDE).join(&name);
+                    return Ok((above.child(OsStr::new(&name))?, path));
+                }
+                Err(Errno::EXIST) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Err(Errno::EXIST)
+    }
+
+    /// Moves a file below a directory, if it is there. `true`: it was.
+    pub fn move_to(&self, dir: &Inode, path: &Path) -> Kernel<bool> {
+        let found = parent_of(&self.root, path, false);
+        let (from, name) = match found {
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(false),
+            other => other?,
+        };
+        if from.child(name).is_err() {
+            return Ok(false);
+        }
+        let (to, name) = parent_of(dir, path, true)?;
+        from.rename(name, &to, name, 0)?;
+        from.sync_names()?;
+        to.sync_names()?;
+        Ok(true)
+    }
+
+    /// A new file for what is restored.
+    pub fn incoming(&self, number: usize) -> Kernel<Contents> {
+        let name = self.incoming_name(number);
+        gone(self.home.remove(&name, false))?;
+        self.contents(&self.home, &name, OFlags::RDWR | OFlags::EXCL)
+    }
+
+    fn incoming_name(&self, number: usize) -> OsString {
+        self.of_node(&format!("incoming-{number}"))
+    }
+
+    /// Removes it again.
+    pub fn drop_incoming(&self, number: usize) -> Kernel<()> {
+        gone(self.home.remove(&self.incoming_name(number), false))
+    }
+
+    /// Gives it its mode, and its name.
+    pub fn place_incoming(&self, number: usize, mode: u32, path: &Path) -> Kernel<()> {
+        let from = self.incoming_name(number);
+        self.home.child(&from)?.set_mode(mode)?;
+        let (dir, name) = parent_of(&self.root, path, true)?;
+        self.home.rename(&from, &dir, name, 0)?;
+        dir.sync_names()
+    }
+
+    /// What has this path.
+    pub fn find(&self, path: &Path) -> Kernel<Inode> {
+        let (dir, name) = parent_of(&self.root, path, false)?;
+        dir.child(name)
+    }
+}
+
+/// What is removed may be gone already.
+fn gone(removed: Kernel<()>) -> Kernel<()> {
+    match removed {
+        Err(Errno::NOENT) => Ok(()),
+        other => other,
+    }
+}
+
+/// A directory, which is made if need be.
+fn directory(above: &Inode, name: &OsStr) -> Kernel<Inode> {
+    match above.make_dir(name, 0o755) {
+        Ok(()) | Err(Errno::EXIST) => above.child(name),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// The directory of a path below `root`, and the last name.
+fn parent_of<'a>(root: &Inode, path: &'a Path, make: bool) -> Kernel<(Inode, &'a OsStr)> {
+    let mut names = Vec::new();
+    for part in path.components() {
+        // Breaks if: this is not asked; a damaged or forged record could name any file.
+        if !matches!(part, Component::Normal(_)) && !off(Switch::SetPath) {
+            return Err(Errno::INVAL);
+        }
+        names.push(part.as_os_str());
+    }
+    let last = names.pop().ok_or(Errno::INVAL)?;
+    let mut dir = root.child(OsStr::new("."))?;
+    for name in names {
+        dir = match make {
+            true => directory(&dir, name)?,
+            false => dir.child(name)?,
+        };
+    }
+    Ok((dir, last))
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods)]
+mod tests {
+    use super::*;
+    use orcheck_testing::Scratch;
+
+    #[test]
+    fn nothing_outside_of_the_backing_directory_is_named() {
+        let scratch = Scratch::new("marks");
+        let backing = scratch.path().join("backing");
+        std::fs::create_dir(&backing).unwrap();
+        std::fs::write(scratch.path().join("other"), "mine").unwrap();
+        std::os::unix::fs::symlink("..", backing.join("up")).unwrap();
+        let marks = Marks::open(&backing, (0, 1), &Failpoints::none()).unwrap();
+        for path in [
+            "../other",
+            "up/other",
+            "/etc/passwd",
+            ".orcheck-sets/../../other",
+            "",
+        ] {
+            assert!(marks.find(Path::new(path)).is_err(), "{path}");
+            let (dir, _) = marks.aside("1").unwrap();
+            assert_ne!(marks.move_to(&dir, Path::new(path)), Ok(true), "{path}");
+        }
+        assert!(scratch.path().join("other").exists());
+    }
+
+    #[test]
+    fn what_has_begun_is_remembered_until_it_is_safe() {
+        let scratch = Scratch::new("marks");
+        let open = |node| Marks::open(scratch.path(), (node, 2), &Failpoints::none()).unwrap();
+        let (first, other) = (open(0), open(1));
+        assert_eq!(first.begin_mount(), Ok(false));
+        assert_eq!(first.begin_mount(), Ok(true));
+        first
+            .begin(7, [Path::new("a"), Path::new("b c")].into_iter())
+            .unwrap();
+        first.begin(7, [Path::new("d/e")].into_iter()).unwrap();
+        other.begin(8, [Path::new("f")].into_iter()).unwrap();
+        open(5).begin(9, [Path::new("g")].into_iter()).unwrap();
+        let left = first.left().unwrap();
+        let steps: Vec<u64> = left.iter().map(|(step, _)| *step).collect();
+        assert_eq!(steps, [7, 9], "those of the second node are its own");
+        let paths = first.paths(&left[0].1).unwrap();
+        assert_eq!(paths, [Path::new("a"), Path::new("b c"), Path::new("d/e")]);
+        first.done(7).unwrap();
+        first.done(7).unwrap();
+        assert_eq!(first.left().unwrap().len(), 1);
+        first.end_mount().unwrap();
+        assert_eq!(first.begin_mount(), Ok(false));
+    }
+}

@@ -1,0 +1,199 @@
+//! Gives the files of a set to a checkpoint, each as a region with the file's path as its name.
+//!
+//! Invariants:
+//! 1. The bytes are those of a file that nobody wrote meanwhile; else the checkpoint fails.
+//!
+//! Not here: putting files back (`back.rs`).
+
+use crate::node::Node;
+use crate::sets::gathered::Shared;
+use crate::tree::{Tree, attributes};
+use orcheck_client::Codec;
+use orcheck_format::sabotage::{Switch, off};
+use orcheck_format::{Error, Result};
+use orcheck_io::disk::{Contents, Inode};
+use orcheck_io::errno::rustix_error;
+use orcheck_io::failpoints::Failpoints;
+use rustix::fs::{FileType, OFlags};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The region that describes the files.
+pub const RECORD: &str = ".orcheck-set";
+
+/// What a set is, in the region [`RECORD`] of each node, as JSON.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// Its files on this node.
+    pub files: Vec<Entry>,
+}
+
+/// A file of a set.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Path below the backing directory.
+    pub path: String,
+    /// Length in bytes.
+    pub len_bytes: u64,
+    /// Permissions.
+    pub mode: u32,
+    /// When its contents last changed: seconds since 1970, and nanoseconds.
+    pub changed: (i64, u64),
+}
+
+/// A file that is being taken.
+pub struct Taking {
+    path: PathBuf,
+    inode: Inode,
+    key: (u64, u64),
+    node: Option<Arc<Node>>,
+    len_bytes: u64,
+    contents: Option<Contents>,
+    gathered: Shared,
+}
+
+/// Opens a file that will be taken, and describes it.
+pub fn open(path: &Path, tree: &Tree, gathered: &Shared) -> Result<((u64, u64), (Entry, Taking))> {
+    let failed = |errno| rustix_error(errno, path.display());
+    let name = path.to_str().ok_or_else(|| {
+        Error::invalid(format!(
+            "{}: the name of a file in a set has to be UTF-8",
+            path.display()
+        ))
+    })?;
+    let inode = gathered.marks().find(path).map_err(failed)?;
+    let stat = inode.stat().map_err(failed)?;
+    if !FileType::from_raw_mode(stat.st_mode).is_file() {
+        let text = format!("{}: expected a regular file", path.display());
+        return Err(Error::invalid(text));
+    }
+    let key = (stat.st_dev, stat.st_ino);
+    let node = tree.known(&inode);
+    let mut entry = Entry {
+        path: name.to_owned(),
+        len_bytes: stat.st_size as u64,
+        mode: stat.st_mode & 0o7777,
+        changed: (stat.st_mtime, stat.st_mtime_nsec),
+    };
+    if let Some(node) = &node {
+        let now = attributes(node).map_err(failed)?;
+        entry.len_bytes = now.size;
+        let since = now.mtime.duration_since(std::time::UNIX_EPOCH);
+        let since = since.unwrap_or_default();
+        entry.changed = (since.as_secs() as i64, u64::from(since.subsec_nanos()));
+    }
+    let taking = Taking {
+        path: path.to_owned(),
+        inode,
+        key,
+        node,
+        len_bytes: entry.len_bytes,
+        contents: None,
+        gathered: Arc::clone(gathered),
+    };
+    Ok((key, (entry, taking)))
+}
+
+impl Taking {
+    fn read(&mut self, at: u64, into: &mut [u8]) -> orcheck_io::disk::Kernel<usize> {
+        if let Some(node) = &self.node {
+            let state = node.look();
+            if let Some(staged) = &state.stage {
+                return staged.contents.read(into, at);
+            }
+        }
+        if self.contents.is_none() {
+            let fd = self.inode.open(OFlags::RDONLY)?;
+            self.contents = Some(Contents::new(fd, &Failpoints::none(), "set"));
+        }
+        match &self.contents {
+            Some(contents) => contents.read(into, at),
+            None => Ok(0),
+        }
+    }
+}
+
+/// Reads a whole file of at most `most` bytes, as programs see it.
+pub fn read_whole(path: &Path, tree: &Tree, gathered: &Shared, most: u64) -> Result<Vec<u8>> {
+    let (_, (entry, mut file)) = open(path, tree, gathered)?;
+    if entry.len_bytes > most {
+        let text = format!("{} bytes: at most {most} are read", entry.len_bytes);
+        return Err(Error::invalid(text));
+    }
+    let mut bytes = vec![0; usize::try_from(entry.len_bytes).unwrap_or(0)];
+    let read = file.read(0, &mut bytes);
+    bytes.truncate(read.map_err(|errno| rustix_error(errno, path.display()))?);
+    Ok(bytes)
+}
+
+impl Codec for Taking {
+    fn size(&mut self) -> Result<u64> {
+        Ok(self.len_bytes)
+    }
+
+    fn pack(&mut self, at: u64, dst: &mut [u8]) -> Result<()> {
+        let shown = self.path.display().to_string();
+        let read = self.read(at, dst);
+        let count = read.map_err(|errno| rustix_error(errno, &shown))?;
+        let last = at + dst.len() as u64 == self.len_bytes;
+        // Breaks if: nobody asks; the set would have bytes of two versions of the file.
+        let spoiled = last && self.gathered.is_spoiled(self.key) && !off(Switch::SetSpoiled);
+        if count < dst.len() || spoiled {
+            return Err(Error::invalid(format!(
+                "{shown}: a program opened it for writing while its set was taken"
+            )));
+        }
+        if last {
+            self.contents = None;
+        }
+        Ok(())
+    }
+
+    fn unpack(&mut self, _at: u64, _src: &[u8]) -> Result<()> {
+        Err(Error::internal("a file of a set is not read back here"))
+    }
+}
+
+/// Bytes of a region that are in memory.
+pub struct Bytes(pub Arc<std::sync::Mutex<Vec<u8>>>);
+
+impl Bytes {
+    /// Those of a record.
+    pub fn of(record: &Record) -> Result<Bytes> {
+        let bytes = serde_json::to_vec(record)
+            .map_err(|error| Error::internal(format!("the record of a set: {error}")))?;
+        Ok(Bytes(Arc::new(std::sync::Mutex::new(bytes))))
+    }
+
+    fn bytes(&self) -> std::sync::MutexGuard<'_, Vec<u8>> {
+        self.0
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+impl Codec for Bytes {
+    fn size(&mut self) -> Result<u64> {
+        Ok(self.bytes().len() as u64)
+    }
+
+    fn pack(&mut self, at: u64, dst: &mut [u8]) -> Result<()> {
+        let bytes = self.bytes();
+        let from = usize::try_from(at).unwrap_or(usize::MAX);
+        let part = bytes.get(from..).and_then(|rest| rest.get(..dst.len()));
+        dst.copy_from_slice(part.ok_or_else(|| Error::internal("beyond the record of a set"))?);
+        Ok(())
+    }
+
+    fn unpack(&mut self, at: u64, src: &[u8]) -> Result<()> {
+        let mut bytes = self.bytes();
+        let from = usize::try_from(at).unwrap_or(usize::MAX);
+        let part = bytes
+            .get_mut(from..)
+            .and_then(|rest| rest.get_mut(..src.len()));
+        part.ok_or_else(|| Error::corrupt("beyond the record of a set"))?
+            .copy_from_slice(src);
+        Ok(())
+    }
+}

@@ -1,0 +1,473 @@
+//! Files of one step are a checkpoint: on one node, on two, with a mount that is killed and a node
+//! that is lost.
+
+use crate::cannot_mount;
+use crate::rig::{IN_MEMORY, MODES, Mode, ON_DISK, Rig, Said, Where, data, mode, wait_until};
+use orcheck_io::failpoints::Failpoints;
+use orcheck_mount::{Pattern, SetOptions};
+use orcheck_testing::Scratch;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const PLAIN: Mode = mode(true, false, Where::Nowhere);
+
+/// Sets of files `r.{step}.*`, complete with this many.
+fn counted(files: u64) -> SetOptions {
+    SetOptions {
+        job: "melt".to_owned(),
+        options: None,
+        patterns: vec![Pattern::new("r.{step}.*").unwrap()],
+        end: None,
+        count: Some(files),
+        meeting: None,
+    }
+}
+
+/// A rig whose sets go to a directory beside it.
+fn alone(mode: Mode, sets: SetOptions) -> Rig {
+    let mut rig = Rig::new(mode);
+    let store = rig.scratch.path().join("store");
+    fs::create_dir(&store).unwrap();
+    rig.sets = Some(SetOptions {
+        options: Some(format!("global = '{}'\nkeep = 3", store.display())),
+        ..sets
+    });
+    rig.start(Failpoints::none());
+    rig
+}
+
+/// Steps that have begun and are not safe.
+fn begun(rig: &Rig) -> usize {
+    let dir = rig.backing().join(".orcheck-sets/begun");
+    fs::read_dir(dir).map_or(0, Iterator::count)
+}
+
+fn written(rig: &Rig, name: &str, seed: u8) -> Vec<u8> {
+    let bytes = data(seed, 3_000_001);
+    fs::write(rig.point().join(name), &bytes).unwrap();
+    bytes
+}
+
+fn has_step(rig: &Rig, step: u64) -> bool {
+    let store = rig.scratch.path().join("store/melt");
+    fs::read_dir(store).unwrap().any(|entry| {
+        let name = entry.unwrap().file_name();
+        let name = name.to_str().unwrap().to_owned();
+        name.ends_with(".orcc") && name.contains(&format!("{step:010}"))
+    })
+}
+
+#[test]
+fn a_set_is_a_checkpoint_or_is_not_offered() {
+    if cannot_mount() {
+        return;
+    }
+    for mode in [PLAIN, MODES[2], ON_DISK, IN_MEMORY] {
+        let mut rig = alone(mode, counted(2));
+        let one = written(&rig, "r.1.a", 1);
+        assert_eq!(begun(&rig), 1);
+        let two = written(&rig, "r.1.b", 2);
+        wait_until("the set is safe", || begun(&rig) == 0);
+        written(&rig, "r.2.a", 3);
+        rig.kill();
+        // The last set is damaged, and one of its files is lost.
+        fs::remove_file(rig.backing().join("r.1.a")).unwrap();
+        fs::write(rig.backing().join("r.1.b"), "torn").unwrap();
+        let found = rig.start(Failpoints::none());
+        assert_eq!(found.restored, ["r.1.a", "r.1.b"], "{mode:?}");
+        let aside = ["2", "before-1"].map(|name| format!(".orcheck-sets/aside/{name}"));
+        assert_eq!(found.aside, aside, "{mode:?}");
+        assert!(fs::read(rig.point().join("r.1.a")).unwrap() == one);
+        assert!(fs::read(rig.point().join("r.1.b")).unwrap() == two);
+        assert!(!rig.point().join("r.2.a").exists());
+        let put = |path: &str| fs::read(rig.backing().join(".orcheck-sets/aside").join(path));
+        assert!(put("2/r.2.a").unwrap() == data(3, 3_000_001));
+        assert_eq!(put("before-1/r.1.b").unwrap(), b"torn");
+        // Step 2 is written again.
+        written(&rig, "r.2.a", 4);
+        written(&rig, "r.2.b", 5);
+        let said = rig.stop();
+        assert_eq!(said.sets, [1, 0, 0], "{mode:?}: {}", rig.told());
+    }
+}
+
+#[test]
+fn after_a_good_end_what_was_changed_since_is_left_alone() {
+    if cannot_mount() {
+        return;
+    }
+    let mut rig = alone(PLAIN, counted(2));
+    written(&rig, "r.1.a", 1);
+    written(&rig, "r.1.b", 2);
+    assert_eq!(rig.stop().sets, [1, 0, 0]);
+    fs::write(rig.backing().join("r.1.a"), "mine").unwrap();
+    fs::remove_file(rig.backing().join("r.1.b")).unwrap();
+    let found = rig.start(Failpoints::none());
+    assert_eq!(found.restored, ["r.1.b"]);
+    assert_eq!(found.aside, Vec::<String>::new());
+    assert_eq!(fs::read(rig.point().join("r.1.a")).unwrap(), b"mine");
+    rig.stop();
+}
+
+/// Runs a script in the mount.
+fn run(rig: &Rig, script: &str) -> std::process::ExitStatus {
+    let mut shell = Command::new("bash");
+    shell.args(["-c", script]).current_dir(rig.point());
+    shell.status().unwrap()
+}
+
+#[test]
+fn the_half_of_a_file_that_a_killed_program_wrote_completes_no_set() {
+    if cannot_mount() {
+        return;
+    }
+    for mode in [PLAIN, MODES[1], IN_MEMORY] {
+        let mut rig = alone(mode, counted(2));
+        run(
+            &rig,
+            "echo whole > r.1.a; exec 3> r.1.b; echo half >&3; kill -9 $$",
+        );
+        // So does one that gives up.
+        run(
+            &rig,
+            "echo whole > r.2.a; exec 3> r.2.b; echo half >&3; exit 1",
+        );
+        // One that ends well closes its files, whoever closes them.
+        assert!(
+            run(
+                &rig,
+                "echo whole > r.3.a; exec 3> r.3.b; echo all >&3; exit 0"
+            )
+            .success()
+        );
+        let said = rig.stop();
+        assert_eq!(said.sets, [1, 0, 2], "{mode:?}: {}", rig.told());
+        assert!(
+            rig.told().contains("step 1 is not complete"),
+            "{}",
+            rig.told()
+        );
+        let found = rig.start(Failpoints::none());
+        assert_eq!(found.aside.len(), 2, "{mode:?}: {found:?}");
+        assert!(!rig.point().join("r.1.a").exists() && !rig.point().join("r.2.b").exists());
+        assert!(rig.point().join("r.3.b").exists());
+        rig.stop();
+    }
+}
+
+#[test]
+fn the_last_file_or_a_list_completes_a_set() {
+    if cannot_mount() {
+        return;
+    }
+    let ended = SetOptions {
+        end: Some(Pattern::new("done.{step}").unwrap()),
+        count: None,
+        ..counted(1)
+    };
+    let mut rig = alone(PLAIN, ended);
+    run(
+        &rig,
+        "echo 1 > r.7.a; echo 2 > r.7.b; : > done.7; echo 3 > r.8.a",
+    );
+    assert_eq!(rig.stop().sets, [1, 0, 1], "{}", rig.told());
+
+    let listed = SetOptions {
+        patterns: Vec::new(),
+        count: None,
+        ..counted(1)
+    };
+    let mut rig = alone(ON_DISK, listed);
+    run(
+        &rig,
+        r"mkdir -p out; echo 1 > out/state; echo 2 > out/grid; echo 3 > other
+          printf 'step 5\nstate\ngrid\n' > out/.orcheck-set.new; mv out/.orcheck-set.new out/.orcheck-set",
+    );
+    wait_until("the set is safe", || has_step(&rig, 5));
+    // A file that does not come.
+    run(
+        &rig,
+        "echo 1 > state; printf 'step 6\nstate\nnever\n' > .orcheck-set",
+    );
+    assert_eq!(rig.stop().sets, [1, 0, 1], "{}", rig.told());
+    fs::remove_dir_all(rig.backing().join("out")).unwrap();
+    let found = rig.start(Failpoints::none());
+    assert_eq!(found.restored, ["out/grid", "out/state"]);
+    assert_eq!(fs::read(rig.point().join("out/grid")).unwrap(), b"2\n");
+    rig.stop();
+}
+
+#[test]
+fn files_with_fixed_names_are_a_set_each_time() {
+    if cannot_mount() {
+        return;
+    }
+    let fixed = SetOptions {
+        patterns: vec![Pattern::new("state.cpt").unwrap()],
+        ..counted(1)
+    };
+    let mut rig = alone(IN_MEMORY, fixed);
+    for number in 1..=3 {
+        run(&rig, &format!("echo {number} > tmp; mv tmp state.cpt"));
+        wait_until("the set is taken", || has_step(&rig, number));
+    }
+    rig.kill();
+    fs::write(rig.backing().join("state.cpt"), "torn").unwrap();
+    rig.start(Failpoints::none());
+    assert_eq!(fs::read(rig.point().join("state.cpt")).unwrap(), b"3\n");
+    run(&rig, "echo 4 > tmp; mv tmp state.cpt");
+    assert_eq!(rig.stop().sets, [1, 0, 0], "{}", rig.told());
+    assert!(has_step(&rig, 4));
+}
+
+#[test]
+fn a_set_that_changes_while_it_is_taken_is_lost_or_whole() {
+    if cannot_mount() {
+        return;
+    }
+    let mut rig = alone(PLAIN, counted(2));
+    const STEPS: u64 = 12;
+    let (short, long) = (data(1, 1000), data(2, 24 << 20));
+    for step in 1..=STEPS {
+        let path = |name: &str| rig.point().join(format!("r.{step}.{name}"));
+        fs::write(path("b"), &long).unwrap();
+        fs::write(path("a"), &short).unwrap();
+        // The set is complete, and somebody writes on.
+        let mut file = fs::File::options().write(true).open(path("b")).unwrap();
+        std::io::Write::write_all(&mut file, &vec![9; 24 << 20]).unwrap();
+        drop(file);
+    }
+    let said = rig.stop();
+    assert_eq!(said.sets[0] + said.sets[1], STEPS, "{}", rig.told());
+    let told = rig.told();
+    if said.sets[1] > 0 {
+        assert!(
+            told.contains("opened it for writing while its set was taken"),
+            "{told}"
+        );
+    }
+    if said.sets[0] == 0 {
+        return;
+    }
+    // The newest one that was kept has the bytes of one version.
+    fs::remove_dir_all(rig.backing()).unwrap();
+    fs::create_dir(rig.backing()).unwrap();
+    let found = rig.start(Failpoints::none());
+    let file = found
+        .restored
+        .iter()
+        .find(|name| name.ends_with(".b"))
+        .unwrap();
+    let bytes = fs::read(rig.point().join(file)).unwrap();
+    assert!(bytes == long || bytes == vec![9; 24 << 20], "{told}");
+    rig.stop();
+}
+
+/// Two virtual nodes: each has a backing directory of its own, and a copy of what the other keeps.
+struct Two {
+    shared: Scratch,
+    rigs: [Rig; 2],
+}
+
+impl Two {
+    fn new(mode: Mode, sets: &SetOptions) -> Two {
+        let shared = Scratch::new("mount-nodes");
+        let rigs = [0, 1].map(|node| {
+            let mut rig = Rig::new(mode);
+            let dir = shared.path().join(format!("disk{node}"));
+            fs::create_dir(&dir).unwrap();
+            let name = ["left", "right"][node as usize];
+            let (dir, meet) = (dir.display(), shared.path().join("meeting"));
+            rig.sets = Some(SetOptions {
+                options: Some(format!(
+                    "node_dir = '{dir}'\nnode_name = '{name}'\npeers = 1\nkeep = 3"
+                )),
+                meeting: Some((meet, node, 2)),
+                ..sets.clone()
+            });
+            rig
+        });
+        let mut two = Two { shared, rigs };
+        two.start();
+        two
+    }
+
+    /// Mounts both; returns the files that each got back.
+    fn start(&mut self) -> [Vec<String>; 2] {
+        self.rigs
+            .iter_mut()
+            .for_each(|rig| rig.begin(Failpoints::none()));
+        [0, 1].map(|node: usize| self.rigs[node].started_now().restored)
+    }
+
+    fn stop(&mut self) -> [Said; 2] {
+        self.rigs.iter().for_each(Rig::unmount);
+        [0, 1].map(|node: usize| self.rigs[node].ended().unwrap())
+    }
+
+    fn kill(&mut self) {
+        self.rigs.iter_mut().for_each(Rig::kill);
+    }
+
+    /// A node with its disk is gone; another one with the same name takes its place.
+    fn lose(&mut self, node: usize) {
+        let disk = self.shared.path().join(format!("disk{node}"));
+        for dir in [disk.as_path(), self.rigs[node].backing()] {
+            fs::remove_dir_all(dir).unwrap();
+            fs::create_dir(dir).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_set_of_two_nodes_survives_the_loss_of_either() {
+    if cannot_mount() {
+        return;
+    }
+    for lost in [0, 1] {
+        let mut two = Two::new(IN_MEMORY, &counted(3));
+        let left = [
+            written(&two.rigs[0], "r.1.a", 1),
+            written(&two.rigs[0], "r.1.b", 2),
+        ];
+        let right = written(&two.rigs[1], "r.1.c", 3);
+        wait_until("the set is safe", || {
+            two.rigs.iter().all(|rig| begun(rig) == 0)
+        });
+        // Of the next one, a file is missing.
+        written(&two.rigs[0], "r.2.a", 4);
+        written(&two.rigs[1], "r.2.c", 5);
+        two.kill();
+        two.lose(lost);
+        let restored = two.start();
+        let want: [&[&str]; 2] = [&["r.1.a", "r.1.b"], &["r.1.c"]];
+        assert_eq!(restored[lost], want[lost]);
+        assert_eq!(restored[1 - lost], Vec::<String>::new());
+        let read = |node: usize, name: &str| fs::read(two.rigs[node].point().join(name)).unwrap();
+        assert!(read(0, "r.1.a") == left[0] && read(0, "r.1.b") == left[1]);
+        assert!(read(1, "r.1.c") == right);
+        for rig in &two.rigs {
+            let of_two = |entry: std::io::Result<fs::DirEntry>| {
+                entry
+                    .unwrap()
+                    .file_name()
+                    .to_str()
+                    .unwrap()
+                    .starts_with("r.2")
+            };
+            assert!(!fs::read_dir(rig.point()).unwrap().any(of_two));
+        }
+        written(&two.rigs[0], "r.2.a", 4);
+        written(&two.rigs[1], "r.2.b", 4);
+        written(&two.rigs[1], "r.2.c", 5);
+        let said = two.stop();
+        assert_eq!(said.map(|one| one.sets), [[1, 0, 0]; 2]);
+    }
+}
+
+#[test]
+fn a_mount_that_dies_ends_the_sets_of_the_others_and_they_say_so() {
+    if cannot_mount() {
+        return;
+    }
+    let mut two = Two::new(PLAIN, &counted(1));
+    two.rigs[1].kill();
+    let told = || two.rigs[0].told().contains("sets are not kept any more");
+    wait_until("the other one has noticed", told);
+    // Files are written as before.
+    let bytes = written(&two.rigs[0], "r.1.a", 1);
+    two.rigs[0].unmount();
+    two.rigs[0].ended().unwrap();
+    assert!(fs::read(two.rigs[0].backing().join("r.1.a")).unwrap() == bytes);
+}
+
+/// A liquid on two ranks, with three restart files every ten steps.
+const MELT: &str = "
+units lj
+atom_style atomic
+lattice fcc 0.8442
+region box block 0 8 0 8 0 8
+create_box 1 box
+create_atoms 1 box
+mass 1 1.0
+velocity all create 3.0 87287 loop geom
+pair_style lj/cut 2.5
+pair_coeff 1 1 1.0 1.0 2.5
+fix 1 all nve
+restart 10 r.*.%
+run 400
+";
+
+fn lammps(dir: &Path, script: &Path, more: &[&str]) -> Command {
+    let mut run = Command::new("mpirun");
+    run.args(["--allow-run-as-root", "--oversubscribe", "-n", "2", "lmp"]);
+    run.args(["-log", "none", "-screen", "none", "-in"])
+        .arg(script);
+    run.args(more).current_dir(dir);
+    run
+}
+
+/// The newest step with a file of this directory.
+fn newest(dir: &Path) -> Option<(u32, Vec<PathBuf>)> {
+    let files = fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let mut steps: std::collections::BTreeMap<u32, Vec<PathBuf>> = Default::default();
+    for path in files {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let step = name
+            .strip_prefix("r.")
+            .and_then(|rest| rest.split('.').next()?.parse().ok());
+        if let Some(step) = step {
+            steps.entry(step).or_default().push(path);
+        }
+    }
+    steps.pop_last()
+}
+
+#[test]
+fn lammps_restarts_from_the_other_node_when_its_own_is_lost() {
+    if cannot_mount() {
+        return;
+    }
+    if Command::new("lmp").arg("-help").output().is_err() {
+        eprintln!("not tried: LAMMPS (lmp) is not here");
+        return;
+    }
+    let mut two = Two::new(IN_MEMORY, &counted(3));
+    let script = two.shared.path().join("in");
+    fs::write(&script, MELT).unwrap();
+    let undisturbed = two.shared.path().join("undisturbed");
+    fs::create_dir(&undisturbed).unwrap();
+    assert!(
+        lammps(&undisturbed, &script, &[])
+            .status()
+            .unwrap()
+            .success()
+    );
+    let point = two.rigs[0].point();
+    let mut running = lammps(&point, &script, &[]).spawn().unwrap();
+    wait_until("it is half way", || point.join("r.200.base").exists());
+    running.kill().unwrap();
+    running.wait().unwrap();
+    two.kill();
+    two.lose(0);
+    let restored = two.start();
+    assert_eq!(restored[0].len(), 3, "{:?}", two.rigs[0].told());
+    let (step, files) = newest(&point).unwrap();
+    assert!(step >= 100, "{step}");
+    assert_eq!(files.len(), 3);
+    for file in &files {
+        let want = fs::read(undisturbed.join(file.file_name().unwrap())).unwrap();
+        assert!(fs::read(file).unwrap() == want, "{}", file.display());
+    }
+    let continued = two.shared.path().join("in.continued");
+    let rest = MELT.find("pair_style").unwrap();
+    let rest = MELT[rest..].replace("run 400", "run 400 upto");
+    fs::write(&continued, format!("read_restart r.{step}.%\n{rest}")).unwrap();
+    assert!(lammps(&point, &continued, &[]).status().unwrap().success());
+    let said = two.stop();
+    assert!(said[0].sets[0] > 0, "{}", two.rigs[0].told());
+    assert_eq!(newest(two.rigs[0].backing()).unwrap().0, 400);
+}
