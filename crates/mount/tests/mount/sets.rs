@@ -51,10 +51,10 @@ fn written(rig: &Rig, name: &str, seed: u8) -> Vec<u8> {
 
 fn has_step(rig: &Rig, step: u64) -> bool {
     let store = rig.scratch.path().join("store/melt");
+    let of_step = format!("s{step:012}-");
     fs::read_dir(store).unwrap().any(|entry| {
-        let name = entry.unwrap().file_name();
-        let name = name.to_str().unwrap().to_owned();
-        name.ends_with(".orcc") && name.contains(&format!("{step:010}"))
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        name.starts_with(&of_step) && name.ends_with(".commit")
     })
 }
 
@@ -264,6 +264,8 @@ fn a_set_that_changes_while_it_is_taken_is_lost_or_whole() {
     rig.stop();
 }
 
+const NAMES: [&str; 2] = ["left", "right"];
+
 /// Two virtual nodes: each has a backing directory of its own, and a copy of what the other keeps.
 struct Two {
     shared: Scratch,
@@ -275,9 +277,9 @@ impl Two {
         let shared = Scratch::new("mount-nodes");
         let rigs = [0, 1].map(|node| {
             let mut rig = Rig::new(mode);
-            let dir = shared.path().join(format!("disk{node}"));
-            fs::create_dir(&dir).unwrap();
-            let name = ["left", "right"][node as usize];
+            let dir = shared.path().join("disks");
+            fs::create_dir_all(&dir).unwrap();
+            let name = NAMES[node as usize];
             let (dir, meet) = (dir.display(), shared.path().join("meeting"));
             rig.sets = Some(SetOptions {
                 options: Some(format!(
@@ -312,11 +314,10 @@ impl Two {
 
     /// A node with its disk is gone; another one with the same name takes its place.
     fn lose(&mut self, node: usize) {
-        let disk = self.shared.path().join(format!("disk{node}"));
-        for dir in [disk.as_path(), self.rigs[node].backing()] {
-            fs::remove_dir_all(dir).unwrap();
-            fs::create_dir(dir).unwrap();
-        }
+        let disk = self.shared.path().join("disks/melt").join(NAMES[node]);
+        fs::remove_dir_all(disk).unwrap();
+        fs::remove_dir_all(self.rigs[node].backing()).unwrap();
+        fs::create_dir(self.rigs[node].backing()).unwrap();
     }
 }
 
