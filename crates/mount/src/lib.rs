@@ -207,10 +207,13 @@ impl Mounted {
             true => self.session.join(),
             false => Ok(()),
         };
-        if let Some((gathered, _)) = &self.sets {
-            gathered.end();
+        let sets_end = || self.sets.iter().for_each(|(gathered, _)| gathered.end());
+        if cut {
+            sets_end();
         }
+        // The kernel need not have said that the last files were closed.
         self.stacked.close_all();
+        sets_end();
         self.lane.end();
         self.stacked.sync_names_at_end();
         if self.worker.join().is_err() {

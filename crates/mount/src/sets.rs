@@ -38,13 +38,15 @@ pub use pattern::Pattern;
 
 use crate::lane::Tell;
 use crate::tree::Tree;
-use decide::{Complete, Key, List, Next, Report, decide};
+use decide::{Complete, Key, List, Next, decide};
 use gathered::Gathered;
 use marks::Marks;
 use orcheck_client::{EventKind, Meeting, Membership};
 use orcheck_format::{Error, Result};
 use orcheck_io::errno::rustix_error;
 use orcheck_io::failpoints::Failpoints;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -52,7 +54,7 @@ use std::time::Duration;
 use taking::{Bytes, RECORD, Record};
 
 /// Between two looks at what was written.
-const POLL: Duration = Duration::from_millis(100);
+const POLL: Duration = Duration::from_millis(50);
 /// For the other mounts to start.
 const MEET: Duration = Duration::from_secs(300);
 /// The longest silence of another mount: it may wait for room for a set.
@@ -226,15 +228,7 @@ impl Sets {
                 ));
             }
             let lists = self.read_lists(tree);
-            let mine = serde_json::to_vec(&self.gathered.report(lists));
-            let mine = mine.map_err(|error| Error::internal(error.to_string()))?;
-            let reports = self.meeting.exchange(&mine)?;
-            let read = |bytes: &Vec<u8>| serde_json::from_slice(bytes);
-            let reports: Vec<Report> = reports
-                .iter()
-                .map(read)
-                .collect::<std::result::Result<_, _>>()
-                .map_err(|error| Error::corrupt(format!("what a mount reports: {error}")))?;
+            let reports = exchange(&self.meeting, &self.gathered.report(lists))?;
             let lists: Vec<&List> = reports.iter().flat_map(|one| &one.lists).collect();
             for list in &lists {
                 self.lists.insert(list.step, list.files.len() as u64);
@@ -262,19 +256,18 @@ impl Sets {
 
     /// Takes a set as the checkpoint of a step.
     fn take(&mut self, set: Key, step: u64, tree: &Arc<Tree>) -> Result<()> {
-        let paths = self.gathered.begin_to_take(set);
-        let open = |path: &PathBuf| taking::open(path, tree, &self.gathered);
-        let opened: Result<Vec<_>> = paths.iter().map(open).collect();
-        let protected = opened.and_then(|files| self.protect(files));
-        let mine = match &protected {
-            Ok(()) => Vec::new(),
-            Err(error) => error.message().as_bytes().to_vec(),
+        let ready = match self.gathered.begin_to_take(set) {
+            None => Ready::Again,
+            Some(paths) => self.protect(&paths, tree),
         };
-        let all = self.meeting.exchange(&mine)?;
-        let failed = all.iter().find(|text| !text.is_empty());
-        let taken = match failed {
-            Some(text) => Err(Error::invalid(String::from_utf8_lossy(text))),
-            None => self.checkpoint(step),
+        let ready = self.agree(&ready)?;
+        let taken = match ready {
+            Ready::Again => {
+                self.gathered.stop_taking();
+                return Ok(());
+            }
+            Ready::Refused(why) => Err(Error::invalid(why)),
+            Ready::Yes => self.checkpoint(step),
         };
         match taken {
             Ok(()) => {
@@ -288,14 +281,23 @@ impl Sets {
                     .tell(&format!("the set of step {step} is lost: {text}"));
             }
         }
-        while let Some(warning) = self.session.take_warning() {
-            self.gathered.tell(&warning);
-        }
         self.gathered.end_taking(set);
         if let Key::Step(step) = set {
             self.lists.remove(&step);
         }
         Ok(())
+    }
+
+    /// What the most hesitant node says.
+    fn agree(&mut self, mine: &Ready) -> Result<Ready> {
+        let mut agreed = Ready::Yes;
+        for one in exchange(&self.meeting, mine)? {
+            match (&agreed, &one) {
+                (Ready::Refused(_), _) | (_, Ready::Yes) => {}
+                _ => agreed = one,
+            }
+        }
+        Ok(agreed)
     }
 
     fn checkpoint(&mut self, step: u64) -> Result<()> {
@@ -311,12 +313,21 @@ impl Sets {
     }
 
     /// Protects the files of a set in place of those of the last one.
-    fn protect(&mut self, files: Vec<((u64, u64), (taking::Entry, taking::Taking))>) -> Result<()> {
+    fn protect(&mut self, paths: &[PathBuf], tree: &Tree) -> Ready {
+        let protected = self.protect_files(paths, tree);
+        protected.map_or_else(
+            |error| Ready::Refused(error.message().to_owned()),
+            |()| Ready::Yes,
+        )
+    }
+
+    fn protect_files(&mut self, paths: &[PathBuf], tree: &Tree) -> Result<()> {
         for name in self.regions.drain(..) {
             self.session.unprotect(&name)?;
         }
         let mut record = Record::default();
-        for (_, (entry, file)) in files {
+        for path in paths {
+            let (entry, file) = taking::open(path, tree, &self.gathered)?;
             let name = entry.path.clone();
             self.session.protect_codec(&name, Box::new(file), 0)?;
             self.regions.push(name);
@@ -350,6 +361,25 @@ impl Sets {
         }
         lists
     }
+}
+
+/// Whether a node can take a set.
+#[derive(Clone, Serialize, Deserialize)]
+enum Ready {
+    Yes,
+    /// A program has begun to write one of its files: not yet.
+    Again,
+    /// It cannot be taken.
+    Refused(String),
+}
+
+/// Gives what each node says to all of them.
+fn exchange<T: Serialize + DeserializeOwned>(meeting: &Meeting, mine: &T) -> Result<Vec<T>> {
+    let mine = serde_json::to_vec(mine).map_err(|error| Error::internal(error.to_string()))?;
+    let all = meeting.exchange(&mine)?;
+    let read = |bytes: &Vec<u8>| serde_json::from_slice(bytes);
+    let all: std::result::Result<_, _> = all.iter().map(read).collect();
+    all.map_err(|error| Error::corrupt(format!("what another mount says: {error}")))
 }
 
 struct Outcomes<'a> {

@@ -82,6 +82,10 @@ impl Is {
         broken_off: false,
     };
 
+    fn whole(self) -> bool {
+        !self.open && !self.broken_off
+    }
+
     fn written(broken_off: bool) -> Is {
         Is {
             open: false,
@@ -168,7 +172,7 @@ impl Gathered {
         {
             self.mark(step, [path.as_path()].into_iter());
         }
-        let whole = !is.open && !is.broken_off;
+        let whole = is.whole();
         if whole && path.file_name() == Some(OsStr::new(LIST)) {
             state.lists.push(path.clone());
         }
@@ -269,7 +273,7 @@ impl Gathered {
         for file in state.files.values() {
             if let Some(set) = file.set {
                 let one = counted.entry(set).or_default();
-                let whole = !file.is.open && !file.is.broken_off;
+                let whole = file.is.whole();
                 one.open += u64::from(!whole);
                 one.closed += u64::from(whole);
                 one.fresh += u64::from(whole && file.is.fresh);
@@ -300,14 +304,16 @@ impl Gathered {
         }
     }
 
-    /// The files of a set, which is being taken from now on.
-    pub fn begin_to_take(&self, set: Key) -> Vec<PathBuf> {
+    /// The files of a set, which is being taken from now on; `None`: a program has begun to write
+    /// one of them.
+    pub fn begin_to_take(&self, set: Key) -> Option<Vec<PathBuf>> {
         let mut state = self.state();
         state.opened.clear();
         state.taking = true;
-        let is_of_set = |file: &File| file.set == Some(set) && !file.is.open;
-        let of_set = state.files.iter().filter(|(_, file)| is_of_set(file));
-        of_set.map(|(path, _)| path.clone()).collect()
+        let of_set = state.files.iter().filter(|(_, file)| file.set == Some(set));
+        // Breaks if: what is not whole is left out; the set would be taken without it.
+        let path = |(path, file): (&PathBuf, &File)| file.is.whole().then(|| path.clone());
+        of_set.map(path).collect()
     }
 
     /// Whether somebody opened this file for writing since then.
@@ -315,10 +321,15 @@ impl Gathered {
         self.state().opened.contains(&inode)
     }
 
+    /// The set is not taken now.
+    pub fn stop_taking(&self) {
+        self.state().taking = false;
+    }
+
     /// The set was taken, or will not be.
     pub fn end_taking(&self, set: Key) {
+        self.stop_taking();
         let mut state = self.state();
-        state.taking = false;
         state.ended.remove(&set);
         if set == Key::Next {
             let of_set = state
@@ -342,11 +353,11 @@ impl Gathered {
         }
     }
 
-    /// The mount is over: what is complete is taken, and nothing else comes.
+    /// The mount is over: what is complete is taken, and nothing else comes. What is still open was
+    /// not closed by a program.
     pub fn end(&self) {
         let mut state = self.state();
         state.ending = true;
-        // Programs that still had files open get errors.
         let open = state.files.values_mut().filter(|file| file.is.open);
         open.for_each(|file| file.is.broken_off = true);
         drop(state);

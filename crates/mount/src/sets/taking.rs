@@ -54,7 +54,7 @@ pub struct Taking {
 }
 
 /// Opens a file that will be taken, and describes it.
-pub fn open(path: &Path, tree: &Tree, gathered: &Shared) -> Result<((u64, u64), (Entry, Taking))> {
+pub fn open(path: &Path, tree: &Tree, gathered: &Shared) -> Result<(Entry, Taking)> {
     let failed = |errno| rustix_error(errno, path.display());
     let name = path.to_str().ok_or_else(|| {
         Error::invalid(format!(
@@ -92,7 +92,7 @@ pub fn open(path: &Path, tree: &Tree, gathered: &Shared) -> Result<((u64, u64), 
         contents: None,
         gathered: Arc::clone(gathered),
     };
-    Ok((key, (entry, taking)))
+    Ok((entry, taking))
 }
 
 impl Taking {
@@ -116,7 +116,7 @@ impl Taking {
 
 /// Reads a whole file of at most `most` bytes, as programs see it.
 pub fn read_whole(path: &Path, tree: &Tree, gathered: &Shared, most: u64) -> Result<Vec<u8>> {
-    let (_, (entry, mut file)) = open(path, tree, gathered)?;
+    let (entry, mut file) = open(path, tree, gathered)?;
     if entry.len_bytes > most {
         let text = format!("{} bytes: at most {most} are read", entry.len_bytes);
         return Err(Error::invalid(text));

@@ -383,7 +383,7 @@ fn a_mount_that_dies_ends_the_sets_of_the_others_and_they_say_so() {
     assert!(fs::read(two.rigs[0].backing().join("r.1.a")).unwrap() == bytes);
 }
 
-/// A liquid on two ranks, with three restart files every ten steps.
+/// A liquid on two ranks, with three restart files every twenty steps.
 const MELT: &str = "
 units lj
 atom_style atomic
@@ -396,8 +396,8 @@ velocity all create 3.0 87287 loop geom
 pair_style lj/cut 2.5
 pair_coeff 1 1 1.0 1.0 2.5
 fix 1 all nve
-restart 10 r.*.%
-run 400
+restart 20 r.*.%
+run 2000
 ";
 
 fn lammps(dir: &Path, script: &Path, more: &[&str]) -> Command {
@@ -449,7 +449,16 @@ fn lammps_restarts_from_the_other_node_when_its_own_is_lost() {
     );
     let point = two.rigs[0].point();
     let mut running = lammps(&point, &script, &[]).spawn().unwrap();
-    wait_until("it is half way", || point.join("r.200.base").exists());
+    let records = two.shared.path().join("disks/melt/left");
+    wait_until("a set of step 100 or later is safe", || {
+        let names = fs::read_dir(&records).unwrap();
+        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut steps = names.filter_map(|name| {
+            let step = name.strip_prefix('s')?.split('-').next()?.parse::<u64>();
+            step.ok().filter(|_| name.ends_with(".commit"))
+        });
+        steps.any(|step| step >= 100)
+    });
     running.kill().unwrap();
     running.wait().unwrap();
     two.kill();
@@ -465,10 +474,10 @@ fn lammps_restarts_from_the_other_node_when_its_own_is_lost() {
     }
     let continued = two.shared.path().join("in.continued");
     let rest = MELT.find("pair_style").unwrap();
-    let rest = MELT[rest..].replace("run 400", "run 400 upto");
+    let rest = MELT[rest..].replace("run 2000", "run 2000 upto");
     fs::write(&continued, format!("read_restart r.{step}.%\n{rest}")).unwrap();
     assert!(lammps(&point, &continued, &[]).status().unwrap().success());
     let said = two.stop();
     assert!(said[0].sets[0] > 0, "{}", two.rigs[0].told());
-    assert_eq!(newest(two.rigs[0].backing()).unwrap().0, 400);
+    assert_eq!(newest(two.rigs[0].backing()).unwrap().0, 2000);
 }
