@@ -239,3 +239,89 @@ fn a_signal_ends_a_mount_once_nobody_uses_it() {
     assert_eq!(ended.status.code(), Some(143));
     assert!(backing.join("open").exists());
 }
+
+#[test]
+fn sets_are_checkpoints_that_other_commands_know() {
+    let Some((scratch, [backing, point, _])) = places() else {
+        return;
+    };
+    let store = scratch.path().join("store");
+    std::fs::create_dir(&store).unwrap();
+    let options = format!("global = '{}'", store.display());
+    let mount = |more: &[&str], script: &str| {
+        let script = format!("cd {}; {script}", point.display());
+        let mut arguments = vec!["mount", "--job", "melt", "--options", &options];
+        arguments.extend(more);
+        arguments.extend([text(&backing), text(&point), "--", "sh", "-c", &script]);
+        answer(&arguments)
+    };
+    let counted = ["--set", "r.{step}.*", "--set-count", "2"];
+    let ended = mount(
+        &counted,
+        "echo one > r.7.a; echo two > r.7.b; echo 3 > r.8.a",
+    );
+    assert_eq!(ended.code, 3, "{}", ended.stderr);
+    let told = "orcheck: mount: the set of step 8 is not complete (1 file of this node): it is not \
+                kept, and the next mount moves its files aside";
+    assert!(ended.stderr.contains(told), "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("1 set incomplete"),
+        "{}",
+        ended.stderr
+    );
+    let listed = answer(&["ls", text(&store)]);
+    assert!(
+        listed.stdout.contains("melt") && listed.stdout.contains(" 7 "),
+        "{}",
+        listed.stdout
+    );
+    let shown = answer(&["show", "7", text(&store)]);
+    assert!(shown.stdout.contains("r.7.a"), "{}", shown.stdout);
+    assert_eq!(answer(&["verify", text(&store)]).code, 0);
+    std::fs::remove_file(backing.join("r.7.b")).unwrap();
+    let ended = mount(&counted, "ls; cat r.7.b");
+    assert_eq!(ended.stdout, "r.7.a\nr.7.b\ntwo\n");
+    assert!(
+        ended.stderr.contains("restored files of step 7: r.7.b"),
+        "{}",
+        ended.stderr
+    );
+    let moved = "moved files of step 8, whose set never became complete, to .orcheck-sets/aside/8";
+    assert!(ended.stderr.contains(moved), "{}", ended.stderr);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+}
+
+#[test]
+fn what_cannot_be_a_set_is_refused() {
+    let Some((_scratch, [backing, point, _])) = places() else {
+        return;
+    };
+    let refused = |more: &[&str], expected: &str| {
+        let mut arguments = vec!["mount"];
+        arguments.extend(more);
+        arguments.extend([text(&backing), text(&point), "--", "true"]);
+        let ended = answer(&arguments);
+        assert_eq!(ended.code, 2, "{more:?}: {}", ended.stderr);
+        assert!(
+            ended.stderr.contains(expected),
+            "{more:?}: {}",
+            ended.stderr
+        );
+    };
+    refused(&["--set", "a"], "--job");
+    refused(&["--job", "melt"], "node_dir");
+    let job = ["--job", "melt", "--options", "global = '/tmp'"];
+    refused(
+        &[&job[..], &["--set", "../a"]].concat(),
+        "below the mount point",
+    );
+    refused(
+        &[&job[..], &["--set", "{step}", "--set-end", "done"]].concat(),
+        "{step}",
+    );
+    refused(&[&job[..], &["--nodes", "2"]].concat(), "--node");
+    refused(
+        &[&job[..], &["--nodes", "2", "--node", "2"]].concat(),
+        "counted from 0",
+    );
+}

@@ -235,7 +235,7 @@ fn lammps_and_the_mount_are_killed_and_its_restart_files_are_those_of_an_undistu
 }
 
 /// Water, for `gmx grompp`.
-const WATER: [(&str, &str); 2] = [
+pub const WATER: [(&str, &str); 2] = [
     (
         "w.top",
         "#include \"oplsaa.ff/forcefield.itp\"\n#include \"oplsaa.ff/spc.itp\"\n\
@@ -250,7 +250,7 @@ const WATER: [(&str, &str); 2] = [
 ];
 
 /// GROMACS in a directory.
-fn gmx(dir: &Path, arguments: &str) -> Command {
+pub fn gmx(dir: &Path, arguments: &str) -> Command {
     let mut command = Command::new("gmx");
     command
         .arg("-quiet")

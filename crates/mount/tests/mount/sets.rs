@@ -2,6 +2,7 @@
 //! that is lost.
 
 use crate::cannot_mount;
+use crate::programs::{WATER, gmx};
 use crate::rig::{IN_MEMORY, MODES, Mode, ON_DISK, Rig, Said, Where, data, mode, wait_until};
 use orcheck_io::failpoints::Failpoints;
 use orcheck_mount::{Pattern, SetOptions};
@@ -154,6 +155,22 @@ fn the_half_of_a_file_that_a_killed_program_wrote_completes_no_set() {
         assert!(rig.point().join("r.3.b").exists());
         rig.stop();
     }
+}
+
+#[test]
+fn a_program_that_starts_another_one_while_it_writes_is_answered() {
+    if cannot_mount() {
+        return;
+    }
+    let mut rig = alone(PLAIN, counted(1));
+    let mut file = fs::File::create(rig.point().join("r.1.a")).unwrap();
+    for _ in 0..20 {
+        // The new program closes its copy of the descriptor while it is being loaded.
+        assert!(Command::new("true").status().unwrap().success());
+        std::io::Write::write_all(&mut file, b"more").unwrap();
+    }
+    drop(file);
+    assert_eq!(rig.stop().sets, [1, 0, 0], "{}", rig.told());
 }
 
 #[test]
@@ -480,4 +497,59 @@ fn lammps_restarts_from_the_other_node_when_its_own_is_lost() {
     let said = two.stop();
     assert!(said[0].sets[0] > 0, "{}", two.rigs[0].told());
     assert_eq!(newest(two.rigs[0].backing()).unwrap().0, 2000);
+}
+
+#[test]
+fn gromacs_restarts_from_the_other_node_when_its_own_is_lost() {
+    if cannot_mount() {
+        return;
+    }
+    if Command::new("gmx").arg("-version").output().is_err() {
+        eprintln!("not tried: GROMACS (gmx) is not here");
+        return;
+    }
+    let checkpoint = SetOptions {
+        patterns: vec![Pattern::new("md.cpt").unwrap()],
+        ..counted(1)
+    };
+    let mut two = Two::new(PLAIN, &checkpoint);
+    let out = two.shared.path().to_owned();
+    for (name, text) in WATER {
+        fs::write(out.join(name), text).unwrap();
+    }
+    let undisturbed = out.join("undisturbed");
+    fs::create_dir(&undisturbed).unwrap();
+    let made = |arguments: &str| assert!(gmx(&out, arguments).status().unwrap().success());
+    made("solvate -cs spc216 -box 2 2 2 -o w.gro");
+    made("grompp -f w.mdp -c w.gro -p w.top -o w.tpr -maxwarn 5");
+    let tpr = out.join("w.tpr");
+    let run = format!(
+        "mdrun -s {} -nt 1 -reprod -cpt 0.005 -noappend -deffnm md",
+        tpr.display()
+    );
+    assert!(gmx(&undisturbed, &run).status().unwrap().success());
+    let point = two.rigs[0].point();
+    let mut running = gmx(&point, &run).spawn().unwrap();
+    let records = out.join("disks/melt/left");
+    wait_until("a second set is safe", || {
+        let names = fs::read_dir(&records).unwrap();
+        let mut names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.any(|name| name.starts_with("s000000000002-") && name.ends_with(".commit"))
+    });
+    running.kill().unwrap();
+    running.wait().unwrap();
+    two.kill();
+    two.lose(0);
+    assert_eq!(two.start()[0], ["md.cpt"]);
+    let again = format!("{run} -cpi md.cpt");
+    assert!(gmx(&point, &again).status().unwrap().success());
+    two.stop();
+    // Each part has a number.
+    let last = fs::read_dir(two.rigs[0].backing()).unwrap();
+    let last = last.map(|entry| entry.unwrap().path());
+    let last = last
+        .filter(|path| path.extension().is_some_and(|end| end == "gro"))
+        .max();
+    let want = fs::read(undisturbed.join("md.part0001.gro")).unwrap();
+    assert!(fs::read(last.unwrap()).unwrap() == want);
 }
