@@ -89,7 +89,7 @@ ORCHESTRATION = Document(
                     (TASKS, "tasks_cached_kept"),
                     0.5,
                     bound=True,
-                    note="median of five programs; the servers' elevator and page cache merge what many ranks "
+                    note="median of five programs; the servers' page cache merges what many ranks "
                     "write, and the loss is 46 %",
                 ),
                 Claim(

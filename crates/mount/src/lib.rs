@@ -16,7 +16,7 @@
 //! Faults survived: full and failing disks, the death of this process, of programs, and of whoever
 //! started both.
 //!
-//! Not here: what a checkpoint is (the engine), of which sets of files are made (`sets.rs`).
+//! Not here: checkpoints, which sets of files become (the engine's).
 
 mod fuse;
 mod lane;
@@ -195,9 +195,9 @@ impl Mounted {
     }
 
     /// Waits until all files are durable, or cannot become so. Nobody can use the mount meanwhile:
-    /// either the kernel has unmounted it, or with `cut` programs that use it still get errors. Where
-    /// files are grouped, it also waits for the mounts of the other nodes, until `give_up` says
-    /// otherwise.
+    /// either the kernel has unmounted it, or with `cut` programs that use it still get errors.
+    /// Where files are grouped, it also waits for the mounts of the other nodes, until `give_up`
+    /// says otherwise.
     ///
     /// # Errors
     /// Internal if a thread ended early.

@@ -4,7 +4,7 @@
 //! | file | what |
 //! | --- | --- |
 //! | `pattern.rs` | the step in a path |
-//! | `gathered.rs` | which files of which steps were written |
+//! | `gathered.rs` | which files were written, and their steps |
 //! | `decide.rs` | which set is complete |
 //! | `taking.rs` | files as regions of a checkpoint |
 //! | `back.rs` | puts the files of the newest set back |
@@ -94,7 +94,7 @@ pub struct SetCounts {
     pub safe: u64,
     /// Sets that did not.
     pub lost: u64,
-    /// Sets of which files are missing at the end.
+    /// Sets that lack files at the end.
     pub incomplete: u64,
     /// Sets were not taken until the end.
     pub gave_up: bool,

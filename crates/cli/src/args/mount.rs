@@ -49,8 +49,8 @@ pub struct MountArgs {
     /// `.orcheck-set` says
     #[arg(long, value_name = "NAME", conflicts_with = "read_only")]
     pub job: Option<String>,
-    /// The files of a step: a path below MOUNTPOINT with `{step}` for the number and `*` for anything;
-    /// repeatable. Without `{step}`, each time they are written is the next step
+    /// The files of a step: a path below MOUNTPOINT with `{step}` for the number and `*` for
+    /// anything; repeatable. Without `{step}`, each time they are written is the next step
     #[arg(long, value_name = "PATTERN", requires = "job")]
     pub set: Vec<String>,
     /// A set is complete with this many files, of all nodes

@@ -1,5 +1,5 @@
-//! Lets processes that no parallel environment connects act as the ranks of a job: mounts on several
-//! nodes, for example.
+//! Lets processes that no parallel environment connects act as the ranks of a job, such as mounts
+//! on several nodes.
 //!
 //! How: they meet by a file that all of them see. Rank 0 listens, and writes its addresses and a
 //! random key there; the others connect and prove that they know the key. Every operation goes
@@ -81,8 +81,8 @@ impl Meeting {
         }
     }
 
-    /// Meets the other ranks by a file that all of them see; waits for them at most `wait`. Later, a
-    /// rank that is silent for longer than `patience` counts as lost.
+    /// Meets the other ranks by a file that all of them see; waits for them at most `wait`. Later,
+    /// a rank that is silent for longer than `patience` counts as lost.
     ///
     /// # Errors
     /// Invalid for a rank that there is not; Unavailable if not all came in time; otherwise the

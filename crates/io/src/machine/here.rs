@@ -89,15 +89,15 @@ pub fn is_stopped(pid: i32) -> bool {
     matches!(status_of(pid).split(' ').next(), Some("T" | "t"))
 }
 
-/// Whether a process or thread of this machine is just ending (it has no memory any more), by a signal or with an exit code
-/// that is not 0: what it had open is closed by the kernel.
+/// Whether a process or thread of this machine is just ending (it has no memory any more), by a
+/// signal or with an exit code that is not 0: what it had open is closed by the kernel.
 #[must_use]
 pub fn is_failing(pid: i32) -> bool {
     /// PF_EXITING and PF_SIGNALED of the kernel.
     const EXITING: u64 = 0x4;
     const SIGNALED: u64 = 0x400;
-    // Breaks if: this is not asked first; what is below waits for a process that is becoming another
-    // program, which waits for the answer to the closing of its files.
+    // Breaks if: this is not asked first; what is below waits for a process that is becoming
+    // another program, which waits for the answer to the closing of its files.
     let memory = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     if memory.is_empty() || memory.lines().any(|line| line.starts_with("VmSize:")) {
         return false;

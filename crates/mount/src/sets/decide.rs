@@ -1,8 +1,8 @@
 //! Decides which set is taken next: from what the nodes report, without reading anything.
 //!
 //! Invariants:
-//! 1. A set is taken only when it is complete over all nodes: no program may write a file of it, and
-//!    its list, the number of its files or its last file says that nothing is missing.
+//! 1. A set is taken only when it is complete over all nodes: no program may write a file of it,
+//!    and its list, the number of its files or its last file says that nothing is missing.
 //! 2. Steps grow.
 //!
 //! Not here: how the nodes exchange reports (`sets.rs`).

@@ -1,4 +1,4 @@
-//! Knows which files of which steps programs have written through this mount.
+//! Knows which files programs have written through this mount, and the steps that they are of.
 //!
 //! How: the calls that open, close, rename and remove files report here what they did. A file is
 //! known by its path. It belongs to the set that its path names, or that a list
@@ -7,7 +7,7 @@
 //!
 //! Invariants:
 //! 1. A file that a program may write is in no complete set.
-//! 2. Before a file of a numbered step can have bytes, the marks say that the step has begun.
+//! 2. Before a file of a step can have bytes, the marks say that the step has begun.
 //! 3. A file that is opened for writing while a set with it is taken spoils that set.
 //!
 //! Not here: which sets are complete (`decide.rs`), taking them (`taking.rs`).

@@ -1,5 +1,5 @@
-//! Remembers in the backing directory which steps have begun, and puts files aside that are not of a
-//! complete set.
+//! Remembers in the backing directory which steps have begun, and puts files aside that are not of
+//! a complete set.
 //!
 //! ```text
 //! .orcheck-sets/running.NODE          a mount is there, or was killed
