@@ -405,7 +405,7 @@ switches! {
     MountFailureTold = "mount-failure-told", "that a program learns that its file did not become durable", "orcheck-mount mount a_loss_in_the_background";
     SetComplete = "set-complete", "that a set of files is taken only when none of them is missing or being written", "orcheck-mount lib keeps_its_set";
     SetBrokenOff = "set-broken-off", "that half of a file, which a killed program wrote, completes no set", "orcheck-mount mount a_killed_program";
-    SetSpoiled = "set-spoiled", "that a set which changes while it is taken is lost", "orcheck-mount mount changes_while_it_is_taken";
+    SetSpoiled = "set-spoiled", "that a set which changes while it is taken is lost", "orcheck-mount lib changes_while_it_is_taken";
     SetAside = "set-aside", "that files of a set which never became complete are moved aside", "orcheck-mount mount not_offered";
     SetPath = "set-path", "that the files of a set are restored only below the backing directory", "orcheck-mount lib outside";
     MeetingOwner = "meeting-owner", "that mounts meet only by a file of their user", "orcheck-client lib not_a_meeting";

@@ -197,3 +197,50 @@ impl Codec for Bytes {
         Ok(())
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods)]
+mod tests {
+    use super::*;
+    use crate::sets::decide::Key;
+    use crate::sets::gathered::Gathered;
+    use crate::sets::marks::Marks;
+    use crate::sets::pattern::Pattern;
+    use crate::tree::ROOT;
+    use orcheck_testing::Scratch;
+    use std::ffi::OsStr;
+
+    #[test]
+    fn a_file_that_changes_while_it_is_taken_ends_the_checkpoint() {
+        let scratch = Scratch::new("taking");
+        let points = Failpoints::none();
+        let path = Path::new("r.1.a");
+        std::fs::write(scratch.path().join(path), [7; 1000]).unwrap();
+        let tree = Tree::new(Inode::root(scratch.path(), points.clone()).unwrap()).unwrap();
+        let root = tree.node(ROOT).unwrap();
+        let node = tree.look_up(&root, OsStr::new("r.1.a")).unwrap();
+        let marks = Marks::open(scratch.path(), (0, 1), &points).unwrap();
+        let patterns = vec![Pattern::new("r.{step}.a").unwrap()];
+        let gathered = Gathered::new(patterns, None, Arc::new(marks), Arc::new(|_| {}));
+        let gathered = Arc::new(gathered);
+        let set = Key::Step(1);
+        gathered.opened(&node);
+        assert_eq!(gathered.begin_to_take(set), None, "somebody writes it");
+        for spoil in [false, true] {
+            gathered.closed(&node);
+            let paths = gathered.begin_to_take(set).unwrap();
+            assert_eq!(paths, [path]);
+            let (entry, mut file) = open(path, &tree, &gathered).unwrap();
+            assert_eq!((entry.len_bytes, file.size().unwrap()), (1000, 1000));
+            let mut bytes = [0; 500];
+            file.pack(0, &mut bytes).unwrap();
+            if spoil {
+                gathered.opened(&node);
+                gathered.closed(&node);
+            }
+            let ended = file.pack(500, &mut bytes);
+            assert_eq!(ended.is_err(), spoil, "{ended:?}");
+            assert_eq!(bytes, [7; 500]);
+        }
+    }
+}

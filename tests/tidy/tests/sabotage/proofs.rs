@@ -131,7 +131,8 @@ pub const PROOFS: &[(&str, &str)] = &[
     ),
     (
         "M7",
-        "orcheck-mount mount: sets; orcheck-mount lib: decide, marks; orcheck-client lib: meeting",
+        "orcheck-mount mount: sets; orcheck-mount lib: decide, taking, marks; \
+         orcheck-client lib: meeting",
     ),
     (
         "N1",
