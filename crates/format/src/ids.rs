@@ -116,7 +116,8 @@ pub fn hex(bytes: &[u8]) -> String {
 }
 
 /// Exactly `N` bytes from 2N lower-case hexadecimal digits.
-pub(crate) fn parse_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
+#[must_use]
+pub fn parse_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     HEXLOWER.decode(text.as_bytes()).ok()?.try_into().ok()
 }
 

@@ -39,5 +39,5 @@ pub mod wire;
 
 pub use crate::coding::{Crc64, CrcShift, crc64, crc64_combine};
 pub use error::{Detail, Error, ErrorKind, Result, count, joined, printable, without_next};
-pub use ids::{Decision, Dtype, Epoch, JobName, Level, MAX_JOB_NAME_BYTES, RunId, hex};
+pub use ids::{Decision, Dtype, Epoch, JobName, Level, MAX_JOB_NAME_BYTES, RunId, hex, parse_hex};
 pub use numbers::{NodeId, Rank, Step, TargetId, WriterId};

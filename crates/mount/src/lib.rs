@@ -43,6 +43,7 @@ use orcheck_io::clock::{Clock, SystemClock};
 use orcheck_io::disk::Inode;
 use orcheck_io::errno::{os_error, rustix_error};
 use orcheck_io::failpoints::Failpoints;
+use orcheck_io::machine::is_dead_mount;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -83,6 +84,7 @@ pub struct Mounted {
     lane: Arc<Lane>,
     worker: JoinHandle<()>,
     stage: Option<Arc<Stage>>,
+    point: PathBuf,
     sets: Option<(Shared, JoinHandle<SetCounts>)>,
     /// What an earlier mount had left in the stage.
     pub found: Found,
@@ -140,7 +142,10 @@ pub fn mount(
     let shared = Arc::clone(&tree);
     let stacked = Stacked::new(shared, waiting, staged, how, points, watch, known);
     let stacked = Arc::new(stacked);
-    let session = start(options, Answers::new(Arc::clone(&stacked), how))?;
+    let session = start(options, Answers::new(Arc::clone(&stacked), how));
+    let session = session.inspect_err(|_| {
+        gathered.iter().for_each(|gathered| gathered.undo());
+    })?;
     let working = Arc::clone(&lane);
     let worker = orcheck_io::machine::thread::spawn("orcheck-lane", move || working.run())?;
     let taking = sets
@@ -152,6 +157,7 @@ pub fn mount(
         lane,
         worker,
         stage,
+        point: options.mount_point.clone(),
         sets,
         found,
         back,
@@ -207,8 +213,10 @@ impl Mounted {
             true => self.session.join(),
             false => Ok(()),
         };
+        // Something may have cut the connection: then programs still use it.
+        let cut_off = cut || is_dead_mount(&self.point);
         let sets_end = || self.sets.iter().for_each(|(gathered, _)| gathered.end());
-        if cut {
+        if cut_off {
             sets_end();
         }
         // The kernel need not have said that the last files were closed.
@@ -227,7 +235,7 @@ impl Mounted {
         let durable = counts.lost_files == 0 && !left;
         let sets = self.sets.map(|(gathered, taking)| {
             let counts = end_sets(&gathered, taking, give_up)?;
-            if durable && !counts.gave_up {
+            if durable && !counts.gave_up && gathered.is_clean() {
                 let ended = gathered.marks().end_mount();
                 ended.map_err(|errno| rustix_error(errno, "the mark of the mount"))?;
             }

@@ -24,7 +24,7 @@ use orcheck_format::sabotage::{Switch, off};
 use orcheck_io::disk::{Contents, Inode, Kernel};
 use rustix::io::Errno;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// A file, directory or anything else of the tree.
@@ -144,6 +144,12 @@ impl Node {
         self.path.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether it is a regular file.
+    pub fn is_file(&self) -> bool {
+        let kind = |stat: rustix::fs::Stat| rustix::fs::FileType::from_raw_mode(stat.st_mode);
+        self.inode.stat().is_ok_and(|stat| kind(stat).is_file())
+    }
+
     /// Whether it has a name left.
     ///
     /// # Errors
@@ -232,6 +238,8 @@ pub struct Handle {
     pub writes: bool,
     /// Number of the last failure that it was told of.
     pub known: AtomicU64,
+    /// Whether a program closed one of its descriptors last, and not the end of one that failed.
+    pub closed_well: AtomicBool,
 }
 
 impl Handle {

@@ -40,8 +40,9 @@ use crate::lane::Tell;
 use crate::tree::Tree;
 use decide::{Complete, Key, List, Next, decide};
 use gathered::Gathered;
+use marks::HOME;
 use marks::Marks;
-use orcheck_client::{EventKind, Meeting, Membership};
+use orcheck_client::{Collective, EventKind, Meeting, Membership};
 use orcheck_format::{Error, Result};
 use orcheck_io::errno::rustix_error;
 use orcheck_io::failpoints::Failpoints;
@@ -60,11 +61,9 @@ const MEET: Duration = Duration::from_secs(300);
 /// The longest silence of another mount: it may wait for room for a set.
 const PATIENCE: Duration = Duration::from_secs(3600);
 /// For the last sets to become safe at the end.
-const CLOSE: Duration = Duration::from_secs(3600);
+const CLOSE: Duration = Duration::from_secs(600);
 /// The longest list.
 const LIST_BYTES: u64 = 16 << 20;
-/// Attempts to take a set: the first ones may report what became of earlier ones.
-const ATTEMPTS: u32 = 4;
 
 /// How files are grouped.
 #[derive(Debug, Clone)]
@@ -82,6 +81,8 @@ pub struct SetOptions {
     /// The file by which the mounts of several nodes meet, the number of this one, and how many
     /// there are.
     pub meeting: Option<(PathBuf, u32, u32)>,
+    /// Ends the waiting for the other mounts.
+    pub stop: fn() -> bool,
 }
 
 /// Steps that are safe, or lost and why.
@@ -96,7 +97,7 @@ pub struct SetCounts {
     pub lost: u64,
     /// Sets that lack files at the end.
     pub incomplete: u64,
-    /// Sets were not taken until the end.
+    /// The mount stopped taking sets before it ended.
     pub gave_up: bool,
 }
 
@@ -108,9 +109,7 @@ pub struct Sets {
     complete: Complete,
     /// The last step, of this mount or an earlier one.
     last: Option<u64>,
-    /// The number of files of each list.
-    lists: BTreeMap<u64, u64>,
-    /// Regions of the last set.
+    /// Files that are protected now.
     regions: Vec<String>,
     /// Steps that were taken, and are neither safe nor lost yet.
     awaited: BTreeSet<u64>,
@@ -134,44 +133,50 @@ impl Sets {
             Some((_, node, nodes)) => (*node, *nodes),
             None => (0, 1),
         };
-        let marks = Marks::open(backing, (node, nodes), points);
+        let marks = Marks::open(backing, &options.job, (node, nodes), points);
         let marks = marks.map_err(|errno| rustix_error(errno, backing.display()))?;
-        let meeting = match &options.meeting {
-            Some((file, node, nodes)) => Meeting::join(file, (*node, *nodes), MEET, PATIENCE)?,
-            None => Meeting::alone(),
-        };
-        let collective = Box::new(meeting.clone());
-        let mut session = Membership::open(&options.job, collective, options.options.as_deref())?;
-        if matches!(session, Membership::Disabled(_)) {
-            return Err(Error::invalid("the options turn checkpoints off")
-                .next("set enabled = true, or mount without --job"));
+        let marks = Arc::new(marks.ok_or_else(|| {
+            let job = &options.job;
+            Error::unavailable(format!(
+                "another mount of {} has job '{job}' and is node {node}",
+                backing.display()
+            ))
+            .next("end that mount, or give each mount a number of its own (--node)")
+        })?);
+        let opened = open_job(options, &marks, &tell);
+        if opened.is_err() && !marks.crashed {
+            // Nothing has begun.
+            let _ = marks.end_mount();
         }
-        let marks = Arc::new(marks);
-        let back = back::bring_back(&mut session, &marks)
-            .map_err(|error| error.at(format!("files of job '{}'", options.job)))?;
+        let (meeting, mut session, back) = opened?;
         let events = Arc::new(Events::default());
-        let noted = Arc::clone(&events);
+        let (noted, safe) = (Arc::clone(&events), Arc::clone(&marks));
         session.watch(Some(Box::new(move |event| {
             let lost = match event.kind {
-                EventKind::Safe => None,
+                EventKind::Safe => {
+                    // A mark that stays costs a look at the next start.
+                    let _ = safe.done(event.step.0);
+                    None
+                }
                 EventKind::Lost => {
+                    // Its files are whole all the same.
+                    let _ = safe.done(event.step.0);
                     let why = event.error.as_ref().map_or("", |error| error.message());
-                    Some(format!("level {}: {why}", event.level))
+                    Some(why.to_owned())
                 }
             };
             let mut noted = noted.lock().unwrap_or_else(PoisonError::into_inner);
             noted.push((event.step.0, lost));
         })));
-        let regions = back.regions.clone();
-        let gathered = Gathered::new(options.patterns.clone(), options.end.clone(), marks, tell);
+        let patterns = (options.patterns.clone(), options.end.clone());
+        let gathered = Gathered::new(patterns, back.step, marks, tell);
         let sets = Sets {
             gathered: Arc::new(gathered),
             session,
             meeting,
             complete,
             last: back.step,
-            lists: BTreeMap::new(),
-            regions,
+            regions: Vec::new(),
             awaited: BTreeSet::new(),
             events,
             counts: SetCounts::default(),
@@ -189,11 +194,15 @@ impl Sets {
     #[must_use]
     pub fn run(mut self, tree: &Arc<Tree>) -> SetCounts {
         let ended = self.take_all(tree);
+        self.session.poll_outcomes();
+        self.note_outcomes();
         if let Err(error) = &ended {
             self.counts.gave_up = true;
-            let text = format!("sets are not kept any more: {}", error.message());
+            self.gathered.give_up();
+            let text = format!("no further sets will be kept: {}", error.message());
             self.gathered.tell(&text);
         }
+        self.tell_warnings();
         let Sets { session, .. } = self;
         let told = match ended {
             Ok(()) => {
@@ -206,15 +215,16 @@ impl Sets {
                 Vec::new()
             }
         };
-        told.iter().for_each(|text| self.gathered.tell(text));
-        let mut rest = Outcomes {
-            gathered: &self.gathered,
-            awaited: &mut self.awaited,
-            counts: &mut self.counts,
-        };
-        rest.note(&self.events);
+        let lost = note(&self.events, &mut self.awaited, &mut self.counts);
+        told.iter()
+            .chain(&lost)
+            .for_each(|text| self.gathered.tell(text));
+        for step in &self.awaited {
+            let text = format!("the set of step {step} is not known to be safe");
+            self.gathered.tell(&text);
+        }
         self.counts.lost += self.awaited.len() as u64;
-        self.counts.incomplete = self.gathered.tell_incomplete();
+        self.counts.incomplete += self.gathered.tell_incomplete();
         self.counts
     }
 
@@ -222,155 +232,223 @@ impl Sets {
         loop {
             self.session.poll_outcomes();
             self.note_outcomes();
+            self.tell_warnings();
             if self.gathered.is_cut() {
                 return Err(Error::unavailable(
-                    "a signal ended the waiting for other mounts",
+                    "a signal interrupted the wait for other mounts",
                 ));
             }
             let lists = self.read_lists(tree);
-            let reports = exchange(&self.meeting, &self.gathered.report(lists))?;
-            let lists: Vec<&List> = reports.iter().flat_map(|one| &one.lists).collect();
-            for list in &lists {
-                self.lists.insert(list.step, list.files.len() as u64);
-                self.gathered.adopt(list);
+            let mine = self.gathered.report(lists);
+            let reports = exchange(&self.meeting, &mine)?;
+            let mut found = false;
+            for (rank, report) in reports.iter().enumerate() {
+                for list in &report.lists {
+                    let own = rank as u32 == self.meeting.rank().0;
+                    self.gathered.adopt(list, own);
+                    found = true;
+                }
             }
-            if !lists.is_empty() {
+            if found {
                 // What they name counts from the next report on.
                 continue;
             }
-            match decide(&reports, self.complete, &self.lists, self.last) {
+            let listed = self.gathered.listed();
+            match decide(&reports, self.complete, &listed, self.last) {
                 Next::Wait => self.gathered.wait(POLL),
-                Next::Take(set, step) => self.take(set, step, tree)?,
-                Next::Leave(step, last) => {
-                    self.counts.lost += 1;
-                    self.gathered.end_taking(Key::Step(step));
-                    self.gathered.tell(&format!(
-                        "the set of step {step} is not kept: the last one was of step {last}, and \
-                         steps have to grow"
-                    ));
-                }
+                Next::Take(set, step) => self.take((set, step), &listed, tree)?,
                 Next::End => return Ok(()),
             }
         }
     }
 
     /// Takes a set as the checkpoint of a step.
-    fn take(&mut self, set: Key, step: u64, tree: &Arc<Tree>) -> Result<()> {
+    fn take(
+        &mut self,
+        (set, step): (Key, u64),
+        listed: &BTreeMap<u64, u64>,
+        tree: &Tree,
+    ) -> Result<()> {
         let ready = match self.gathered.begin_to_take(set) {
             None => Ready::Again,
-            Some(paths) => self.protect(&paths, tree),
+            Some(files) => self.protect(&files, tree),
         };
-        let ready = self.agree(&ready)?;
-        let taken = match ready {
+        let all = exchange(&self.meeting, &ready)?;
+        let taken = match agreed(&all, set, (self.complete, listed)) {
             Ready::Again => {
-                self.gathered.stop_taking();
+                self.unprotect()?;
+                self.gathered.stop_taking(set);
+                self.gathered.wait(POLL);
                 return Ok(());
             }
             Ready::Refused(why) => Err(Error::invalid(why)),
-            Ready::Yes => self.checkpoint(step),
+            Ready::Yes(_) => self.checkpoint(step),
         };
-        match taken {
-            Ok(()) => {
-                self.last = Some(step);
-                self.awaited.insert(step);
-            }
-            Err(error) => {
-                self.counts.lost += 1;
-                let text = error.message();
-                self.gathered
-                    .tell(&format!("the set of step {step} is lost: {text}"));
-            }
+        self.unprotect()?;
+        if let Err(error) = &taken {
+            self.counts.lost += 1;
+            let text = error.message();
+            self.gathered
+                .tell(&format!("the set of step {step} is lost: {text}"));
+            // Its files are whole all the same.
+            let _ = self.gathered.marks().done(step);
+        } else {
+            self.last = Some(step);
+            self.awaited.insert(step);
         }
-        self.gathered.end_taking(set);
-        if let Key::Step(step) = set {
-            self.lists.remove(&step);
+        let taken = taken.ok().map(|()| step);
+        self.counts.incomplete += self.gathered.end_taking(set, taken);
+        Ok(())
+    }
+
+    fn checkpoint(&mut self, step: u64) -> Result<()> {
+        let taken = self.session.checkpoint(step);
+        match taken {
+            // It may be the loss of an earlier set, which is returned once.
+            Err(_) => self.session.checkpoint(step),
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// Protects the files of a set.
+    fn protect(&mut self, files: &[(PathBuf, (u64, u64))], tree: &Tree) -> Ready {
+        match self.protect_files(files, tree) {
+            Ok(true) => Ready::Yes(self.regions.clone()),
+            Ok(false) => Ready::Again,
+            Err(error) => Ready::Refused(error.message().to_owned()),
+        }
+    }
+
+    fn protect_files(&mut self, files: &[(PathBuf, (u64, u64))], tree: &Tree) -> Result<bool> {
+        let mut record = Record::default();
+        for (path, inode) in files {
+            let opened = taking::open((path, *inode), tree, &self.gathered)?;
+            let Some((entry, file)) = opened else {
+                return Ok(false);
+            };
+            self.session.protect_codec(&entry.path, Box::new(file), 0)?;
+            self.regions.push(entry.path.clone());
+            record.files.push(entry);
+        }
+        let bytes = Box::new(Bytes::of(&record)?);
+        self.session.protect_codec(RECORD, bytes, 0)?;
+        Ok(true)
+    }
+
+    /// Lets the files go that were protected.
+    fn unprotect(&mut self) -> Result<()> {
+        for name in self.regions.drain(..) {
+            self.session.unprotect(&name)?;
         }
         Ok(())
     }
 
-    /// What the most hesitant node says.
-    fn agree(&mut self, mine: &Ready) -> Result<Ready> {
-        let mut agreed = Ready::Yes;
-        for one in exchange(&self.meeting, mine)? {
-            match (&agreed, &one) {
-                (Ready::Refused(_), _) | (_, Ready::Yes) => {}
-                _ => agreed = one,
-            }
+    fn tell_warnings(&mut self) {
+        while let Some(warning) = self.session.take_warning() {
+            self.gathered.tell(&warning);
         }
-        Ok(agreed)
-    }
-
-    fn checkpoint(&mut self, step: u64) -> Result<()> {
-        let mut taken = self.session.checkpoint(step);
-        for _ in 1..ATTEMPTS {
-            // A checkpoint that returns the loss of an earlier one was not staged.
-            if taken.is_ok() {
-                break;
-            }
-            taken = self.session.checkpoint(step);
-        }
-        taken
-    }
-
-    /// Protects the files of a set in place of those of the last one.
-    fn protect(&mut self, paths: &[PathBuf], tree: &Tree) -> Ready {
-        let protected = self.protect_files(paths, tree);
-        protected.map_or_else(
-            |error| Ready::Refused(error.message().to_owned()),
-            |()| Ready::Yes,
-        )
-    }
-
-    fn protect_files(&mut self, paths: &[PathBuf], tree: &Tree) -> Result<()> {
-        for name in self.regions.drain(..) {
-            self.session.unprotect(&name)?;
-        }
-        let mut record = Record::default();
-        for path in paths {
-            let (entry, file) = taking::open(path, tree, &self.gathered)?;
-            let name = entry.path.clone();
-            self.session.protect_codec(&name, Box::new(file), 0)?;
-            self.regions.push(name);
-            record.files.push(entry);
-        }
-        let bytes = Box::new(Bytes::of(&record)?);
-        self.session.protect_codec(RECORD, bytes, 0)
     }
 
     fn note_outcomes(&mut self) {
-        let mut outcomes = Outcomes {
-            gathered: &self.gathered,
-            awaited: &mut self.awaited,
-            counts: &mut self.counts,
-        };
-        outcomes.note(&self.events);
+        let lost = note(&self.events, &mut self.awaited, &mut self.counts);
+        lost.iter().for_each(|text| self.gathered.tell(text));
     }
 
     /// The lists that programs have closed.
-    fn read_lists(&self, tree: &Tree) -> Vec<List> {
+    fn read_lists(&mut self, tree: &Tree) -> Vec<List> {
         let mut lists = Vec::new();
         for path in self.gathered.take_lists() {
             match read_list(&path, tree, &self.gathered) {
                 Ok(list) => lists.push(list),
-                Err(error) => self.gathered.tell(&format!(
-                    "{}: {}; its step is not kept",
-                    path.display(),
-                    error.message()
-                )),
+                Err(error) => {
+                    self.counts.lost += 1;
+                    let (path, text) = (path.display(), error.message());
+                    self.gathered
+                        .tell(&format!("{path}: {text}; its step is not kept"));
+                }
             }
         }
         lists
     }
 }
 
+/// Meets the other mounts, opens the job, and puts files back.
+fn open_job(
+    options: &SetOptions,
+    marks: &Arc<Marks>,
+    tell: &Tell,
+) -> Result<(Meeting, Membership, Back)> {
+    let meeting = match &options.meeting {
+        Some((file, node, nodes)) => {
+            let waits = || {
+                let file = file.display();
+                tell(&format!(
+                    "waiting for the mounts of all {nodes} nodes to come to {file}"
+                ));
+            };
+            Meeting::join(
+                file,
+                (*node, *nodes),
+                (MEET, PATIENCE),
+                &waits,
+                options.stop,
+            )?
+        }
+        None => Meeting::alone(),
+    };
+    let collective = Box::new(meeting.clone());
+    let mut session = Membership::open(&options.job, collective, options.options.as_deref())?;
+    if matches!(session, Membership::Disabled(_)) {
+        return Err(Error::invalid("the options turn checkpoints off")
+            .next("give a directory: --options \"node_dir = '/local/ssd'\""));
+    }
+    let back = back::bring_back(&mut session, marks)
+        .map_err(|error| error.at(format!("files of job '{}'", options.job)))?;
+    while let Some(warning) = session.take_warning() {
+        tell(&warning);
+    }
+    Ok((meeting, session, back))
+}
+
 /// Whether a node can take a set.
 #[derive(Clone, Serialize, Deserialize)]
 enum Ready {
-    Yes,
+    /// With these files.
+    Yes(Vec<String>),
     /// A program has begun to write one of its files: not yet.
     Again,
     /// It cannot be taken.
     Refused(String),
+}
+
+/// What the most hesitant node says; all of them see the files of all.
+fn agreed(all: &[Ready], set: Key, (complete, listed): (Complete, &BTreeMap<u64, u64>)) -> Ready {
+    let mut files = BTreeSet::new();
+    let mut agreed = Ready::Yes(Vec::new());
+    for one in all {
+        match (&agreed, one) {
+            (Ready::Refused(_), _) => {}
+            (_, Ready::Yes(more)) => {
+                // Two nodes that write one file would both restore it.
+                if let Some(twice) = more.iter().find(|path| !files.insert(path.as_str())) {
+                    let text = format!("{twice}: it was written on two nodes");
+                    return Ready::Refused(text);
+                }
+            }
+            _ => agreed = one.clone(),
+        }
+    }
+    let least = match (set, complete) {
+        (Key::Step(step), _) if listed.contains_key(&step) => listed.get(&step).copied(),
+        (_, Complete::Count(files)) => Some(files),
+        _ => Some(1),
+    };
+    // Breaks if: this is not asked; one may have been removed since the decision.
+    let lacks = least.is_some_and(|least| (files.len() as u64) < least);
+    match agreed {
+        Ready::Yes(_) if lacks => Ready::Again,
+        other => other,
+    }
 }
 
 /// Gives what each node says to all of them.
@@ -379,36 +457,26 @@ fn exchange<T: Serialize + DeserializeOwned>(meeting: &Meeting, mine: &T) -> Res
     let all = meeting.exchange(&mine)?;
     let read = |bytes: &Vec<u8>| serde_json::from_slice(bytes);
     let all: std::result::Result<_, _> = all.iter().map(read).collect();
-    all.map_err(|error| Error::corrupt(format!("what another mount says: {error}")))
+    all.map_err(|error| Error::corrupt(format!("a message from another mount: {error}")))
 }
 
-struct Outcomes<'a> {
-    gathered: &'a Gathered,
-    awaited: &'a mut BTreeSet<u64>,
-    counts: &'a mut SetCounts,
-}
-
-impl Outcomes<'_> {
-    /// Counts and reports what became of sets.
-    fn note(&mut self, events: &Events) {
-        let events = std::mem::take(&mut *events.lock().unwrap_or_else(PoisonError::into_inner));
-        for (step, lost) in events {
-            match lost {
-                None => {
-                    // The first level at which it is safe counts.
-                    self.counts.safe += u64::from(self.awaited.remove(&step));
-                    if let Err(errno) = self.gathered.marks().done(step) {
-                        let text = format!("the mark of step {step} stays: {errno}");
-                        self.gathered.tell(&text);
-                    }
-                }
-                Some(why) => {
-                    let text = format!("the set of step {step} is lost: {why}");
-                    self.gathered.tell(&text);
-                }
+/// Counts what became of sets; returns why some are lost.
+fn note(events: &Events, awaited: &mut BTreeSet<u64>, counts: &mut SetCounts) -> Vec<String> {
+    let events = std::mem::take(&mut *events.lock().unwrap_or_else(PoisonError::into_inner));
+    let mut texts = Vec::new();
+    for (step, lost) in events {
+        let first = awaited.remove(&step);
+        match lost {
+            // The first level at which it is safe counts.
+            None => counts.safe += u64::from(first),
+            // It may be safe at another level: a loss is a loss.
+            Some(why) => {
+                counts.lost += 1;
+                texts.push(format!("the set of step {step}: {why}"));
             }
         }
     }
+    texts
 }
 
 /// How a set is complete, after a look at the options.
@@ -420,8 +488,12 @@ fn check(options: &SetOptions) -> Result<Complete> {
             .any(|one| one.has_step() != end.has_step())
     {
         return Err(Error::invalid(
-            "--set and --set-end: both have a {step}, or none has",
+            "--set and --set-end: either both contain {step}, or neither does",
         ));
+    }
+    if !options.patterns.is_empty() && options.count.is_none() && options.end.is_none() {
+        return Err(Error::invalid("--set: when is a set complete?")
+            .next("give --set-count or --set-end; lists (.orcheck-set) need no --set"));
     }
     Ok(match (options.count, &options.end) {
         (Some(files), _) => Complete::Count(files),
@@ -433,6 +505,9 @@ fn check(options: &SetOptions) -> Result<Complete> {
 /// Reads a list: `step N`, then a path a line, from the directory of the list.
 fn read_list(path: &Path, tree: &Tree, gathered: &Shared) -> Result<List> {
     let bytes = taking::read_whole(path, tree, gathered, LIST_BYTES)?;
+    if !gathered.is_whole(path) {
+        return Err(Error::invalid("it was written again while it was read"));
+    }
     let text = String::from_utf8(bytes).map_err(|_| Error::invalid("expected text"))?;
     let above = path.parent().unwrap_or(Path::new(""));
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
@@ -442,12 +517,14 @@ fn read_list(path: &Path, tree: &Tree, gathered: &Shared) -> Result<List> {
     let mut files = Vec::new();
     for line in lines {
         let below = Path::new(line);
-        let plain = |part: Component| matches!(part, Component::Normal(_));
-        if !below.components().all(plain) {
+        let plain = |part: &Component| matches!(part, Component::Normal(_));
+        let parts = below.components().filter(|part| *part != Component::CurDir);
+        let below: PathBuf = parts.clone().collect();
+        if !parts.clone().all(|part| plain(&part)) || above.join(&below).starts_with(HOME) {
             let text = format!("'{line}': expected a path below the directory of the list");
             return Err(Error::invalid(text));
         }
-        let whole = above.join(below);
+        let whole = above.join(&below);
         let whole = whole
             .to_str()
             .ok_or_else(|| Error::invalid("a path is not UTF-8"))?;

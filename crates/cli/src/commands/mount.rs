@@ -39,10 +39,20 @@ const POLL: Duration = Duration::from_millis(20);
 /// Between two attempts to unmount what is in use.
 const BUSY: Duration = Duration::from_millis(200);
 static HUNG_UP: AtomicBool = AtomicBool::new(false);
+/// Whether the directory is mounted; until then, the first signal ends all waiting.
+static MOUNTED: AtomicBool = AtomicBool::new(false);
+/// Nobody waits for the mounts of other nodes any more.
+static GIVEN_UP: AtomicBool = AtomicBool::new(false);
 /// Where mounts of several nodes meet, below BACKING.
 const MEETING: &str = ".orcheck-sets/meeting";
 /// Variables in which launchers give the rank.
-const RANKS: [&str; 4] = ["SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK"];
+const RANKS: [&str; 5] = [
+    "OMPI_COMM_WORLD_RANK",
+    "PMIX_RANK",
+    "PMI_RANK",
+    "SLURM_PROCID",
+    "RANK",
+];
 
 /// Mounts a directory until it is unmounted, a signal arrives, or a command ends.
 pub fn run(args: &MountArgs, json: bool) -> std::result::Result<Outcome, Failure> {
@@ -53,12 +63,17 @@ pub fn run(args: &MountArgs, json: bool) -> std::result::Result<Outcome, Failure
         .profile
         .as_ref()
         .map(|_| Arc::new(Mutex::new(Writes::default())));
+    // Sets may have many files.
+    if args.job.is_some() {
+        raise_limits();
+    }
     let mounted = mount(
         &options(args, &places)?,
         Arc::new(say),
         watch(&writes),
         Failpoints::none(),
     )?;
+    MOUNTED.store(true, Ordering::Relaxed);
     tell_found(&mounted.found);
     let back = mounted.back.clone();
     back.iter().for_each(tell_back);
@@ -77,7 +92,7 @@ pub fn run(args: &MountArgs, json: bool) -> std::result::Result<Outcome, Failure
         Ok(_) => leave(&places.point, &mounted),
         Err(_) => unmount(&places.point, true),
     };
-    let ended = mounted.end(!matches!(left, Ok(false)), &|| asked_to_end().is_some())?;
+    let ended = mounted.end(!matches!(left, Ok(false)), &gives_up)?;
     left?;
     let mut warnings = warnings(&ended);
     if gone {
@@ -285,6 +300,7 @@ fn sets(args: &MountArgs, job: &str, places: &Places) -> Result<SetOptions> {
         end: args.set_end.as_ref().map(pattern).transpose()?,
         count: args.set_count,
         meeting,
+        stop: || GIVEN_UP.load(Ordering::Relaxed) || !MOUNTED.load(Ordering::Relaxed) && is_asked(),
     })
 }
 
@@ -313,6 +329,20 @@ fn stay(mounted: &Mounted) -> u8 {
         SystemClock.sleep(POLL);
     }
     exit::OK
+}
+
+/// Whether a signal has arrived, which stays.
+fn is_asked() -> bool {
+    stop::requested().is_some() || HUNG_UP.load(Ordering::Relaxed)
+}
+
+/// Whether a signal ends the waiting for the mounts of other nodes.
+fn gives_up() -> bool {
+    let asked = asked_to_end().is_some();
+    asked && {
+        GIVEN_UP.store(true, Ordering::Relaxed);
+        true
+    }
 }
 
 /// The exit code for the signal that arrived, if one did; SIGHUP counts as SIGTERM.

@@ -261,7 +261,7 @@ fn sets_are_checkpoints_that_other_commands_know() {
         "echo one > r.7.a; echo two > r.7.b; echo 3 > r.8.a",
     );
     assert_eq!(ended.code, 3, "{}", ended.stderr);
-    let told = "orcheck: mount: the set of step 8 is not complete (1 file of this node): it is not \
+    let told = "orcheck: mount: the set of step 8 is not complete (1 complete file on this node): it is not \
                 kept, and the next mount moves its files aside";
     assert!(ended.stderr.contains(told), "{}", ended.stderr);
     assert!(
@@ -286,7 +286,7 @@ fn sets_are_checkpoints_that_other_commands_know() {
         "{}",
         ended.stderr
     );
-    let moved = "moved files of step 8, whose set never became complete, to .orcheck-sets/aside/8";
+    let moved = "moved files of step 8, whose set was not complete, to .orcheck-sets/melt/aside/8";
     assert!(ended.stderr.contains(moved), "{}", ended.stderr);
     assert_eq!(ended.code, 0, "{}", ended.stderr);
 }
@@ -310,9 +310,20 @@ fn what_cannot_be_a_set_is_refused() {
     };
     refused(&["--set", "a"], "--job");
     refused(&["--job", "melt"], "node_dir");
+    refused(
+        &[
+            "--job",
+            "melt",
+            "--options",
+            "global = '/tmp'",
+            "--set",
+            "a",
+        ],
+        "--set-count",
+    );
     let job = ["--job", "melt", "--options", "global = '/tmp'"];
     refused(
-        &[&job[..], &["--set", "../a"]].concat(),
+        &[&job[..], &["--set", "../a", "--set-count", "1"]].concat(),
         "below the mount point",
     );
     refused(

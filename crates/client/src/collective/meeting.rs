@@ -17,7 +17,7 @@
 
 use crate::collective::operations::Collective;
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_format::{Error, Rank, Result, hex};
+use orcheck_format::{Error, Rank, Result, hex, parse_hex};
 use orcheck_io::clock::{Clock, Deadline, SystemClock};
 use orcheck_io::disk::{Contents, Inode, Kernel};
 use orcheck_io::errno::rustix_error;
@@ -42,6 +42,12 @@ const OTHERS: u32 = 0o077;
 const POLL: Duration = Duration::from_millis(50);
 /// For one attempt at one address.
 const CONNECT: Duration = Duration::from_secs(2);
+const CALM: Patience = Patience {
+    most: CONNECT,
+    stop: || false,
+};
+/// Until it is told that others are waited for.
+const CALM_TIME: Duration = Duration::from_secs(3);
 /// Bytes of a message that travel in one frame.
 const FRAME_BYTES: usize = 32 << 10;
 /// The longest message of a rank.
@@ -53,8 +59,16 @@ pub struct Meeting {
     rank: u32,
     size: u32,
     /// The longest silence of another rank.
-    patience: Duration,
+    patience: Patience,
     links: Arc<Mutex<Links>>,
+}
+
+/// How long another rank may be silent.
+#[derive(Clone, Copy)]
+struct Patience {
+    most: Duration,
+    /// Ends the waiting.
+    stop: fn() -> bool,
 }
 
 struct Links {
@@ -67,10 +81,10 @@ impl Meeting {
     /// A rank that is alone.
     #[must_use]
     pub fn alone() -> Meeting {
-        Meeting::of(0, 1, Vec::new(), Duration::ZERO)
+        Meeting::of(0, 1, Vec::new(), CALM)
     }
 
-    fn of(rank: u32, size: u32, conns: Vec<Conn>, patience: Duration) -> Meeting {
+    fn of(rank: u32, size: u32, conns: Vec<Conn>, patience: Patience) -> Meeting {
         let failed = None;
         let links = Arc::new(Mutex::new(Links { conns, failed }));
         Meeting {
@@ -81,8 +95,9 @@ impl Meeting {
         }
     }
 
-    /// Meets the other ranks by a file that all of them see; waits for them at most `wait`. Later,
-    /// a rank that is silent for longer than `patience` counts as lost.
+    /// Meets the other ranks by a file that all of them see; waits for them at most `wait`, and
+    /// calls `waits` if they do not come at once. Later, a rank that is silent for longer than
+    /// `patience` counts as lost. `stop` ends all waiting.
     ///
     /// # Errors
     /// Invalid for a rank that there is not; Unavailable if not all came in time; otherwise the
@@ -90,22 +105,31 @@ impl Meeting {
     pub fn join(
         file: &Path,
         (rank, size): (u32, u32),
-        wait: Duration,
-        patience: Duration,
+        (wait, patience): (Duration, Duration),
+        waits: &dyn Fn(),
+        stop: fn() -> bool,
     ) -> Result<Meeting> {
         if rank >= size {
-            let text = format!("rank {rank} of {size}: ranks are counted from 0");
+            let text = format!("node {rank} of {size}: nodes are counted from 0");
             return Err(Error::invalid(text));
         }
         if size == 1 {
             return Ok(Meeting::alone());
         }
-        let by = Deadline::after(wait);
-        let conns = match rank {
-            0 => lead(file, size, by)?,
-            _ => vec![follow(file, (rank, size), by)?],
+        let told = std::cell::Cell::new(false);
+        let (by, calm) = (Deadline::after(wait), Deadline::after(CALM_TIME));
+        let over = || {
+            if calm.passed() && !told.replace(true) {
+                waits();
+            }
+            by.passed() || stop()
         };
-        let met = Meeting::of(rank, size, conns, patience);
+        let conns = match rank {
+            0 => lead(file, size, &over)?,
+            _ => vec![follow(file, (rank, size), &over)?],
+        };
+        let most = patience;
+        let met = Meeting::of(rank, size, conns, Patience { most, stop });
         met.exchange(&[])?;
         Ok(met)
     }
@@ -137,7 +161,7 @@ impl Meeting {
     }
 }
 
-fn collect(conns: &mut [Conn], mine: &[u8], patience: Duration) -> Result<Vec<Vec<u8>>> {
+fn collect(conns: &mut [Conn], mine: &[u8], patience: Patience) -> Result<Vec<Vec<u8>>> {
     let mut all = vec![mine.to_vec()];
     for conn in conns.iter_mut() {
         all.push(receive(conn, patience)?);
@@ -153,7 +177,7 @@ fn collect(conns: &mut [Conn], mine: &[u8], patience: Duration) -> Result<Vec<Ve
 fn contribute(
     conns: &mut [Conn],
     (mine, size): (&[u8], u32),
-    patience: Duration,
+    patience: Patience,
 ) -> Result<Vec<Vec<u8>>> {
     let conn = conns
         .first_mut()
@@ -163,11 +187,11 @@ fn contribute(
 }
 
 /// Sends a message in frames, each with the number of bytes that follow it.
-fn send(conn: &mut Conn, bytes: &[u8], patience: Duration) -> Result<()> {
+fn send(conn: &mut Conn, bytes: &[u8], patience: Patience) -> Result<()> {
     let mut left = bytes;
     loop {
         let (frame, rest) = left.split_at(left.len().min(FRAME_BYTES));
-        conn.send_bulk(rest.len() as u64, &[frame], patience)?;
+        conn.send_bulk(rest.len() as u64, &[frame], patience.most)?;
         if rest.is_empty() {
             return Ok(());
         }
@@ -175,44 +199,66 @@ fn send(conn: &mut Conn, bytes: &[u8], patience: Duration) -> Result<()> {
     }
 }
 
-fn receive(conn: &mut Conn, patience: Duration) -> Result<Vec<u8>> {
+fn receive(conn: &mut Conn, patience: Patience) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
+    let by = Deadline::after(patience.most);
     loop {
-        let len = match conn.receive_any(patience)? {
-            Received::Bytes(len) => len,
-            Received::Message(_) => return Err(Error::corrupt("expected bytes, found a message")),
+        let len = match conn.receive_any(POLL.min(by.left())) {
+            Ok(Received::Bytes(len)) => len,
+            Ok(Received::Message(_)) => {
+                return Err(Error::corrupt("expected bytes, found a message"));
+            }
+            Err(error) if conn.is_closed() || by.passed() => return Err(error),
+            Err(_) if (patience.stop)() => return Err(stopped()),
+            Err(_) => continue,
         };
         let mut frame = vec![0; len];
-        let left = conn.receive_bulk(&mut frame, patience, patience)?;
+        let left = conn.receive_bulk(&mut frame, patience.most, patience.most)?;
         bytes.extend_from_slice(&frame);
         if left == 0 {
             return Ok(bytes);
         }
-        if left > MESSAGE_BYTES {
-            return Err(Error::corrupt(format!("a message of {left} bytes")));
+        if left.saturating_add(bytes.len() as u64) > MESSAGE_BYTES {
+            return Err(Error::corrupt(format!("a message with {left} more bytes")));
         }
     }
 }
 
+fn stopped() -> Error {
+    Error::unavailable("a signal interrupted the wait")
+}
+
 /// Rank 0: lets the others find it, and waits for them.
-fn lead(file: &Path, size: u32, by: Deadline) -> Result<Vec<Conn>> {
+fn lead(file: &Path, size: u32, over: &dyn Fn() -> bool) -> Result<Vec<Conn>> {
     let any = SocketAddr::from(([0, 0, 0, 0], 0));
     let listener = Listener::bind(&Address::Tcp(any))?;
     let key = Key::new(random_bytes());
     let place = Place::of(file)?;
     place.write(&notice(&listener, &key, size)?)?;
+    let came = admit(&listener, &key, (size, file), over);
+    let removed = place.remove();
+    let conns = came?;
+    removed?;
+    Ok(conns)
+}
+
+fn admit(
+    listener: &Listener,
+    key: &Key,
+    (size, file): (u32, &Path),
+    over: &dyn Fn() -> bool,
+) -> Result<Vec<Conn>> {
     let mut conns: Vec<Option<Conn>> = (1..size).map(|_| None).collect();
     while conns.iter().any(Option::is_none) {
-        if by.passed() {
-            let _ = place.remove();
+        if over() {
             let came = conns.iter().flatten().count();
             return Err(missing(came + 1, size, file));
         }
-        let Some(mut conn) = listener.accept(&key, &Failpoints::none(), POLL)? else {
+        let Some(mut conn) = listener.accept(key, &Failpoints::none(), POLL)? else {
             continue;
         };
         // A process that was killed between the two is not waited for.
-        let Ok(said) = receive(&mut conn, CONNECT) else {
+        let Ok(said) = receive(&mut conn, CALM) else {
             continue;
         };
         let rank = said.try_into().map(u32::from_le_bytes).unwrap_or(0);
@@ -226,19 +272,16 @@ fn lead(file: &Path, size: u32, by: Deadline) -> Result<Vec<Conn>> {
                 continue;
             }
         }
-        let text = format!("two processes say that they are rank {rank}");
+        let text = format!("two mounts say that they are node {rank}");
         return Err(Error::invalid(text).next("give each node a number of its own"));
     }
-    place.remove()?;
     Ok(conns.into_iter().flatten().collect())
 }
 
 fn missing(came: usize, size: u32, file: &Path) -> Error {
-    Error::unavailable(format!(
-        "{came} of {size} processes came to {}",
-        file.display()
-    ))
-    .next("start one on each node, and let all of them see that file")
+    Error::unavailable(format!("{came} of {size} nodes came to {}", file.display())).next(
+        "start one mount on each node, each with its own number, and let all of them see that file",
+    )
 }
 
 /// What the file says.
@@ -258,7 +301,7 @@ fn notice(listener: &Listener, key: &Key, size: u32) -> Result<String> {
 }
 
 /// Another rank: finds rank 0.
-fn follow(file: &Path, (rank, size): (u32, u32), by: Deadline) -> Result<Conn> {
+fn follow(file: &Path, (rank, size): (u32, u32), over: &dyn Fn() -> bool) -> Result<Conn> {
     let place = Place::of(file)?;
     loop {
         let last = match place.read() {
@@ -271,8 +314,8 @@ fn follow(file: &Path, (rank, size): (u32, u32), by: Deadline) -> Result<Conn> {
         if last.kind() == orcheck_format::ErrorKind::Invalid {
             return Err(last);
         }
-        if by.passed() {
-            return Err(last.at(format!("rank {rank} found no rank 0")));
+        if over() {
+            return Err(last.at(format!("node {rank} found no node 0")));
         }
         SystemClock.sleep(POLL);
     }
@@ -292,15 +335,16 @@ fn call(text: &str, (rank, size): (u32, u32)) -> Result<Conn> {
     };
     let ranks = word("ranks")?;
     if ranks != size.to_string() {
-        let text = format!("rank 0 waits for {ranks} processes, and this is one of {size}");
-        return Err(Error::invalid(text).next("give all of them the same number"));
+        // It may be left from another run.
+        let text = format!("node 0 waits for {ranks} nodes, and this is one of {size}");
+        return Err(Error::unavailable(text).next("give all mounts the same --nodes"));
     }
-    let key = Key::new(unhex(word("key")?).ok_or_else(torn)?);
+    let key = Key::new(parse_hex::<32>(word("key")?).ok_or_else(torn)?);
     let mut last = torn();
     for address in lines.filter_map(|line| line.strip_prefix("address ")) {
         let at: Address = address.parse()?;
         let joined = Conn::connect(&at, &key, &Failpoints::none(), CONNECT).and_then(|mut conn| {
-            send(&mut conn, &rank.to_le_bytes(), CONNECT)?;
+            send(&mut conn, &rank.to_le_bytes(), CALM)?;
             Ok(conn)
         });
         match joined {
@@ -309,14 +353,6 @@ fn call(text: &str, (rank, size): (u32, u32)) -> Result<Conn> {
         }
     }
     Err(Error::unavailable(last.message()))
-}
-
-fn unhex(text: &str) -> Option<[u8; 32]> {
-    let mut bytes = [0; 32];
-    for (at, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok()?;
-    }
-    (text.len() == 2 * bytes.len()).then_some(bytes)
 }
 
 /// Where the file of a meeting is.
@@ -342,10 +378,17 @@ impl<'a> Place<'a> {
 
     /// Writes it whole, or not at all.
     fn write(&self, text: &str) -> Result<()> {
+        // Breaks if: this is not asked; a file of the user would be lost.
+        if self.dir.child(self.name).is_ok() && !self.read()?.starts_with(TITLE) {
+            return Err(Error::invalid(format!(
+                "{}: it is there, and not a file of a meeting",
+                self.path.display()
+            ))
+            .next("name a file that is not there"));
+        }
         let mut new = self.name.to_owned();
-        new.push(".new");
+        new.push(format!(".{}", hex(&random_bytes::<8>())));
         let write = || -> Kernel<()> {
-            let _ = self.dir.remove(&new, false);
             let fd = self
                 .dir
                 .create(&new, OFlags::WRONLY | OFlags::EXCL, 0o600)?;
@@ -443,7 +486,10 @@ mod tests {
     ) -> Vec<T> {
         let start = |rank| -> JoinHandle<T> {
             let (file, work): (PathBuf, _) = (file.to_owned(), work.clone());
-            std::thread::spawn(move || work(Meeting::join(&file, (rank, size), SOON, SOON)))
+            std::thread::spawn(move || {
+                let wait = (SOON, SOON);
+                work(Meeting::join(&file, (rank, size), wait, &|| {}, || false))
+            })
         };
         let ranks: Vec<_> = (0..size).map(start).collect();
         ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
@@ -501,14 +547,16 @@ mod tests {
         let scratch = Scratch::new("meeting");
         let file = scratch.path().join("meet");
         let refused = |rank, size| {
-            let join = Meeting::join(&file, (rank, size), Duration::from_millis(100), SOON);
-            join.err().unwrap()
+            let wait = (Duration::from_millis(100), SOON);
+            Meeting::join(&file, (rank, size), wait, &|| {}, || false)
+                .err()
+                .unwrap()
         };
         assert_eq!(refused(2, 2).kind(), ErrorKind::Invalid);
         assert_eq!(refused(1, 2).kind(), ErrorKind::NotFound);
         let alone = refused(0, 2);
         assert_eq!(alone.kind(), ErrorKind::Unavailable);
-        assert!(alone.message().contains("1 of 2 processes"), "{alone}");
+        assert!(alone.message().contains("1 of 2 nodes"), "{alone}");
         assert!(!file.exists());
         std::fs::write(&file, format!("{TITLE}\n")).unwrap();
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
@@ -516,6 +564,8 @@ mod tests {
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
         assert_eq!(refused(1, 2).kind(), ErrorKind::Unavailable);
         std::fs::write(&file, "something else").unwrap();
+        assert!(refused(0, 2).message().contains("not a file of a meeting"));
+        assert_eq!(std::fs::read(&file).unwrap(), b"something else");
         assert!(refused(1, 2).message().contains("not a file of a meeting"));
         std::fs::write(&file, format!("{TITLE}\nranks 3\n")).unwrap();
         assert!(refused(1, 2).message().contains("waits for 3"));

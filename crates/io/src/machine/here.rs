@@ -90,23 +90,27 @@ pub fn is_stopped(pid: i32) -> bool {
 }
 
 /// Whether a process or thread of this machine is just ending (it has no memory any more), by a
-/// signal or with an exit code that is not 0: what it had open is closed by the kernel.
+/// signal or with an exit code that is not 0: what it had open is closed by the kernel. So is one
+/// that cannot be seen from here.
 #[must_use]
 pub fn is_failing(pid: i32) -> bool {
-    /// PF_EXITING and PF_SIGNALED of the kernel.
+    /// PF_EXITING of the kernel.
     const EXITING: u64 = 0x4;
-    const SIGNALED: u64 = 0x400;
     // Breaks if: this is not asked first; what is below waits for a process that is becoming
     // another program, which waits for the answer to the closing of its files.
     let memory = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    if memory.is_empty() || memory.lines().any(|line| line.starts_with("VmSize:")) {
+    if memory.is_empty() {
+        return true;
+    }
+    if memory.lines().any(|line| line.starts_with("VmSize:")) {
         return false;
     }
     let status = status_of(pid);
     // Fields 9 and 52 of proc(5), which counts from 1 and begins before the state, field 3.
     let field = |number: usize| status.split(' ').nth(number - 3)?.parse::<u64>().ok();
     let (flags, code) = (field(9).unwrap_or(0), field(52).unwrap_or(0));
-    flags & EXITING != 0 && (code != 0 || flags & SIGNALED != 0)
+    // Threads of a process that ends well have a signal, but its exit code.
+    flags & EXITING != 0 && code != 0
 }
 
 /// What `/proc/PID/stat` says from the state on; empty if the process is gone.

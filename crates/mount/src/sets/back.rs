@@ -23,6 +23,7 @@ use orcheck_io::errno::rustix_error;
 use orcheck_io::failpoints::Failpoints;
 use rustix::fs::{FileType, OFlags, Timespec, Timestamps};
 use rustix::io::Errno;
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -38,8 +39,6 @@ pub struct Back {
     pub restored: Vec<PathBuf>,
     /// Directories with files that were moved aside, and why.
     pub aside: Vec<(PathBuf, String)>,
-    /// The regions that are protected now.
-    pub(super) regions: Vec<String>,
 }
 
 /// Finds the newest set and puts its files back. Collective.
@@ -48,15 +47,15 @@ pub struct Back {
 /// Those of the session, and of the backing directory.
 pub fn bring_back(session: &mut Membership, marks: &Arc<Marks>) -> Result<Back> {
     let failed = |errno| rustix_error(errno, "the backing directory");
-    let crashed = marks.begin_mount().map_err(failed)?;
+    marks.drop_incoming().map_err(failed)?;
     let mut back = Back::default();
     let mut files = Vec::new();
     back.step = match session.find() {
-        Ok(_) => Some(restart(session, marks, crashed, &mut files)?),
+        Ok(_) => Some(restart(session, marks, &mut files)?),
         Err(error) if error.kind() == ErrorKind::NotFound => None,
         Err(error) => return Err(error),
     };
-    let of_set: Vec<&Path> = files
+    let of_set: HashSet<&Path> = files
         .iter()
         .map(|(_, entry, _)| Path::new(&entry.path))
         .collect();
@@ -68,9 +67,8 @@ pub fn bring_back(session: &mut Membership, marks: &Arc<Marks>) -> Result<Back> 
             back.restored.push(PathBuf::from(&entry.path));
         }
     }
-    back.regions = files.into_iter().map(|(name, _, _)| name).collect();
     if let Some((_, path)) = replaced {
-        let why = "files that were not those of the set".to_owned();
+        let why = "files that differ from those of the set".to_owned();
         back.aside.push((path, why));
     }
     Ok(back)
@@ -79,16 +77,9 @@ pub fn bring_back(session: &mut Membership, marks: &Arc<Marks>) -> Result<Back> 
 type File = (String, Entry, Restoring);
 
 /// Reads the set; returns the step that was really restored.
-fn restart(
-    session: &mut Membership,
-    marks: &Arc<Marks>,
-    crashed: bool,
-    files: &mut Vec<File>,
-) -> Result<u64> {
+fn restart(session: &mut Membership, marks: &Arc<Marks>, files: &mut Vec<File>) -> Result<u64> {
     loop {
-        for (name, _, _) in files.drain(..) {
-            session.unprotect(&name)?;
-        }
+        unprotect(session, files)?;
         let len_bytes = session.stored(RECORD)?.len_bytes;
         let len = usize::try_from(len_bytes).unwrap_or(usize::MAX);
         let bytes = Arc::new(Mutex::new(vec![0; len]));
@@ -102,29 +93,49 @@ fn restart(
                 .map_err(|error| Error::corrupt(format!("the record of a set: {error}")))?
         };
         for (number, entry) in record.files.into_iter().enumerate() {
-            let file = Restoring::new(marks, number, &entry, crashed)?;
+            let Some(file) = Restoring::new(marks, number, &entry)? else {
+                continue;
+            };
             session.protect_codec(&entry.path, Box::new(file.clone()), 0)?;
             files.push((entry.path.clone(), entry, file));
         }
         match session.try_restart()? {
-            Restarted::Step(step) => return Ok(step.0),
+            Restarted::Step(step) => {
+                for (name, _, _) in &*files {
+                    session.unprotect(name)?;
+                }
+                return Ok(step.0);
+            }
             Restarted::Again(_) => {}
         }
     }
 }
 
+fn unprotect(session: &mut Membership, files: &mut Vec<File>) -> Result<()> {
+    for (name, _, _) in files.drain(..) {
+        session.unprotect(&name)?;
+    }
+    Ok(())
+}
+
 /// Moves the files of steps aside that are not in the set.
-fn aside(marks: &Marks, newest: Option<u64>, of_set: &[&Path], back: &mut Back) -> Kernel<()> {
+fn aside(
+    marks: &Marks,
+    newest: Option<u64>,
+    of_set: &HashSet<&Path>,
+    back: &mut Back,
+) -> Kernel<()> {
     for (step, mark) in marks.left()? {
         // Breaks if: they stay; a program would restart from half of a step.
         if Some(step) != newest && !off(Switch::SetAside) {
             let paths = marks.paths(&mark)?;
             let mut place = None;
-            for path in paths
-                .iter()
-                .filter(|path| !of_set.contains(&path.as_path()))
-            {
-                if marks.find(path).is_err() {
+            for path in paths.iter().filter(|path| !of_set.contains(path.as_path())) {
+                let is_file = marks.find(path).is_ok_and(|found| {
+                    let stat = found.stat();
+                    stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_file())
+                });
+                if !is_file {
                     continue;
                 }
                 if place.is_none() {
@@ -135,7 +146,7 @@ fn aside(marks: &Marks, newest: Option<u64>, of_set: &[&Path], back: &mut Back) 
                 }
             }
             if let Some((_, path)) = place {
-                let why = format!("files of step {step}, whose set never became complete");
+                let why = format!("files of step {step}, whose set was not complete");
                 back.aside.push((path, why));
             }
         }
@@ -152,29 +163,36 @@ struct Work {
     marks: Arc<Marks>,
     number: usize,
     entry: Entry,
-    /// What is there.
+    /// Whether there is a file.
+    exists: bool,
+    /// That file, while it is compared; it is open only as long as its bytes come.
     existing: Option<Contents>,
-    /// It stays, whatever it has.
-    kept: bool,
-    /// What will be there.
+    /// What will be there, likewise.
     incoming: Option<Contents>,
+    /// What will be there is complete and durable.
+    restored: bool,
 }
 
 impl Restoring {
-    fn new(marks: &Arc<Marks>, number: usize, entry: &Entry, compare: bool) -> Result<Restoring> {
-        let failed = |errno| rustix_error(errno, &entry.path);
-        let existing = existing(marks, Path::new(&entry.path)).map_err(failed)?;
-        let kept = existing.is_some() && !compare;
-        // Of a restart that was killed.
-        marks.drop_incoming(number).map_err(failed)?;
-        Ok(Restoring(Arc::new(Mutex::new(Work {
+    /// `None`: the file stays as it is.
+    fn new(marks: &Arc<Marks>, number: usize, entry: &Entry) -> Result<Option<Restoring>> {
+        let exists = match marks.find(Path::new(&entry.path)) {
+            Ok(_) => true,
+            Err(Errno::NOENT | Errno::NOTDIR) => false,
+            Err(errno) => return Err(rustix_error(errno, &entry.path)),
+        };
+        if exists && !marks.crashed {
+            return Ok(None);
+        }
+        Ok(Some(Restoring(Arc::new(Mutex::new(Work {
             marks: Arc::clone(marks),
             number,
             entry: entry.clone(),
-            existing,
-            kept,
+            exists,
+            existing: None,
             incoming: None,
-        }))))
+            restored: false,
+        })))))
     }
 
     fn work(&self) -> MutexGuard<'_, Work> {
@@ -188,24 +206,14 @@ impl Restoring {
         step: Option<u64>,
     ) -> Kernel<bool> {
         let mut work = self.work();
-        if work.entry.len_bytes == 0 && !work.kept {
-            work.begin_if_other()?;
+        if work.entry.len_bytes == 0 {
+            work.take(0, &[])?;
         }
-        let Some(incoming) = work.incoming.take() else {
+        if !work.restored {
             return Ok(false);
-        };
-        let (seconds, nanoseconds) = work.entry.changed;
-        let time = Timespec {
-            tv_sec: seconds,
-            tv_nsec: nanoseconds as _,
-        };
-        incoming.set_times(&Timestamps {
-            last_access: time,
-            last_modification: time,
-        })?;
-        incoming.sync(true)?;
+        }
         let path = Path::new(&work.entry.path);
-        if replaced.is_none() && work.existing.is_some() {
+        if replaced.is_none() && work.exists {
             let what = format!("before-{}", step.unwrap_or(0));
             *replaced = Some(work.marks.aside(&what)?);
         }
@@ -218,14 +226,14 @@ impl Restoring {
     }
 }
 
-/// The regular file of a path; anything else there is an error.
+/// The regular file of a path; anything else there is not the file of the set.
 fn existing(marks: &Marks, path: &Path) -> Kernel<Option<Contents>> {
     let inode = match marks.find(path) {
         Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
         other => other?,
     };
     if !FileType::from_raw_mode(inode.stat()?.st_mode).is_file() {
-        return Err(Errno::EXIST);
+        return Ok(None);
     }
     let fd = inode.open(OFlags::RDONLY | OFlags::NONBLOCK)?;
     Ok(Some(Contents::new(fd, &Failpoints::none(), "existing")))
@@ -244,32 +252,42 @@ impl Work {
         Ok(existing.read(&mut there, at)? == bytes.len() && there == bytes)
     }
 
-    /// An empty file is the right one, or is made.
-    fn begin_if_other(&mut self) -> Kernel<()> {
-        if !self.has(0, &[])? {
-            self.incoming = Some(self.marks.incoming(self.number)?);
+    fn take(&mut self, at: u64, bytes: &[u8]) -> Kernel<()> {
+        if at == 0 {
+            // The bytes may come again from another copy.
+            (self.incoming, self.restored) = (None, false);
+            self.existing = match self.exists {
+                true => existing(&self.marks, Path::new(&self.entry.path))?,
+                false => None,
+            };
+        }
+        if self.incoming.is_none() && !self.has(at, bytes)? {
+            self.incoming = Some(self.begin(at)?);
+        }
+        if let Some(incoming) = &self.incoming {
+            incoming.write_all(bytes, at)?;
+        }
+        if at + bytes.len() as u64 == self.entry.len_bytes {
+            self.existing = None;
+            if let Some(incoming) = self.incoming.take() {
+                self.make_durable(&incoming)?;
+                self.restored = true;
+            }
         }
         Ok(())
     }
 
-    fn take(&mut self, at: u64, bytes: &[u8]) -> Kernel<()> {
-        if self.kept {
-            return Ok(());
-        }
-        if at == 0 {
-            // The bytes may come again from another copy.
-            self.incoming = None;
-        }
-        if self.incoming.is_none() {
-            if self.has(at, bytes)? {
-                return Ok(());
-            }
-            self.incoming = Some(self.begin(at)?);
-        }
-        match &self.incoming {
-            Some(incoming) => incoming.write_all(bytes, at),
-            None => Ok(()),
-        }
+    fn make_durable(&self, incoming: &Contents) -> Kernel<()> {
+        let (seconds, nanoseconds) = self.entry.changed;
+        let time = Timespec {
+            tv_sec: seconds,
+            tv_nsec: nanoseconds as _,
+        };
+        incoming.set_times(&Timestamps {
+            last_access: time,
+            last_modification: time,
+        })?;
+        incoming.sync(true)
     }
 
     /// A new file with what was compared so far.

@@ -27,7 +27,9 @@ pub struct Counted {
     pub closed: u64,
     /// Those of them that were written since the set was last taken.
     pub fresh: u64,
-    /// Files that a program may write.
+    /// Whole files that a list of the step names.
+    pub listed: u64,
+    /// Files that a program may write, or that are not whole.
     pub open: u64,
     /// Whether the last file was closed.
     pub ended: bool,
@@ -54,14 +56,12 @@ pub struct Report {
 }
 
 /// What all nodes do next.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Next {
     /// Nothing is complete.
     Wait,
     /// Take this set as this step.
     Take(Key, u64),
-    /// Forget this set: the last one was of this step, which is not older.
-    Leave(u64, u64),
     /// All mounts are over.
     End,
 }
@@ -90,6 +90,7 @@ pub fn decide(
         let sum = all.entry(*key).or_default();
         sum.closed += one.closed;
         sum.fresh += one.fresh;
+        sum.listed += one.listed;
         sum.open += one.open;
         sum.ended |= one.ended;
     }
@@ -101,16 +102,19 @@ pub fn decide(
         // Breaks if: this is not asked; half of a file would be of the set.
         (one.open == 0 || off(Switch::SetComplete))
             && match (listed, complete) {
-                (Some(files), _) => one.closed >= *files,
+                (Some(files), _) => one.listed >= *files,
                 (None, Complete::Count(files)) => one.fresh >= files,
                 (None, Complete::Ended) => one.ended,
                 (None, Complete::Listed) => false,
             }
     };
-    // In their order: steps grow, and the unnumbered one comes last.
-    let found = all.iter().find(|(key, one)| is_complete(key, one));
-    match (found, last) {
-        (Some((Key::Step(step), _)), Some(last)) if *step <= last => Next::Leave(*step, last),
+    let is_newer =
+        |key: &Key| !matches!((key, last), (Key::Step(step), Some(last)) if *step <= last);
+    // In their order: steps grow, and the one without a number comes last.
+    let mut found = all
+        .iter()
+        .filter(|(key, one)| is_newer(key) && is_complete(key, one));
+    match (found.next(), last) {
         (Some((key @ Key::Step(step), _)), _) => Next::Take(*key, *step),
         (Some((Key::Next, _)), last) => Next::Take(Key::Next, last.map_or(1, |last| last + 1)),
         (None, _) if reports.iter().all(|report| report.ending) => Next::End,
@@ -126,6 +130,7 @@ mod tests {
         let counted = |[closed, fresh, open]: [u64; 3]| Counted {
             closed,
             fresh,
+            listed: 0,
             open,
             ended: false,
         };
@@ -150,10 +155,8 @@ mod tests {
         assert_eq!(by_count(3, std::slice::from_ref(&other), None), Next::Wait);
         let take = Next::Take(Key::Step(7), 7);
         assert_eq!(by_count(3, &[one.clone(), other.clone()], None), take);
-        assert_eq!(
-            by_count(3, &[one.clone(), other.clone()], Some(7)),
-            Next::Leave(7, 7)
-        );
+        let reports = [one.clone(), other.clone()];
+        assert_eq!(by_count(3, &reports, Some(7)), Next::Wait, "it is over");
         assert_eq!(by_count(4, &[one, other], None), Next::Wait);
     }
 
@@ -189,6 +192,10 @@ mod tests {
         let reports = [report(&[(Key::Step(7), [3, 3, 0])], false)];
         let next = decide(&reports, Complete::Count(3), &lists, None);
         assert_eq!(next, Next::Wait);
+        let mut reports = reports;
+        reports[0].sets[0].1.listed = 4;
+        let next = decide(&reports, Complete::Count(9), &lists, None);
+        assert_eq!(next, Next::Take(Key::Step(7), 7));
     }
 
     #[test]

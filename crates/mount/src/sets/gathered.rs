@@ -1,14 +1,17 @@
-//! Knows which files programs have written through this mount, and the steps that they are of.
+//! Knows which files programs have written through this mount, and the steps they belong to.
 //!
 //! How: the calls that open, close, rename and remove files report here what they did. A file is
-//! known by its path. It belongs to the set that its path names, or that a list
-//! (`.orcheck-set`) names; a written file that belongs to none is remembered, because a list may
-//! name it later.
+//! known by its inode, and has a path. It belongs to the set that its path, or a list
+//! (`.orcheck-set`), names. A written file without a set is remembered: a list may name it later.
 //!
 //! Invariants:
-//! 1. A file that a program may write is in no complete set.
+//! 1. A file that a program may write is in no complete set. Neither is one whose last program did
+//!    not close it, or ended badly, until it is written again from the beginning.
 //! 2. Before a file of a step can have bytes, the marks say that the step has begun.
 //! 3. A file that is opened for writing while a set with it is taken spoils that set.
+//! 4. Files with fixed names are a set only if all of them were written since the last one, and
+//!    none of them twice.
+//! 5. Nothing here waits for anything while the state is locked.
 //!
 //! Not here: which sets are complete (`decide.rs`), taking them (`taking.rs`).
 
@@ -18,7 +21,7 @@ use crate::sets::decide::{Counted, Key, List, Report};
 use crate::sets::marks::{HOME, Marks};
 use crate::sets::pattern::Pattern;
 use orcheck_format::count;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -28,6 +31,11 @@ use std::time::Duration;
 pub const LIST: &str = ".orcheck-set";
 /// Most files without a set that are remembered.
 const MOST_OTHERS: usize = 100_000;
+/// Least time between two looks at what was written.
+const LEAST: Duration = Duration::from_millis(5);
+
+/// Device and inode number.
+pub type Inode = (u64, u64);
 
 /// What is known of the sets on this node.
 pub struct Gathered {
@@ -42,64 +50,90 @@ pub struct Gathered {
 
 #[derive(Default)]
 struct State {
-    files: BTreeMap<PathBuf, File>,
-    /// Files without a set among them.
-    others: usize,
+    files: HashMap<Inode, File>,
+    paths: BTreeMap<PathBuf, Inode>,
+    /// Paths that lists name, with their steps.
+    listed: HashMap<PathBuf, u64>,
     /// Lists that were closed and not read yet.
     lists: Vec<PathBuf>,
     /// Sets whose last file was closed.
     ended: BTreeSet<Key>,
-    /// A set is being taken.
-    taking: bool,
-    /// What was opened for writing meanwhile, by device and inode number.
-    opened: HashSet<(u64, u64)>,
+    /// Paths that are in the mark of their step.
+    marked: HashSet<PathBuf>,
+    /// The last step that was taken.
+    last: Option<u64>,
+    /// A set is being taken; what was opened for writing meanwhile.
+    opened: Option<HashSet<Inode>>,
+    /// Something has changed since the last report.
+    dirty: bool,
+    /// What is to be told once the state is not locked.
+    news: Vec<String>,
+    told_others: bool,
+    /// Older steps whose files are written again, as was told.
+    told_old: HashSet<u64>,
     /// The mount is over.
     ending: bool,
     /// Nobody waits for the other nodes any more.
     cut: bool,
+    /// Sets are not taken any more.
+    over: bool,
 }
 
 struct File {
+    path: PathBuf,
     set: Option<Key>,
-    is: Is,
-}
-
-/// The state of a file.
-#[derive(Clone, Copy)]
-struct Is {
-    /// A program may write it.
-    open: bool,
+    /// Handles by which programs may write it.
+    writers: u32,
     /// It was written since the last set with it was taken.
     fresh: bool,
-    /// A program that wrote it was killed, or has failed.
+    /// Its last program was killed, has failed, or did not close it.
     broken_off: bool,
+    /// It is of the set that is being taken.
+    taking: bool,
 }
 
-impl Is {
-    const OPEN: Is = Is {
-        open: true,
-        fresh: false,
-        broken_off: false,
-    };
+impl File {
+    fn is_whole(&self) -> bool {
+        self.writers == 0 && !self.broken_off
+    }
+}
 
-    fn whole(self) -> bool {
-        !self.open && !self.broken_off
+impl State {
+    /// Forgets the file of a path.
+    fn take_out(&mut self, path: &Path) -> Option<(Inode, File)> {
+        let inode = self.paths.remove(path)?;
+        let file = self.files.remove(&inode)?;
+        if file.set == Some(Key::Next) && file.fresh {
+            self.new_round(&file.path);
+        }
+        Some((inode, file))
     }
 
-    fn written(broken_off: bool) -> Is {
-        Is {
-            open: false,
-            fresh: true,
-            broken_off,
+    /// A file with a fixed name was written again, or is gone, before its set was taken: the others
+    /// are of another version.
+    fn new_round(&mut self, path: &Path) {
+        let of_next = self.files.values_mut();
+        of_next
+            .filter(|file| file.set == Some(Key::Next))
+            .for_each(|file| file.fresh = false);
+        if self.ended.remove(&Key::Next) {
+            let path = path.display();
+            self.news
+                .push(format!("{path} has changed before its set was taken"));
         }
+    }
+
+    fn insert(&mut self, inode: Inode, file: File) {
+        self.paths.insert(file.path.clone(), inode);
+        self.files.insert(inode, file);
     }
 }
 
 impl Gathered {
-    /// Nothing is known yet.
+    /// Nothing is known yet; `last` is the newest step that is safe.
     pub fn new(
-        patterns: Vec<Pattern>,
-        end: Option<Pattern>,
+        (patterns, end): (Vec<Pattern>, Option<Pattern>),
+        last: Option<u64>,
         marks: Arc<Marks>,
         tell: Tell,
     ) -> Gathered {
@@ -108,7 +142,10 @@ impl Gathered {
             end,
             marks,
             tell,
-            state: Mutex::default(),
+            state: Mutex::new(State {
+                last,
+                ..State::default()
+            }),
             changed: Condvar::new(),
         }
     }
@@ -117,148 +154,274 @@ impl Gathered {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Changes the state; afterwards, what is new is told, and the thread that takes sets looks.
+    fn change<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.state();
+        let done = act(&mut state);
+        state.dirty = true;
+        let news = std::mem::take(&mut state.news);
+        drop(state);
+        news.iter().for_each(|text| self.tell(text));
+        self.changed.notify_all();
+        done
+    }
+
     /// The marks in the backing directory.
     pub fn marks(&self) -> &Marks {
         &self.marks
     }
 
-    /// The set of a path.
-    fn set_of(&self, path: &Path) -> Option<Key> {
+    fn named(&self, path: &Path) -> Option<Key> {
         let mut patterns = self.patterns.iter().chain(&self.end);
         let found = patterns.find_map(|pattern| pattern.find(path))?;
         Some(found.map_or(Key::Next, Key::Step))
     }
 
-    /// A program may write the file from now on.
-    pub fn opened(&self, node: &Node) {
-        let path = node.path();
+    /// The set of a path; none for a step that is over.
+    fn set_of(&self, state: &State, path: &Path) -> Option<Key> {
+        let listed = state.listed.get(path).map(|step| Key::Step(*step));
+        let set = listed.or_else(|| self.named(path))?;
+        let over = matches!((set, state.last), (Key::Step(step), Some(last)) if step <= last);
+        (!over).then_some(set)
+    }
+
+    /// A file will be created at this path, or get it.
+    pub fn will_have(&self, path: &Path) {
         if path.starts_with(HOME) {
             return;
         }
         let mut state = self.state();
-        if state.taking {
-            state.opened.insert(node.key);
-        }
-        self.put(&mut state, path, Is::OPEN);
-    }
-
-    /// A program was killed, or has failed, before it closed the file.
-    pub fn broken_off(&self, node: &Node) {
-        if let Some(file) = self.state().files.get_mut(&node.path()) {
-            file.is.broken_off = true;
-        }
-    }
-
-    /// Nobody writes the file any more.
-    pub fn closed(&self, node: &Node) {
-        let path = node.path();
-        let mut state = self.state();
-        // What is open at the end was not closed by a program.
-        if path.starts_with(HOME) || state.ending {
+        let Some(Key::Step(step)) = self.set_of(&state, path) else {
+            return;
+        };
+        if state.over || !state.marked.insert(path.to_owned()) {
             return;
         }
-        let broken_off = state
-            .files
-            .get(&path)
-            .is_some_and(|file| file.is.broken_off);
-        self.put(&mut state, path, Is::written(broken_off));
-        self.changed.notify_all();
-    }
-
-    fn put(&self, state: &mut State, path: PathBuf, is: Is) {
-        let set = self.set_of(&path);
-        if let Some(Key::Step(step)) = set
-            && state.files.get(&path).is_none_or(|file| file.set != set)
-        {
-            self.mark(step, [path.as_path()].into_iter());
-        }
-        let whole = is.whole();
-        if whole && path.file_name() == Some(OsStr::new(LIST)) {
-            state.lists.push(path.clone());
-        }
-        if whole
-            && let (Some(set), Some(end)) = (set, &self.end)
-            && end.find(&path).is_some()
-        {
-            state.ended.insert(set);
-        }
-        let before = state.files.insert(path, File { set, is });
-        let was_other = before.is_some_and(|file| file.set.is_none());
-        state.others = state.others + usize::from(set.is_none()) - usize::from(was_other);
-        if state.others > MOST_OTHERS {
-            state
-                .files
-                .retain(|_, file| file.set.is_some() || file.is.open);
-            state.others = state.files.values().filter(|one| one.set.is_none()).count();
-        }
+        drop(state);
+        self.mark(step, [path].into_iter());
     }
 
     fn mark<'a>(&self, step: u64, paths: impl Iterator<Item = &'a Path>) {
         if let Err(errno) = self.marks.begin(step, paths) {
             self.tell(&format!(
-                "step {step} cannot be marked as begun ({errno}): after a crash, an incomplete set \
-                 of it is not moved aside"
+                "step {step} cannot be marked as begun ({errno}): after a crash, its files are not \
+                 moved aside if its set is incomplete"
             ));
         }
     }
 
-    /// A file or a directory has another name. `is_file`: it is a regular file.
-    pub fn renamed(&self, from: &Path, to: &Path, is_file: bool) {
-        let mut state = self.state();
-        self.take_out(&mut state, to);
-        let moved = self.take_out(&mut state, from);
-        if moved.is_empty() && is_file && !to.starts_with(HOME) && self.set_of(to).is_some() {
-            self.put(&mut state, to.to_owned(), Is::written(false));
+    /// A program may write the file from now on. `new`: its content begins from nothing.
+    pub fn opened(&self, node: &Node, new: bool) {
+        if node.path().starts_with(HOME) {
+            return;
         }
-        for (path, file) in moved {
-            let path = match path.strip_prefix(from) {
-                Ok(below) if below != Path::new("") => to.join(below),
-                _ => to.to_owned(),
-            };
-            if !path.starts_with(HOME) {
-                self.put(&mut state, path, file.is);
+        self.will_have(&node.path());
+        self.change(|state| {
+            if let Some(opened) = &mut state.opened {
+                opened.insert(node.key);
             }
-        }
-        self.changed.notify_all();
+            self.known(state, node);
+            self.tell_old(state, &node.path());
+            let Some(file) = state.files.get_mut(&node.key) else {
+                return;
+            };
+            file.writers += 1;
+            file.broken_off &= !new;
+            let path = file.path.clone();
+            if let Some(at) = state.lists.iter().position(|list| *list == path) {
+                state.lists.swap_remove(at);
+                let path = path.display();
+                let text = format!("{path} was written again before it was read: no set for it");
+                state.news.push(text);
+            }
+            let Some(file) = state.files.get_mut(&node.key) else {
+                return;
+            };
+            if std::mem::replace(&mut file.fresh, false) && file.set == Some(Key::Next) {
+                let path = file.path.clone();
+                state.new_round(&path);
+            }
+        });
     }
 
-    /// Two names have changed places.
-    pub fn exchanged(&self, one: &Path, other: &Path) {
-        let mut state = self.state();
-        let pairs = [(self.take_out(&mut state, one), (one, other))];
-        let back = (self.take_out(&mut state, other), (other, one));
-        for (moved, (from, to)) in pairs.into_iter().chain([back]) {
-            for (path, file) in moved {
-                let below = path.strip_prefix(from).unwrap_or(Path::new(""));
-                let path = if below == Path::new("") {
-                    to.to_owned()
-                } else {
-                    to.join(below)
-                };
-                self.put(&mut state, path, file.is);
+    /// Sees to it that a file is known by its path.
+    fn known(&self, state: &mut State, node: &Node) {
+        let path = node.path();
+        if let Some(file) = state.files.get(&node.key) {
+            if file.writers > 0 || file.path == path || self.leads_to(&file.path, node.key) {
+                return;
             }
+            let old = file.path.clone();
+            state.take_out(&old);
         }
-        self.changed.notify_all();
+        // Another file, which somebody has replaced without us.
+        state.take_out(&path);
+        let set = self.set_of(state, &path);
+        state.insert(
+            node.key,
+            File {
+                path,
+                set,
+                writers: 0,
+                fresh: false,
+                broken_off: false,
+                taking: false,
+            },
+        );
+        self.bound_others(state);
+    }
+
+    /// Whether a path still leads to this file, which may have other names.
+    fn leads_to(&self, path: &Path, inode: Inode) -> bool {
+        let stat = self.marks.find(path).and_then(|found| found.stat());
+        stat.is_ok_and(|stat| (stat.st_dev, stat.st_ino) == inode)
+    }
+
+    fn tell_old(&self, state: &mut State, path: &Path) {
+        if let (Some(Key::Step(step)), Some(last)) = (self.named(path), state.last)
+            && step <= last
+            && state.told_old.insert(step)
+        {
+            state.news.push(format!(
+                "files of step {step} are written, but the last set was of step {last}: what is \
+                 written now is not kept, because steps have to grow"
+            ));
+        }
+    }
+
+    fn bound_others(&self, state: &mut State) {
+        if state.files.len() <= MOST_OTHERS {
+            return;
+        }
+        let kept = |file: &File| file.set.is_some() || file.writers > 0;
+        let gone = state.files.extract_if(|_, file| !kept(file));
+        let paths: Vec<PathBuf> = gone.map(|(_, file)| file.path).collect();
+        for path in &paths {
+            state.paths.remove(path);
+        }
+        if !std::mem::replace(&mut state.told_others, true) {
+            let files = count(paths.len() as u64, "file");
+            let text = format!("a list can no longer name {files} that were written before it");
+            state.news.push(text);
+        }
+    }
+
+    /// The file could not be opened after all.
+    pub fn not_opened(&self, node: &Node) {
+        self.change(|state| {
+            if let Some(file) = state.files.get_mut(&node.key) {
+                file.writers = file.writers.saturating_sub(1);
+            }
+        });
+    }
+
+    /// A handle is closed by which a program could write. `well`: by the program itself, or by one
+    /// that ended well.
+    pub fn closed(&self, node: &Node, well: bool) {
+        self.change(|state| {
+            let Some(file) = state.files.get_mut(&node.key) else {
+                return;
+            };
+            file.writers = file.writers.saturating_sub(1);
+            file.broken_off |= !well || state.ending;
+            if file.is_whole() {
+                file.fresh = true;
+                let path = file.path.clone();
+                self.completed(state, &path);
+            }
+        });
+    }
+
+    /// A whole file has this path.
+    fn completed(&self, state: &mut State, path: &Path) {
+        if path.file_name() == Some(OsStr::new(LIST)) {
+            state.lists.push(path.to_owned());
+        }
+        let ends = self
+            .end
+            .as_ref()
+            .is_some_and(|end| end.find(path).is_some());
+        if let Some(set) = self.set_of(state, path).filter(|_| ends) {
+            state.ended.insert(set);
+        }
+    }
+
+    /// A file, if it is one, or a directory has another name.
+    pub fn renamed(&self, from: &Path, to: &Path, moved: Option<(&Node, bool)>) {
+        let inode = moved.map(|(node, _)| node.key);
+        let moved = self.change(|state| {
+            if state.paths.get(to).copied() != inode || inode.is_none() {
+                state.take_out(to);
+            }
+            let of_from = state.paths.range(from.to_owned()..);
+            let of_from = of_from.take_while(|(path, _)| path.starts_with(from));
+            let paths: Vec<PathBuf> = of_from.map(|(path, _)| path.clone()).collect();
+            let files = paths.iter().filter_map(|path| state.take_out(path));
+            let mut files: Vec<(Inode, File)> = files.collect();
+            for (_, file) in &mut files {
+                let below = file.path.strip_prefix(from).unwrap_or(Path::new(""));
+                file.path = match below == Path::new("") {
+                    true => to.to_owned(),
+                    false => to.join(below),
+                };
+            }
+            if let Some((node, true)) = moved
+                && files.is_empty()
+                && !state.paths.contains_key(to)
+                && self.set_of(state, to).is_some()
+            {
+                // It was written before, or without us.
+                files.push((node.key, whole(to)));
+            }
+            files
+        });
+        for (_, file) in &moved {
+            self.will_have(&file.path);
+        }
+        self.change(|state| {
+            for (inode, mut file) in moved {
+                file.set = self.set_of(state, &file.path);
+                let path = file.path.clone();
+                let done = file.is_whole() && file.fresh;
+                state.take_out(&path);
+                if !path.starts_with(HOME) {
+                    state.insert(inode, file);
+                }
+                if done {
+                    self.completed(state, &path);
+                }
+            }
+        });
+    }
+
+    /// A file has one more name.
+    pub fn linked(&self, node: &Node, path: &Path) {
+        self.will_have(path);
+        self.change(|state| {
+            if self.set_of(state, path).is_none() {
+                return;
+            }
+            let mut file = match state.files.get(&node.key).map(|file| file.path.clone()) {
+                Some(other) => match state.take_out(&other) {
+                    Some((_, file)) => file,
+                    None => whole(path),
+                },
+                None => whole(path),
+            };
+            file.path = path.to_owned();
+            file.set = self.set_of(state, path);
+            let done = file.is_whole() && file.fresh;
+            state.take_out(path);
+            state.insert(node.key, file);
+            if done {
+                self.completed(state, path);
+            }
+        });
     }
 
     /// A name is gone.
     pub fn removed(&self, path: &Path) {
-        self.take_out(&mut self.state(), path);
-    }
-
-    /// Forgets a path, and all below it.
-    fn take_out(&self, state: &mut State, path: &Path) -> Vec<(PathBuf, File)> {
-        let within = state.files.range(path.to_owned()..);
-        let within = within.take_while(|(other, _)| other.starts_with(path));
-        let paths: Vec<PathBuf> = within.map(|(other, _)| other.clone()).collect();
-        let mut taken = Vec::new();
-        for path in paths {
-            if let Some(file) = state.files.remove(&path) {
-                state.others -= usize::from(file.set.is_none());
-                taken.push((path, file));
-            }
-        }
-        taken
+        self.change(|state| state.take_out(path));
     }
 
     /// Lists that were closed since the last call.
@@ -266,17 +429,29 @@ impl Gathered {
         std::mem::take(&mut self.state().lists)
     }
 
+    /// Whether the file of a path was closed, and nobody writes it.
+    pub fn is_whole(&self, path: &Path) -> bool {
+        let state = self.state();
+        let file = state
+            .paths
+            .get(path)
+            .and_then(|inode| state.files.get(inode));
+        file.is_some_and(File::is_whole)
+    }
+
     /// What the nodes tell each other; with the lists that were read.
     pub fn report(&self, lists: Vec<List>) -> Report {
-        let state = self.state();
+        let mut state = self.state();
+        state.dirty = false;
         let mut counted: BTreeMap<Key, Counted> = BTreeMap::new();
         for file in state.files.values() {
             if let Some(set) = file.set {
                 let one = counted.entry(set).or_default();
-                let whole = file.is.whole();
+                let (whole, listed) = (file.is_whole(), state.listed.contains_key(&file.path));
                 one.open += u64::from(!whole);
                 one.closed += u64::from(whole);
-                one.fresh += u64::from(whole && file.is.fresh);
+                one.fresh += u64::from(whole && file.fresh);
+                one.listed += u64::from(whole && listed);
             }
         }
         for set in &state.ended {
@@ -289,65 +464,158 @@ impl Gathered {
         }
     }
 
-    /// The files that a list names are of its step.
-    pub fn adopt(&self, list: &List) {
-        let mut state = self.state();
-        let names = list.files.iter().map(Path::new);
-        self.mark(list.step, names.clone());
-        for name in names {
-            if let Some(file) = state.files.get_mut(name) {
-                let was_other = file.set.is_none();
-                file.set = Some(Key::Step(list.step));
-                file.is.fresh = !file.is.open;
-                state.others -= usize::from(was_other);
+    /// The files that a list names are of its step. `own`: it was written here, and so were files
+    /// that were there before this mount.
+    pub fn adopt(&self, list: &List, own: bool) {
+        let written = {
+            let state = self.state();
+            let names = list.files.iter().map(PathBuf::from);
+            names
+                .filter(|path| state.paths.contains_key(path))
+                .collect::<Vec<_>>()
+        };
+        // Files that nobody wrote here are not moved aside.
+        self.mark(list.step, written.iter().map(PathBuf::as_path));
+        let there = |path: &String| {
+            let stat = self
+                .marks
+                .find(Path::new(path))
+                .and_then(|found| found.stat())
+                .ok()?;
+            let is_file = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file();
+            is_file.then(|| (path.clone(), (stat.st_dev, stat.st_ino)))
+        };
+        let there = list.files.iter().filter(|_| own).filter_map(there);
+        let there: HashMap<String, Inode> = there.collect();
+        self.change(|state| {
+            for path in &list.files {
+                let inode = there.get(path).copied();
+                let path = PathBuf::from(path);
+                state.listed.insert(path.clone(), list.step);
+                let set = self.set_of(state, &path);
+                if let Some(inode) = inode.filter(|inode| !state.files.contains_key(inode))
+                    && !state.paths.contains_key(&path)
+                {
+                    state.insert(inode, whole(&path));
+                }
+                let inode = state.paths.get(&path).copied();
+                if let Some(file) = inode.and_then(|inode| state.files.get_mut(&inode)) {
+                    (file.set, file.fresh) = (set, file.is_whole());
+                }
             }
+        });
+    }
+
+    /// The number of files that lists name for a step.
+    pub fn listed(&self) -> BTreeMap<u64, u64> {
+        let mut steps = BTreeMap::new();
+        for step in self.state().listed.values() {
+            *steps.entry(*step).or_insert(0) += 1;
         }
+        steps
     }
 
     /// The files of a set, which is being taken from now on; `None`: a program has begun to write
     /// one of them.
-    pub fn begin_to_take(&self, set: Key) -> Option<Vec<PathBuf>> {
+    pub fn begin_to_take(&self, set: Key) -> Option<Vec<(PathBuf, Inode)>> {
         let mut state = self.state();
-        state.opened.clear();
-        state.taking = true;
-        let of_set = state.files.iter().filter(|(_, file)| file.set == Some(set));
-        // Breaks if: what is not whole is left out; the set would be taken without it.
-        let path = |(path, file): (&PathBuf, &File)| file.is.whole().then(|| path.clone());
-        of_set.map(path).collect()
+        state.opened = Some(HashSet::new());
+        state.ended.remove(&set);
+        let of_set = state
+            .files
+            .iter_mut()
+            .filter(|(_, file)| file.set == Some(set));
+        let mut paths = Vec::new();
+        let mut whole = true;
+        for (inode, file) in of_set {
+            // Breaks if: what is not whole is left out; the set would be taken without it.
+            whole &= file.is_whole();
+            file.taking = file.fresh || set == Key::Next;
+            file.fresh = false;
+            paths.push((file.path.clone(), *inode));
+        }
+        paths.sort();
+        whole.then_some(paths)
     }
 
     /// Whether somebody opened this file for writing since then.
-    pub fn is_spoiled(&self, inode: (u64, u64)) -> bool {
-        self.state().opened.contains(&inode)
+    pub fn is_spoiled(&self, inode: Inode) -> bool {
+        let state = self.state();
+        state
+            .opened
+            .as_ref()
+            .is_some_and(|opened| opened.contains(&inode))
     }
 
-    /// The set is not taken now.
-    pub fn stop_taking(&self) {
-        self.state().taking = false;
-    }
-
-    /// The set was taken, or will not be.
-    pub fn end_taking(&self, set: Key) {
-        self.stop_taking();
-        let mut state = self.state();
-        state.ended.remove(&set);
-        if set == Key::Next {
-            let of_set = state
+    /// The set is not taken now: it is as before. `ended`: its last file had been closed.
+    pub fn stop_taking(&self, set: Key) {
+        self.change(|state| {
+            state.opened = None;
+            let mut paths = Vec::new();
+            for file in state
                 .files
                 .values_mut()
-                .filter(|file| file.set == Some(set));
-            of_set.for_each(|file| file.is.fresh = false);
-        } else {
+                .filter(|file| file.set == Some(set))
+            {
+                if std::mem::take(&mut file.taking) && file.is_whole() {
+                    file.fresh = true;
+                    paths.push(file.path.clone());
+                }
+            }
+            paths.iter().for_each(|path| self.completed(state, path));
+        });
+    }
+
+    /// The set was taken as this step, or will not be. Sets of older steps cannot be taken any
+    /// more; returns how many.
+    pub fn end_taking(&self, set: Key, taken: Option<u64>) -> u64 {
+        self.change(|state| {
+            state.opened = None;
             state
                 .files
-                .retain(|_, file| file.set != Some(set) || file.is.open);
-        }
+                .values_mut()
+                .for_each(|file| file.taking = false);
+            let last = taken.or(match set {
+                Key::Step(step) => Some(step),
+                Key::Next => None,
+            });
+            state.last = state.last.max(last);
+            let mut left = BTreeSet::new();
+            for file in state.files.values_mut() {
+                if let Some(Key::Step(step)) = file.set
+                    && state.last.is_some_and(|last| step <= last)
+                {
+                    file.set = None;
+                    left.insert(step);
+                }
+            }
+            let last = state.last;
+            left.extend(state.listed.values().filter(|step| Some(**step) <= last));
+            state.listed.retain(|_, step| Some(*step) > last);
+            left.retain(|step| set != Key::Step(*step));
+            state.ended.retain(|key| {
+                matches!(key, Key::Step(step) if Some(*step) > last) || *key == Key::Next
+            });
+            state.marked.retain(
+                |path| matches!(self.named(path), Some(Key::Step(step)) if Some(step) > last),
+            );
+            for step in &left {
+                state.news.push(format!(
+                    "the set of step {step} was not complete when a newer one was: it is not kept"
+                ));
+            }
+            left.len() as u64
+        })
     }
 
     /// Waits until something has changed, at most for a while.
     pub fn wait(&self, most: Duration) {
         let state = self.state();
-        if state.lists.is_empty() && !state.ending {
+        let (state, _) = self
+            .changed
+            .wait_timeout(state, LEAST)
+            .unwrap_or_else(PoisonError::into_inner);
+        if !state.dirty {
             let woken = self.changed.wait_timeout(state, most);
             drop(woken);
         }
@@ -356,18 +624,16 @@ impl Gathered {
     /// The mount is over: what is complete is taken, and nothing else comes. What is still open was
     /// not closed by a program.
     pub fn end(&self) {
-        let mut state = self.state();
-        state.ending = true;
-        let open = state.files.values_mut().filter(|file| file.is.open);
-        open.for_each(|file| file.is.broken_off = true);
-        drop(state);
-        self.changed.notify_all();
+        self.change(|state| {
+            state.ending = true;
+            let open = state.files.values_mut().filter(|file| file.writers > 0);
+            open.for_each(|file| file.broken_off = true);
+        });
     }
 
     /// Nobody waits for the other nodes any more.
     pub fn cut(&self) {
-        self.state().cut = true;
-        self.changed.notify_all();
+        self.change(|state| state.cut = true);
     }
 
     /// Whether [`Self::cut`] was called.
@@ -375,28 +641,67 @@ impl Gathered {
         self.state().cut
     }
 
+    /// Sets are not taken any more.
+    pub fn give_up(&self) {
+        self.change(|state| state.over = true);
+    }
+
+    /// Nothing was mounted: the next mount is not after a crash.
+    pub fn undo(&self) {
+        if !self.marks.crashed {
+            let _ = self.marks.end_mount();
+        }
+    }
+
+    /// Whether all files that are of sets by their names were closed well, and were taken.
+    pub fn is_clean(&self) -> bool {
+        let state = self.state();
+        let of_sets = state.files.values().filter(|file| {
+            file.set.is_some() || self.named(&file.path).is_some() && !file.is_whole()
+        });
+        let mut of_sets = of_sets.filter(|file| !file.is_whole() || file.fresh);
+        of_sets.next().is_none()
+    }
+
     /// Names the sets that are not complete at the end; returns how many.
     pub fn tell_incomplete(&self) -> u64 {
         let report = self.report(Vec::new());
-        let steps = report.sets.iter().filter_map(|(set, counted)| match set {
-            Key::Step(step) => Some((*step, counted.closed)),
-            Key::Next => None,
-        });
-        let mut incomplete = 0;
-        for (step, closed) in steps {
-            incomplete += 1;
-            let files = count(closed, "file");
-            (self.tell)(&format!(
-                "the set of step {step} is not complete ({files} of this node): it is not kept, \
-                 and the next mount moves its files aside"
+        let listed = self.listed();
+        let mut sets: BTreeMap<Key, Counted> = report.sets.into_iter().collect();
+        for step in listed.keys() {
+            sets.entry(Key::Step(*step)).or_default();
+        }
+        // Files with fixed names may just not have been written again.
+        sets.retain(|set, one| *set != Key::Next || one.open > 0 || one.fresh > 0);
+        for (set, one) in &sets {
+            let files = count(one.closed, "complete file");
+            let of = match set {
+                Key::Step(step) => format!("the set of step {step}"),
+                Key::Next => "the last set".to_owned(),
+            };
+            self.tell(&format!(
+                "{of} is not complete ({files} on this node): it is not kept, and the next mount \
+                 moves its files aside"
             ));
         }
-        incomplete
+        sets.len() as u64
     }
 
     /// Tells whoever runs the mount.
     pub fn tell(&self, text: &str) {
         (self.tell)(text);
+    }
+}
+
+/// A file that was written before it got this path.
+fn whole(path: &Path) -> File {
+    File {
+        path: path.to_owned(),
+        set: None,
+        writers: 0,
+        fresh: true,
+        broken_off: false,
+        taking: false,
     }
 }
 

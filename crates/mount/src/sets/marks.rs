@@ -2,28 +2,32 @@
 //! a complete set.
 //!
 //! ```text
-//! .orcheck-sets/running.NODE          a mount is there, or was killed
-//! .orcheck-sets/begun/STEP.NODE       paths of files of a step that is not safe yet, a line each
-//! .orcheck-sets/aside/STEP/PATH       a file of a step that never became complete
-//! .orcheck-sets/incoming-N.NODE       a file that is being restored
+//! .orcheck-sets/JOB/running.NODE      a mount is there, or was killed
+//! .orcheck-sets/JOB/begun/STEP.NODE   paths of files of a step that is not safe yet
+//! .orcheck-sets/JOB/aside/STEP/PATH   a file of a step that never became complete
+//! .orcheck-sets/JOB/incoming-N.NODE   a file that is being restored
 //! ```
 //!
 //! Invariants:
 //! 1. Nothing of a program's is removed: files are moved.
 //! 2. No symbolic link is followed below the backing directory.
+//! 3. One mount at a time has the marks of a node (a lock).
+//! 4. The first mark of a step is durable before a file of it has bytes.
 //!
 //! Faults survived: the death of the mount at any step.
 //!
 //! Not here: which files are restored (`back.rs`).
 
 use orcheck_format::sabotage::{Switch, off};
-use orcheck_io::disk::{Contents, Inode, Kernel};
+use orcheck_io::disk::{Contents, Inode, Kernel, ofd_lock};
 use orcheck_io::failpoints::Failpoints;
-use rustix::fs::OFlags;
+use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 /// The directory of the marks.
 pub const HOME: &str = ".orcheck-sets";
@@ -36,26 +40,49 @@ const MOST_ASIDE: u32 = 10_000;
 pub struct Marks {
     root: Inode,
     home: Inode,
+    path: PathBuf,
     begun: Inode,
     node: u32,
     nodes: u32,
     points: Failpoints,
+    /// The mark that was written last.
+    last: Mutex<Option<(u64, Contents)>>,
+    _lock: OwnedFd,
+    /// The last mount did not end well.
+    pub crashed: bool,
 }
 
 impl Marks {
-    /// Those of mount `node` of `nodes`.
-    pub fn open(backing: &Path, (node, nodes): (u32, u32), points: &Failpoints) -> Kernel<Marks> {
+    /// Those of mount `node` of `nodes` of a job. `None`: another mount has them.
+    pub fn open(
+        backing: &Path,
+        job: &str,
+        (node, nodes): (u32, u32),
+        points: &Failpoints,
+    ) -> Kernel<Option<Marks>> {
         let root = Inode::root(backing, points.clone())?;
-        let home = directory(&root, OsStr::new(HOME))?;
+        let home = directory(&directory(&root, OsStr::new(HOME))?, OsStr::new(job))?;
         let begun = directory(&home, OsStr::new(BEGUN))?;
-        Ok(Marks {
+        let running = OsString::from(format!("running.{node}"));
+        let crashed = home.child(&running).is_ok();
+        let lock = home.create(&running, OFlags::RDWR, 0o644)?;
+        let locked = ofd_lock(&lock, 0).map_err(Errno::from_raw_os_error)?;
+        if !locked {
+            return Ok(None);
+        }
+        home.sync_names()?;
+        Ok(Some(Marks {
             root,
             home,
+            path: Path::new(HOME).join(job),
             begun,
             node,
             nodes,
             points: points.clone(),
-        })
+            last: Mutex::new(None),
+            _lock: lock,
+            crashed,
+        }))
     }
 
     fn of_node(&self, what: &str) -> OsString {
@@ -69,15 +96,27 @@ impl Marks {
 
     /// Files of a step will be written.
     pub fn begin<'a>(&self, step: u64, paths: impl Iterator<Item = &'a Path>) -> Kernel<()> {
-        let mut lines = Vec::new();
+        let mut names = Vec::new();
         for path in paths {
-            lines.extend_from_slice(path.as_os_str().as_bytes());
-            lines.push(b'\n');
+            names.extend_from_slice(path.as_os_str().as_bytes());
+            names.push(0);
         }
-        let name = self.of_node(&step.to_string());
-        let flags = OFlags::WRONLY | OFlags::APPEND;
-        self.contents(&self.begun, &name, flags)?
-            .write_all(&lines, 0)
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mark = match last.take() {
+            Some((of, mark)) if of == step => mark,
+            _ => {
+                let name = self.of_node(&step.to_string());
+                let flags = OFlags::WRONLY | OFlags::APPEND;
+                let mark = self.contents(&self.begun, &name, flags)?;
+                if mark.stat()?.st_size == 0 {
+                    self.begun.sync_names()?;
+                }
+                mark
+            }
+        };
+        mark.write_all(&names, 0)?;
+        *last = Some((step, mark));
+        Ok(())
     }
 
     /// The set of a step is safe.
@@ -110,13 +149,17 @@ impl Marks {
 
     /// The paths in such a mark.
     pub fn paths(&self, mark: &OsStr) -> Kernel<Vec<PathBuf>> {
-        let fd = self.begun.child(mark)?.open(OFlags::RDONLY)?;
+        let inode = self.begun.child(mark)?;
+        if !FileType::from_raw_mode(inode.stat()?.st_mode).is_file() {
+            return Ok(Vec::new());
+        }
+        let fd = inode.open(OFlags::RDONLY)?;
         let file = Contents::new(fd, &self.points, "begun");
         let len = usize::try_from(file.stat()?.st_size).unwrap_or(0);
         let mut bytes = vec![0; len];
         let count = file.read(&mut bytes, 0)?;
         bytes.truncate(count);
-        let lines = bytes.split(|byte| *byte == b'\n');
+        let lines = bytes.split(|byte| *byte == 0);
         let lines = lines.filter(|line| !line.is_empty());
         Ok(lines
             .map(|line| PathBuf::from(OsString::from_vec(line.to_vec())))
@@ -125,15 +168,11 @@ impl Marks {
 
     /// Removes such a mark.
     pub fn forget(&self, mark: &OsStr) -> Kernel<()> {
-        gone(self.begun.remove(mark, false))
-    }
-
-    /// A mount begins. `true`: the last one did not end well.
-    pub fn begin_mount(&self) -> Kernel<bool> {
-        let name = self.of_node("running");
-        let was_there = self.home.child(&name).is_ok();
-        self.contents(&self.home, &name, OFlags::WRONLY)?;
-        Ok(was_there)
+        match gone(self.begun.remove(mark, false)) {
+            // Not one of ours.
+            Err(Errno::ISDIR) => Ok(()),
+            other => other,
+        }
     }
 
     /// All files are durable, and the mount is over.
@@ -151,7 +190,7 @@ impl Marks {
             };
             match above.make_dir(OsStr::new(&name), 0o755) {
                 Ok(()) => {
-                    let path = Path::new(HOME).join(ASIDE).join(&name);
+                    let path = self.path.join(ASIDE).join(&name);
                     return Ok((above.child(OsStr::new(&name))?, path));
                 }
                 Err(Errno::EXIST) => {}
@@ -163,6 +202,9 @@ impl Marks {
 
     /// Moves a file below a directory, if it is there. `true`: it was.
     pub fn move_to(&self, dir: &Inode, path: &Path) -> Kernel<bool> {
+        if path.starts_with(HOME) {
+            return Ok(false);
+        }
         let found = parent_of(&self.root, path, false);
         let (from, name) = match found {
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(false),
@@ -173,8 +215,8 @@ impl Marks {
         }
         let (to, name) = parent_of(dir, path, true)?;
         from.rename(name, &to, name, 0)?;
-        from.sync_names()?;
         to.sync_names()?;
+        from.sync_names()?;
         Ok(true)
     }
 
@@ -189,9 +231,18 @@ impl Marks {
         self.of_node(&format!("incoming-{number}"))
     }
 
-    /// Removes it again.
-    pub fn drop_incoming(&self, number: usize) -> Kernel<()> {
-        gone(self.home.remove(&self.incoming_name(number), false))
+    /// Removes what a restart that was killed has left.
+    pub fn drop_incoming(&self) -> Kernel<()> {
+        let ending = format!(".{}", self.node);
+        for entry in self.home.list()? {
+            let entry = entry?;
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            let text = name.to_str().unwrap_or("");
+            if text.starts_with("incoming-") && text.ends_with(&ending) {
+                gone(self.home.remove(name, false))?;
+            }
+        }
+        Ok(())
     }
 
     /// Gives it its mode, and its name.
@@ -260,7 +311,8 @@ mod tests {
         std::fs::create_dir(&backing).unwrap();
         std::fs::write(scratch.path().join("other"), "mine").unwrap();
         std::os::unix::fs::symlink("..", backing.join("up")).unwrap();
-        let marks = Marks::open(&backing, (0, 1), &Failpoints::none()).unwrap();
+        let marks = Marks::open(&backing, "j", (0, 1), &Failpoints::none());
+        let marks = marks.unwrap().unwrap();
         for path in [
             "../other",
             "up/other",
@@ -278,25 +330,33 @@ mod tests {
     #[test]
     fn what_has_begun_is_remembered_until_it_is_safe() {
         let scratch = Scratch::new("marks");
-        let open = |node| Marks::open(scratch.path(), (node, 2), &Failpoints::none()).unwrap();
-        let (first, other) = (open(0), open(1));
-        assert_eq!(first.begin_mount(), Ok(false));
-        assert_eq!(first.begin_mount(), Ok(true));
+        let open = |node| Marks::open(scratch.path(), "j", (node, 2), &Failpoints::none()).unwrap();
+        let (first, other) = (open(0).unwrap(), open(1).unwrap());
+        assert!(open(0).is_none(), "there is one");
+        assert!(!first.crashed);
         first
-            .begin(7, [Path::new("a"), Path::new("b c")].into_iter())
+            .begin(7, [Path::new("a"), Path::new("b\nc")].into_iter())
             .unwrap();
+        first.begin(6, [Path::new("z")].into_iter()).unwrap();
         first.begin(7, [Path::new("d/e")].into_iter()).unwrap();
         other.begin(8, [Path::new("f")].into_iter()).unwrap();
-        open(5).begin(9, [Path::new("g")].into_iter()).unwrap();
+        open(5)
+            .unwrap()
+            .begin(9, [Path::new("g")].into_iter())
+            .unwrap();
+        drop(first);
+        let first = open(0).unwrap();
+        assert!(first.crashed);
         let left = first.left().unwrap();
         let steps: Vec<u64> = left.iter().map(|(step, _)| *step).collect();
-        assert_eq!(steps, [7, 9], "those of the second node are its own");
-        let paths = first.paths(&left[0].1).unwrap();
-        assert_eq!(paths, [Path::new("a"), Path::new("b c"), Path::new("d/e")]);
+        assert_eq!(steps, [6, 7, 9], "those of the second node are its own");
+        let paths = first.paths(&left[1].1).unwrap();
+        assert_eq!(paths, [Path::new("a"), Path::new("b\nc"), Path::new("d/e")]);
         first.done(7).unwrap();
         first.done(7).unwrap();
-        assert_eq!(first.left().unwrap().len(), 1);
+        assert_eq!(first.left().unwrap().len(), 2);
         first.end_mount().unwrap();
-        assert_eq!(first.begin_mount(), Ok(false));
+        drop(first);
+        assert!(!open(0).unwrap().crashed);
     }
 }

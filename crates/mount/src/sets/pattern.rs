@@ -35,6 +35,9 @@ impl Pattern {
         if !text.split('/').all(plain) {
             return refused("expected a path below the mount point, as in 'restart.{step}.*'");
         }
+        if text.replace(STEP, "").contains(['{', '}']) {
+            return refused("of what stands in braces, only {step} has a meaning");
+        }
         let mut parts = Vec::new();
         for (at, side) in text.split(STEP).enumerate() {
             if at > 0 {
@@ -123,7 +126,7 @@ mod tests {
 
     #[test]
     fn what_no_file_matches_is_refused() {
-        for text in ["", "/a", "a//b", "../a", "a/.", "{step}.{step}"] {
+        for text in ["", "/a", "a//b", "../a", "a/.", "{step}.{step}", "{steps}"] {
             assert!(Pattern::new(text).is_err(), "{text}");
         }
     }

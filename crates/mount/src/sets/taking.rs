@@ -6,12 +6,12 @@
 //! Not here: putting files back (`back.rs`).
 
 use crate::node::Node;
-use crate::sets::gathered::Shared;
+use crate::sets::gathered::{Inode, Shared};
 use crate::tree::{Tree, attributes};
 use orcheck_client::Codec;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result};
-use orcheck_io::disk::{Contents, Inode};
+use orcheck_io::disk::Contents;
 use orcheck_io::errno::rustix_error;
 use orcheck_io::failpoints::Failpoints;
 use rustix::fs::{FileType, OFlags};
@@ -20,7 +20,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The region that describes the files.
-pub const RECORD: &str = ".orcheck-set";
+///
+/// No path below the mount point has this name.
+pub const RECORD: &str = "/orcheck-set";
 
 /// What a set is, in the region [`RECORD`] of each node, as JSON.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,16 +47,23 @@ pub struct Entry {
 /// A file that is being taken.
 pub struct Taking {
     path: PathBuf,
-    inode: Inode,
-    key: (u64, u64),
+    inode: orcheck_io::disk::Inode,
+    key: Inode,
     node: Option<Arc<Node>>,
     len_bytes: u64,
+    /// When the backing file last changed, if that has the bytes.
+    changed: Option<[(i64, u64); 2]>,
     contents: Option<Contents>,
     gathered: Shared,
 }
 
-/// Opens a file that will be taken, and describes it.
-pub fn open(path: &Path, tree: &Tree, gathered: &Shared) -> Result<(Entry, Taking)> {
+/// Opens a file that will be taken, and describes it. `None`: the path leads to another file than
+/// expected.
+pub fn open(
+    (path, expected): (&Path, Inode),
+    tree: &Tree,
+    gathered: &Shared,
+) -> Result<Option<(Entry, Taking)>> {
     let failed = |errno| rustix_error(errno, path.display());
     let name = path.to_str().ok_or_else(|| {
         Error::invalid(format!(
@@ -69,6 +78,9 @@ pub fn open(path: &Path, tree: &Tree, gathered: &Shared) -> Result<(Entry, Takin
         return Err(Error::invalid(text));
     }
     let key = (stat.st_dev, stat.st_ino);
+    if key != expected {
+        return Ok(None);
+    }
     let node = tree.known(&inode);
     let mut entry = Entry {
         path: name.to_owned(),
@@ -76,6 +88,9 @@ pub fn open(path: &Path, tree: &Tree, gathered: &Shared) -> Result<(Entry, Takin
         mode: stat.st_mode & 0o7777,
         changed: (stat.st_mtime, stat.st_mtime_nsec),
     };
+    let staged = node
+        .as_ref()
+        .is_some_and(|node| node.look().stage.is_some());
     if let Some(node) = &node {
         let now = attributes(node).map_err(failed)?;
         entry.len_bytes = now.size;
@@ -89,13 +104,28 @@ pub fn open(path: &Path, tree: &Tree, gathered: &Shared) -> Result<(Entry, Takin
         key,
         node,
         len_bytes: entry.len_bytes,
+        changed: (!staged).then(|| times(&stat)),
         contents: None,
         gathered: Arc::clone(gathered),
     };
-    Ok((entry, taking))
+    Ok(Some((entry, taking)))
+}
+
+/// When the contents, and anything of the file, last changed.
+fn times(stat: &rustix::fs::Stat) -> [(i64, u64); 2] {
+    [
+        (stat.st_mtime, stat.st_mtime_nsec),
+        (stat.st_ctime, stat.st_ctime_nsec),
+    ]
 }
 
 impl Taking {
+    /// Whether somebody has written the file since, here or on another node.
+    fn is_spoiled(&self) -> bool {
+        let now = self.inode.stat().map(|stat| times(&stat));
+        self.gathered.is_spoiled(self.key) || self.changed.is_some_and(|before| now != Ok(before))
+    }
+
     fn read(&mut self, at: u64, into: &mut [u8]) -> orcheck_io::disk::Kernel<usize> {
         if let Some(node) = &self.node {
             let state = node.look();
@@ -116,14 +146,18 @@ impl Taking {
 
 /// Reads a whole file of at most `most` bytes, as programs see it.
 pub fn read_whole(path: &Path, tree: &Tree, gathered: &Shared, most: u64) -> Result<Vec<u8>> {
-    let (entry, mut file) = open(path, tree, gathered)?;
+    let failed = |errno| rustix_error(errno, path.display());
+    let stat = gathered.marks().find(path).and_then(|found| found.stat());
+    let stat = stat.map_err(failed)?;
+    let opened = open((path, (stat.st_dev, stat.st_ino)), tree, gathered)?;
+    let (entry, mut file) = opened.ok_or_else(|| failed(rustix::io::Errno::STALE))?;
     if entry.len_bytes > most {
         let text = format!("{} bytes: at most {most} are read", entry.len_bytes);
         return Err(Error::invalid(text));
     }
     let mut bytes = vec![0; usize::try_from(entry.len_bytes).unwrap_or(0)];
-    let read = file.read(0, &mut bytes);
-    bytes.truncate(read.map_err(|errno| rustix_error(errno, path.display()))?);
+    let count = file.read(0, &mut bytes).map_err(failed)?;
+    bytes.truncate(count);
     Ok(bytes)
 }
 
@@ -138,11 +172,12 @@ impl Codec for Taking {
         let count = read.map_err(|errno| rustix_error(errno, &shown))?;
         let last = at + dst.len() as u64 == self.len_bytes;
         // Breaks if: nobody asks; the set would have bytes of two versions of the file.
-        let spoiled = last && self.gathered.is_spoiled(self.key) && !off(Switch::SetSpoiled);
+        let spoiled = last && self.is_spoiled() && !off(Switch::SetSpoiled);
         if count < dst.len() || spoiled {
             return Err(Error::invalid(format!(
                 "{shown}: a program opened it for writing while its set was taken"
-            )));
+            ))
+            .next("write each version to a new name and rename it, or write less often"));
         }
         if last {
             self.contents = None;
@@ -216,31 +251,36 @@ mod tests {
         let points = Failpoints::none();
         let path = Path::new("r.1.a");
         std::fs::write(scratch.path().join(path), [7; 1000]).unwrap();
-        let tree = Tree::new(Inode::root(scratch.path(), points.clone()).unwrap()).unwrap();
+        let tree =
+            Tree::new(orcheck_io::disk::Inode::root(scratch.path(), points.clone()).unwrap())
+                .unwrap();
         let root = tree.node(ROOT).unwrap();
         let node = tree.look_up(&root, OsStr::new("r.1.a")).unwrap();
-        let marks = Marks::open(scratch.path(), (0, 1), &points).unwrap();
+        let marks = Marks::open(scratch.path(), "j", (0, 1), &points)
+            .unwrap()
+            .unwrap();
         let patterns = vec![Pattern::new("r.{step}.a").unwrap()];
-        let gathered = Gathered::new(patterns, None, Arc::new(marks), Arc::new(|_| {}));
-        let gathered = Arc::new(gathered);
+        let (marks, tell) = (Arc::new(marks), Arc::new(|_: &str| {}));
+        let gathered = Arc::new(Gathered::new((patterns, None), None, marks, tell));
         let set = Key::Step(1);
-        gathered.opened(&node);
+        gathered.opened(&node, true);
         assert_eq!(gathered.begin_to_take(set), None, "somebody writes it");
+        gathered.closed(&node, true);
         for spoil in [false, true] {
-            gathered.closed(&node);
             let paths = gathered.begin_to_take(set).unwrap();
-            assert_eq!(paths, [path]);
-            let (entry, mut file) = open(path, &tree, &gathered).unwrap();
+            assert_eq!(paths, [(path.to_owned(), node.key)]);
+            let (entry, mut file) = open((path, node.key), &tree, &gathered).unwrap().unwrap();
             assert_eq!((entry.len_bytes, file.size().unwrap()), (1000, 1000));
             let mut bytes = [0; 500];
             file.pack(0, &mut bytes).unwrap();
             if spoil {
-                gathered.opened(&node);
-                gathered.closed(&node);
+                gathered.opened(&node, false);
+                gathered.closed(&node, true);
             }
             let ended = file.pack(500, &mut bytes);
             assert_eq!(ended.is_err(), spoil, "{ended:?}");
             assert_eq!(bytes, [7; 500]);
+            gathered.stop_taking(set);
         }
     }
 }

@@ -18,6 +18,7 @@ use orcheck_io::disk::{Contents, Kernel};
 use orcheck_io::machine::{Effect, Watched};
 use rustix::io::Errno;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Attempts to get room in the stage before a file is unstaged, of a tenth of a second each.
 const WAITS: u32 = 600;
@@ -102,11 +103,15 @@ impl Stacked {
         process: u32,
     ) -> Kernel<()> {
         let resized = |(): &()| Effect::Resized { len_bytes: len };
-        self.watched(
+        let sets = self.sets.as_ref().filter(|_| handle.is_none());
+        sets.iter().for_each(|sets| sets.opened(node, len == 0));
+        let done = self.watched(
             (process, node),
             || self.set_len_now(node, handle, len),
             resized,
-        )
+        );
+        sets.iter().for_each(|sets| sets.closed(node, true));
+        done
     }
 
     fn set_len_now(&self, node: &Arc<Node>, handle: Option<&Handle>, len: u64) -> Kernel<()> {
@@ -126,15 +131,6 @@ impl Stacked {
 
     /// Sets the length of a file that the program has not opened; it becomes durable in its turn.
     fn set_len_by_name(&self, node: &Arc<Node>, len: u64) -> Kernel<()> {
-        if let Some(sets) = &self.sets {
-            sets.opened(node);
-        }
-        let done = self.set_len_unopened(node, len);
-        self.wrote(node);
-        done
-    }
-
-    fn set_len_unopened(&self, node: &Arc<Node>, len: u64) -> Kernel<()> {
         let fd = node.inode.open(rustix::fs::OFlags::WRONLY)?;
         let target = node.path();
         let handle = Arc::new(Handle {
@@ -142,6 +138,7 @@ impl Stacked {
             contents: Contents::new(fd, &self.points, &target.to_string_lossy()),
             writes: true,
             known: 0.into(),
+            closed_well: false.into(),
         });
         // It may have been staged meanwhile.
         handle.change(|contents| contents.set_len(len))?;
@@ -183,13 +180,12 @@ impl Stacked {
 
     /// A program closed one of its descriptors of the file: a failure is reported to who wrote.
     pub fn report_at_close(&self, handle: &Handle, process: u32) -> Kernel<()> {
-        if let Some(sets) = self.sets.as_ref().filter(|_| handle.writes)
+        if self.sets.is_some() && handle.writes {
             // Breaks if: nobody asks; the half of a file that a killed program had written would
             // count as a file of its set.
-            && orcheck_io::machine::is_failing(process as i32)
-            && !off(Switch::SetBrokenOff)
-        {
-            sets.broken_off(&handle.node);
+            let fails = orcheck_io::machine::is_failing(process as i32);
+            let well = !fails || off(Switch::SetBrokenOff);
+            handle.closed_well.store(well, Ordering::SeqCst);
         }
         if !handle.writes || handle.node.look().failure.is_none() {
             return Ok(());

@@ -201,6 +201,9 @@ impl Stacked {
     pub fn link(&self, number: u64, parent: u64, name: &OsStr) -> Kernel<Arc<Node>> {
         let node = self.tree.node(number)?;
         let dir = self.make(parent, |dir| node.inode.link(dir, name))?;
+        if let Some(sets) = &self.sets {
+            sets.linked(&node, &dir.path().join(name));
+        }
         self.tree.look_up(&dir, name)
     }
 
@@ -295,27 +298,29 @@ impl Stacked {
         dir.inode.rename(from.1, &other.inode, to.1, flags)?;
         self.note_names(&dir);
         self.note_names(&other);
-        if let Some(sets) = &self.sets {
-            let (from, to) = (dir.path().join(from.1), other.path().join(to.1));
-            let moved = node.as_ref().map(|node| node.inode.stat());
-            let is_file = moved.is_none_or(|stat| {
-                stat.is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file())
-            });
-            match flags & EXCHANGE {
-                0 => sets.renamed(&from, &to, is_file),
-                _ => sets.exchanged(&from, &to),
-            }
-        }
         let exchanged = replaced.as_ref().filter(|_| flags & EXCHANGE != 0);
         if let Some(other) = exchanged.and_then(|inode| self.tree.known(inode)) {
             let path = dir.path().join(from.1);
             self.note_path(&other, &path);
             other.set_path(path);
         }
-        if let Some(node) = node {
-            let path = other.path().join(to.1);
-            self.note_path(&node, &path);
-            node.set_path(path);
+        let path = other.path().join(to.1);
+        if let Some(node) = &node {
+            self.note_path(node, &path);
+            node.set_path(path.clone());
+        }
+        if let Some(sets) = &self.sets {
+            let moved = node.as_ref().map(|node| (&**node, node.is_file()));
+            let from = dir.path().join(from.1);
+            if let Some(other) = exchanged.and_then(|inode| self.tree.known(inode)) {
+                // By way of a name that no file has.
+                let aside = Path::new("\0");
+                sets.renamed(&path, aside, None);
+                sets.renamed(&from, &path, moved);
+                sets.renamed(aside, &from, Some((&other, other.is_file())));
+            } else {
+                sets.renamed(&from, &path, moved);
+            }
         }
         if let Some(replaced) = replaced.and_then(|inode| self.tree.known(&inode)) {
             self.forget_bytes(&replaced);

@@ -18,7 +18,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, RwLockWriteGuard};
 
 /// A file that was opened.
@@ -65,29 +65,14 @@ impl Stacked {
 
     fn open_node(&self, node: &Arc<Node>, flags: OFlags, register: Register) -> Kernel<Opened> {
         // Before it is open: nothing of a set may change unseen.
-        self.will_write(node, flags);
+        let sets = self.sets.as_ref().filter(|_| writes(flags));
+        let new = flags.contains(OFlags::TRUNC);
+        sets.iter().for_each(|sets| sets.opened(node, new));
         let opened = self.open_known(node, flags, register);
-        if opened.is_err() && writes(flags) {
-            self.wrote(node);
+        if let (Some(sets), Err(_)) = (sets, &opened) {
+            sets.not_opened(node);
         }
         opened
-    }
-
-    /// Tells the sets that a file may be written from now on.
-    fn will_write(&self, node: &Node, flags: OFlags) {
-        if let Some(sets) = self.sets.as_ref().filter(|_| writes(flags)) {
-            sets.opened(node);
-        }
-    }
-
-    /// Tells the sets if nobody writes a file any more.
-    pub(super) fn wrote(&self, node: &Node) {
-        if let Some(sets) = &self.sets
-            && node.look().writers == 0
-            && node.has_name() != Ok(false)
-        {
-            sets.closed(node);
-        }
     }
 
     fn open_known(&self, node: &Arc<Node>, flags: OFlags, register: Register) -> Kernel<Opened> {
@@ -135,6 +120,9 @@ impl Stacked {
         register: Register,
     ) -> Kernel<Opened> {
         let parent = self.tree.node(parent)?;
+        if let Some(sets) = self.sets.as_ref().filter(|_| writes(flags)) {
+            sets.will_have(&parent.path().join(name));
+        }
         let made = parent
             .inode
             .create(name, self.access(flags) | OFlags::EXCL, mode);
@@ -152,8 +140,13 @@ impl Stacked {
             // Somebody else made it just now.
             Err(_) => self.open_node(&node, flags, register),
             Ok(fd) => {
-                self.will_write(&node, flags);
-                self.enter_new(&node, fd, flags, register)
+                let sets = self.sets.as_ref().filter(|_| writes(flags));
+                sets.iter().for_each(|sets| sets.opened(&node, true));
+                let opened = self.enter_new(&node, fd, flags, register);
+                if let (Some(sets), Err(_)) = (sets, &opened) {
+                    sets.not_opened(&node);
+                }
+                opened
             }
         };
         opened.inspect_err(|_| self.tree.forget(node.number, 1))
@@ -228,6 +221,7 @@ impl Stacked {
             contents: Contents::new(fd, &self.points, &target.to_string_lossy()),
             writes,
             known: AtomicU64::new(state.failures_known()),
+            closed_well: AtomicBool::new(false),
         });
         if writes && state.writers == 0 {
             // Kept back, whole pages would be written, and others may write parts of them.
@@ -306,12 +300,12 @@ impl Stacked {
             }
         }
         let waits = state.writers == 0 && state.is_unsafe();
-        let wrote = handle.writes;
         drop(state);
-        drop(handle);
-        if wrote {
-            self.wrote(&node);
+        if let Some(sets) = self.sets.as_ref().filter(|_| handle.writes) {
+            // One that was never flushed was not closed by a program.
+            sets.closed(&node, handle.closed_well.load(Ordering::SeqCst));
         }
+        drop(handle);
         if waits {
             self.lane.add(&node);
         }
