@@ -45,8 +45,8 @@ pub struct MountArgs {
     /// Record every write in this file, as `orcheck profile --out` does
     #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,
-    /// Make the files of each step one checkpoint of this job; what a set is, --set or a file
-    /// `.orcheck-set` says
+    /// Make the files of each step one checkpoint of this job; --set, or a file named
+    /// `.orcheck-set`, says which files belong together
     #[arg(long, value_name = "NAME", conflicts_with = "read_only")]
     pub job: Option<String>,
     /// The files of a step: a path below MOUNTPOINT with `{step}` for the number and `*` for
@@ -56,7 +56,7 @@ pub struct MountArgs {
     /// A set is complete with this many files, of all nodes
     #[arg(long, value_name = "N", requires = "set", value_parser = clap::value_parser!(u64).range(1..))]
     pub set_count: Option<u64>,
-    /// A set is complete when this file of it was closed
+    /// A set is complete once this file has been closed
     #[arg(
         long,
         value_name = "PATTERN",
@@ -67,10 +67,10 @@ pub struct MountArgs {
     /// Options of the job, as the library takes them: "node_dir = '/local/ssd'"
     #[arg(long, value_name = "TOML", requires = "job")]
     pub options: Option<String>,
-    /// Mounts on this many nodes share the job
+    /// Number of nodes whose mounts share the job
     #[arg(long, value_name = "N", requires = "job", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub nodes: u32,
-    /// The number of this node, from 0 (default: the rank that srun or mpirun gives this process)
+    /// The number of this node, from 0 (default: the rank that mpirun or srun gives this process)
     #[arg(long, value_name = "I", requires = "job")]
     pub node: Option<u32>,
     /// A file that all nodes see, by which their mounts find each other (default:

@@ -265,7 +265,7 @@ fn sets_are_checkpoints_that_other_commands_know() {
                 kept, and the next mount moves its files aside";
     assert!(ended.stderr.contains(told), "{}", ended.stderr);
     assert!(
-        ended.stderr.contains("1 set incomplete"),
+        ended.stderr.contains("1 set was incomplete"),
         "{}",
         ended.stderr
     );

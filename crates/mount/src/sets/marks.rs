@@ -138,7 +138,7 @@ impl Marks {
             let Ok(node) = node.parse::<u32>() else {
                 continue;
             };
-            // Of nodes that there are no more, the first one takes care.
+            // The first node takes care of the marks of nodes that no longer exist.
             if node == self.node || self.node == 0 && node >= self.nodes {
                 left.push((step, name.to_owned()));
             }

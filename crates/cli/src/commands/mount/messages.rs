@@ -76,10 +76,11 @@ pub fn warnings(ended: &Ended) -> Vec<String> {
         let kinds = [(sets.lost, "lost"), (sets.incomplete, "incomplete")];
         for (number, what) in kinds.into_iter().filter(|(number, _)| *number > 0) {
             let sets = count(number, "set");
-            warnings.push(format!("{sets} {what}, as reported above"));
+            let verb = if number == 1 { "was" } else { "were" };
+            warnings.push(format!("{sets} {verb} {what}, as reported above"));
         }
         if sets.gave_up {
-            warnings.push("later sets were not kept, as reported above".to_owned());
+            warnings.push("no further sets were kept, as reported above".to_owned());
         }
     }
     warnings
