@@ -20,7 +20,7 @@ case "${1:-}" in
 build) ;;
 demo) needed+=("${mpi[@]}") ;;
 bench) needed+=("${mpi[@]}") wanted=("${parts[@]}" fio librsvg2-bin iproute2 sshfs openssh-sftp-server libfuse3-dev fuse3 "${moosefs[@]}") ;;
-check) needed+=(python3:python3) wanted=("${parts[@]}" "${mpi[@]%%:*}" python3-venv libsimgrid-dev libfuse3-dev fuse3 rsync sqlite3 lammps gromacs fio iproute2 "${moosefs[@]}") ;;
+check) needed+=(python3:python3) wanted=("${parts[@]}" "${mpi[@]%%:*}" python3-venv libsimgrid-dev libfuse3-dev fuse3 rsync sqlite3 lammps gromacs libhdf5-openmpi-dev libnetcdf-mpi-dev fio iproute2 "${moosefs[@]}") ;;
 torture) needed+=("${mpi[@]}") wanted=("${parts[@]}" python3-venv) ;;
 arm) needed+=(gcc-aarch64-linux-gnu:aarch64-linux-gnu-gcc qemu-user:qemu-aarch64) wanted=(libc6-dev-arm64-cross) ;;
 *)

@@ -3,6 +3,7 @@
 
 mod crash;
 mod faults;
+mod fields;
 mod programs;
 mod rig;
 mod same;
