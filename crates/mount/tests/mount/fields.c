@@ -2,8 +2,8 @@
  *
  * usage: fields write|read mpi-io|hdf5|netcdf FILE
  *
- * The file has a field of ROWS rows, dealt to the ranks, of which each element is its index. HDF5
- * writes it twice: by all ranks together, and in chunks by each rank alone. */
+ * The file has a field of ROWS rows, dealt to the ranks; each element is its index. HDF5 writes it
+ * twice: by all ranks together, and in chunks by each rank alone. */
 #include <hdf5.h>
 #include <mpi.h>
 #include <netcdf.h>
