@@ -21,6 +21,7 @@ use crate::sets::decide::{Counted, Key, List, Report};
 use crate::sets::marks::{HOME, Marks};
 use crate::sets::pattern::Pattern;
 use orcheck_format::count;
+use orcheck_io::clock::{Clock, SystemClock};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -121,6 +122,13 @@ impl State {
             self.news
                 .push(format!("{path} has changed before its set was taken"));
         }
+    }
+
+    /// The known paths that are this one or below it.
+    fn below(&self, path: &Path) -> Vec<PathBuf> {
+        let from = self.paths.range(path.to_owned()..);
+        let within = from.take_while(|(other, _)| other.starts_with(path));
+        within.map(|(other, _)| other.clone()).collect()
     }
 
     fn insert(&mut self, inode: Inode, file: File) {
@@ -349,49 +357,46 @@ impl Gathered {
     /// A file, if it is one, or a directory has another name.
     pub fn renamed(&self, from: &Path, to: &Path, moved: Option<(&Node, bool)>) {
         let inode = moved.map(|(node, _)| node.key);
-        let moved = self.change(|state| {
+        let is_file = moved.is_some_and(|(_, is_file)| is_file);
+        let below = self.state().below(from);
+        let targets = below.iter().map(|path| moved_to(path, from, to));
+        let file = is_file.then(|| to.to_owned());
+        targets.chain(file).for_each(|path| self.will_have(&path));
+        // In one go: a file that is closed meanwhile must be found.
+        self.change(|state| {
             if state.paths.get(to).copied() != inode || inode.is_none() {
                 state.take_out(to);
             }
-            let of_from = state.paths.range(from.to_owned()..);
-            let of_from = of_from.take_while(|(path, _)| path.starts_with(from));
-            let paths: Vec<PathBuf> = of_from.map(|(path, _)| path.clone()).collect();
-            let files = paths.iter().filter_map(|path| state.take_out(path));
-            let mut files: Vec<(Inode, File)> = files.collect();
-            for (_, file) in &mut files {
-                let below = file.path.strip_prefix(from).unwrap_or(Path::new(""));
-                file.path = match below == Path::new("") {
-                    true => to.to_owned(),
-                    false => to.join(below),
-                };
-            }
-            if let Some((node, true)) = moved
-                && files.is_empty()
+            let below = state.below(from);
+            if let Some(inode) = inode.filter(|_| is_file && below.is_empty())
                 && !state.paths.contains_key(to)
                 && self.set_of(state, to).is_some()
             {
                 // It was written before, or without us.
-                files.push((node.key, whole(to)));
+                self.put(state, inode, whole(to));
             }
-            files
+            for path in below {
+                if let Some((inode, mut file)) = state.take_out(&path) {
+                    file.path = moved_to(&path, from, to);
+                    self.put(state, inode, file);
+                }
+            }
         });
-        for (_, file) in &moved {
-            self.will_have(&file.path);
+    }
+
+    /// A file has the path that it says.
+    fn put(&self, state: &mut State, inode: Inode, mut file: File) {
+        let path = file.path.clone();
+        if path.starts_with(HOME) {
+            return;
         }
-        self.change(|state| {
-            for (inode, mut file) in moved {
-                file.set = self.set_of(state, &file.path);
-                let path = file.path.clone();
-                let done = file.is_whole() && file.fresh;
-                state.take_out(&path);
-                if !path.starts_with(HOME) {
-                    state.insert(inode, file);
-                }
-                if done {
-                    self.completed(state, &path);
-                }
-            }
-        });
+        file.set = self.set_of(state, &path);
+        let done = file.is_whole() && file.fresh;
+        state.take_out(&path);
+        state.insert(inode, file);
+        if done {
+            self.completed(state, &path);
+        }
     }
 
     /// A file has one more name.
@@ -409,13 +414,7 @@ impl Gathered {
                 None => whole(path),
             };
             file.path = path.to_owned();
-            file.set = self.set_of(state, path);
-            let done = file.is_whole() && file.fresh;
-            state.take_out(path);
-            state.insert(node.key, file);
-            if done {
-                self.completed(state, path);
-            }
+            self.put(state, node.key, file);
         });
     }
 
@@ -610,11 +609,9 @@ impl Gathered {
 
     /// Waits until something has changed, at most for a while.
     pub fn wait(&self, most: Duration) {
+        // Of many files that are closed one after the other, not each needs a look.
+        SystemClock.sleep(LEAST);
         let state = self.state();
-        let (state, _) = self
-            .changed
-            .wait_timeout(state, LEAST)
-            .unwrap_or_else(PoisonError::into_inner);
         if !state.dirty {
             let woken = self.changed.wait_timeout(state, most);
             drop(woken);
@@ -690,6 +687,14 @@ impl Gathered {
     /// Tells whoever runs the mount.
     pub fn tell(&self, text: &str) {
         (self.tell)(text);
+    }
+}
+
+/// Where a path is after its directory, or itself, was renamed.
+fn moved_to(path: &Path, from: &Path, to: &Path) -> PathBuf {
+    match path.strip_prefix(from) {
+        Ok(below) if below != Path::new("") => to.join(below),
+        _ => to.to_owned(),
     }
 }
 
