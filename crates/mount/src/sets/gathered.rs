@@ -59,12 +59,16 @@ struct State {
     lists: Vec<PathBuf>,
     /// Sets whose last file was closed.
     ended: BTreeSet<Key>,
+    /// Those that the last report had.
+    told_ended: BTreeSet<Key>,
     /// Paths that are in the mark of their step.
     marked: HashSet<PathBuf>,
     /// The last step that was taken.
     last: Option<u64>,
     /// A set is being taken; what was opened for writing meanwhile.
     opened: Option<HashSet<Inode>>,
+    /// A file of that set, which has fixed names, was written again or is gone meanwhile.
+    disturbed: bool,
     /// Something has changed since the last report.
     dirty: bool,
     /// What is to be told once the state is not locked.
@@ -104,6 +108,7 @@ impl State {
     fn take_out(&mut self, path: &Path) -> Option<(Inode, File)> {
         let inode = self.paths.remove(path)?;
         let file = self.files.remove(&inode)?;
+        self.disturbed |= file.taking;
         if file.set == Some(Key::Next) && file.fresh {
             self.new_round(&file.path);
         }
@@ -235,6 +240,7 @@ impl Gathered {
             };
             file.writers += 1;
             file.broken_off &= !new;
+            state.disturbed |= std::mem::take(&mut file.taking);
             let path = file.path.clone();
             if let Some(at) = state.lists.iter().position(|list| *list == path) {
                 state.lists.swap_remove(at);
@@ -456,6 +462,7 @@ impl Gathered {
         for set in &state.ended {
             counted.entry(*set).or_default().ended = true;
         }
+        state.told_ended = state.ended.clone();
         Report {
             sets: counted.into_iter().collect(),
             lists,
@@ -519,19 +526,23 @@ impl Gathered {
     pub fn begin_to_take(&self, set: Key) -> Option<Vec<(PathBuf, Inode)>> {
         let mut state = self.state();
         state.opened = Some(HashSet::new());
-        state.ended.remove(&set);
+        state.disturbed = false;
+        // What the others decided from may be over by now.
+        let mut whole = state.ended.remove(&set) || !state.told_ended.contains(&set);
         let of_set = state
             .files
             .iter_mut()
             .filter(|(_, file)| file.set == Some(set));
         let mut paths = Vec::new();
-        let mut whole = true;
         for (inode, file) in of_set {
             // Breaks if: what is not whole is left out; the set would be taken without it.
             whole &= file.is_whole();
-            file.taking = file.fresh || set == Key::Next;
+            file.taking = file.fresh || self.end.is_some();
+            // Of those with fixed names, others are of an older version.
+            if file.taking || set != Key::Next {
+                paths.push((file.path.clone(), *inode));
+            }
             file.fresh = false;
-            paths.push((file.path.clone(), *inode));
         }
         paths.sort();
         whole.then_some(paths)
@@ -546,17 +557,19 @@ impl Gathered {
             .is_some_and(|opened| opened.contains(&inode))
     }
 
-    /// The set is not taken now: it is as before. `ended`: its last file had been closed.
+    /// The set is not taken now: it is as before.
     pub fn stop_taking(&self, set: Key) {
         self.change(|state| {
             state.opened = None;
+            // Breaks if: this is not asked; the others would be of an older version.
+            let gone = set == Key::Next && state.disturbed;
             let mut paths = Vec::new();
             for file in state
                 .files
                 .values_mut()
                 .filter(|file| file.set == Some(set))
             {
-                if std::mem::take(&mut file.taking) && file.is_whole() {
+                if std::mem::take(&mut file.taking) && file.is_whole() && !gone {
                     file.fresh = true;
                     paths.push(file.path.clone());
                 }
@@ -712,3 +725,7 @@ fn whole(path: &Path) -> File {
 
 /// Shared by the calls and the thread that takes sets.
 pub type Shared = Arc<Gathered>;
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods)]
+mod tests;
