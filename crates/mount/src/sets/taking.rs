@@ -51,8 +51,8 @@ pub struct Taking {
     key: Inode,
     node: Option<Arc<Node>>,
     len_bytes: u64,
-    /// When the backing file last changed, if that has the bytes.
-    changed: Option<[(i64, u64); 2]>,
+    /// The version of the backing file, if that has the bytes.
+    version: Option<(i64, i64, u64)>,
     contents: Option<Contents>,
     gathered: Shared,
 }
@@ -104,26 +104,23 @@ pub fn open(
         key,
         node,
         len_bytes: entry.len_bytes,
-        changed: (!staged).then(|| times(&stat)),
+        version: (!staged).then(|| version(&stat)),
         contents: None,
         gathered: Arc::clone(gathered),
     };
     Ok(Some((entry, taking)))
 }
 
-/// When the contents, and anything of the file, last changed.
-fn times(stat: &rustix::fs::Stat) -> [(i64, u64); 2] {
-    [
-        (stat.st_mtime, stat.st_mtime_nsec),
-        (stat.st_ctime, stat.st_ctime_nsec),
-    ]
+/// Length, and when the contents last changed. Not the time of status, which a rename changes too.
+fn version(stat: &rustix::fs::Stat) -> (i64, i64, u64) {
+    (stat.st_size, stat.st_mtime, stat.st_mtime_nsec)
 }
 
 impl Taking {
     /// Whether somebody has written the file since, here or on another node.
     fn is_spoiled(&self) -> bool {
-        let now = self.inode.stat().map(|stat| times(&stat));
-        self.gathered.is_spoiled(self.key) || self.changed.is_some_and(|before| now != Ok(before))
+        let now = self.inode.stat().map(|stat| version(&stat));
+        self.gathered.is_spoiled(self.key) || self.version.is_some_and(|before| now != Ok(before))
     }
 
     fn read(&mut self, at: u64, into: &mut [u8]) -> orcheck_io::disk::Kernel<usize> {
