@@ -409,7 +409,13 @@ STAGING = Document(
                     ("staging", "read_over_raw"),
                 ),
                 Claim(
-                    "a stackable file system; process migration",
+                    "a stackable file system for programs that cannot be changed",
+                    "future work, no figure",
+                    "cargo test -p orcheck-mount",
+                    note="LAMMPS and GROMACS are killed and restarted; figures: make bench-mount",
+                ),
+                Claim(
+                    "process migration",
                     "future work, no figure",
                     "-",
                     ("file-system", ""),
