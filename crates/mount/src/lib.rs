@@ -27,7 +27,7 @@ mod stage;
 mod tree;
 
 pub use lane::{Counts, Tell};
-pub use sets::{Back, Pattern, SetCounts, SetOptions};
+pub use sets::{Back, HOME as SETS, Pattern, SetCounts, SetOptions};
 pub use stacked::Watch;
 pub use stage::Found;
 
@@ -144,7 +144,7 @@ pub fn mount(
     let stacked = Arc::new(stacked);
     let session = start(options, Answers::new(Arc::clone(&stacked), how));
     let session = session.inspect_err(|_| {
-        gathered.iter().for_each(|gathered| gathered.undo());
+        gathered.iter().for_each(|gathered| gathered.marks().undo());
     })?;
     let working = Arc::clone(&lane);
     let worker = orcheck_io::machine::thread::spawn("orcheck-lane", move || working.run())?;

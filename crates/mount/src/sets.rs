@@ -34,16 +34,16 @@ mod taking;
 
 pub use back::Back;
 pub use gathered::Shared;
+pub use marks::HOME;
 pub use pattern::Pattern;
 
 use crate::lane::Tell;
 use crate::tree::Tree;
 use decide::{Complete, Key, List, Next, decide};
 use gathered::Gathered;
-use marks::HOME;
 use marks::Marks;
 use orcheck_client::{Collective, EventKind, Meeting, Membership};
-use orcheck_format::{Error, Result};
+use orcheck_format::{Error, JobName, Result};
 use orcheck_io::errno::rustix_error;
 use orcheck_io::failpoints::Failpoints;
 use serde::de::DeserializeOwned;
@@ -129,6 +129,8 @@ impl Sets {
         points: &Failpoints,
     ) -> Result<(Sets, Back)> {
         let complete = check(options)?;
+        // It becomes the name of a directory.
+        JobName::new(&options.job)?;
         let (node, nodes) = match &options.meeting {
             Some((_, node, nodes)) => (*node, *nodes),
             None => (0, 1),
@@ -144,27 +146,14 @@ impl Sets {
             .next("end that mount, or give each mount a number of its own (--node)")
         })?);
         let opened = open_job(options, &marks, &tell);
-        if opened.is_err() && !marks.crashed {
-            // Nothing has begun.
-            let _ = marks.end_mount();
-        }
-        let (meeting, mut session, back) = opened?;
+        let (meeting, mut session, back) = opened.inspect_err(|_| marks.undo())?;
         let events = Arc::new(Events::default());
-        let (noted, safe) = (Arc::clone(&events), Arc::clone(&marks));
+        let (noted, known) = (Arc::clone(&events), Arc::clone(&marks));
         session.watch(Some(Box::new(move |event| {
-            let lost = match event.kind {
-                EventKind::Safe => {
-                    // A mark that stays costs a look at the next start.
-                    let _ = safe.done(event.step.0);
-                    None
-                }
-                EventKind::Lost => {
-                    // Its files are whole all the same.
-                    let _ = safe.done(event.step.0);
-                    let why = event.error.as_ref().map_or("", |error| error.message());
-                    Some(why.to_owned())
-                }
-            };
+            // Its files are whole, also if it is lost. If the mark stays, they may be moved aside.
+            let _ = known.done(event.step.0);
+            let why = event.error.as_ref().map_or("", |error| error.message());
+            let lost = (event.kind == EventKind::Lost).then(|| why.to_owned());
             let mut noted = noted.lock().unwrap_or_else(PoisonError::into_inner);
             noted.push((event.step.0, lost));
         })));
@@ -192,7 +181,7 @@ impl Sets {
 
     /// Takes sets until all mounts are over.
     #[must_use]
-    pub fn run(mut self, tree: &Arc<Tree>) -> SetCounts {
+    pub fn run(mut self, tree: &Tree) -> SetCounts {
         let ended = self.take_all(tree);
         self.session.poll_outcomes();
         self.note_outcomes();
@@ -228,7 +217,7 @@ impl Sets {
         self.counts
     }
 
-    fn take_all(&mut self, tree: &Arc<Tree>) -> Result<()> {
+    fn take_all(&mut self, tree: &Tree) -> Result<()> {
         loop {
             self.session.poll_outcomes();
             self.note_outcomes();

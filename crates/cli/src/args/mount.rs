@@ -74,7 +74,7 @@ pub struct MountArgs {
     #[arg(long, value_name = "I", requires = "job")]
     pub node: Option<u32>,
     /// A file that all nodes see, by which their mounts find each other (default:
-    /// BACKING/.orcheck-sets/meeting)
+    /// BACKING/.orcheck-sets/JOB/meeting)
     #[arg(long, value_name = "FILE", requires = "job")]
     pub meet: Option<PathBuf>,
     /// Run this with the mount, and unmount it afterwards

@@ -22,7 +22,7 @@ use orcheck_io::disk::Inode;
 use orcheck_io::failpoints::Failpoints;
 use orcheck_io::machine::{is_dead_mount, mount_of, raise_limits, unmount};
 use orcheck_io::user::{env_var, write_file};
-use orcheck_mount::{Mounted, Options, Pattern, SOURCE, SetOptions, Watch, mount};
+use orcheck_mount::{Mounted, Options, Pattern, SETS, SOURCE, SetOptions, Watch, mount};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
@@ -43,8 +43,6 @@ static HUNG_UP: AtomicBool = AtomicBool::new(false);
 static MOUNTED: AtomicBool = AtomicBool::new(false);
 /// Nobody waits for the mounts of other nodes any more.
 static GIVEN_UP: AtomicBool = AtomicBool::new(false);
-/// Where mounts of several nodes meet, below BACKING.
-const MEETING: &str = ".orcheck-sets/meeting";
 /// Variables in which launchers give the rank.
 const RANKS: [&str; 5] = [
     "OMPI_COMM_WORLD_RANK",
@@ -289,7 +287,9 @@ fn sets(args: &MountArgs, job: &str, places: &Places) -> Result<SetOptions> {
                     .next("give --node, or start the mounts with srun or mpirun")
             })?;
             let meet = args.meet.clone();
-            let file = meet.unwrap_or_else(|| places.backing.join(MEETING));
+            // Beside what the mounts of the job remember.
+            let beside = || places.backing.join(SETS).join(job).join("meeting");
+            let file = meet.unwrap_or_else(beside);
             Some((file, node, nodes))
         }
     };
@@ -339,10 +339,8 @@ fn is_asked() -> bool {
 /// Whether a signal ends the waiting for the mounts of other nodes.
 fn gives_up() -> bool {
     let asked = asked_to_end().is_some();
-    asked && {
-        GIVEN_UP.store(true, Ordering::Relaxed);
-        true
-    }
+    GIVEN_UP.fetch_or(asked, Ordering::Relaxed);
+    asked
 }
 
 /// The exit code for the signal that arrived, if one did; SIGHUP counts as SIGTERM.

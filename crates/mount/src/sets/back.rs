@@ -49,22 +49,18 @@ pub fn bring_back(session: &mut Membership, marks: &Arc<Marks>) -> Result<Back> 
     let failed = |errno| rustix_error(errno, "the backing directory");
     marks.drop_incoming().map_err(failed)?;
     let mut back = Back::default();
-    let mut files = Vec::new();
+    let (mut of_set, mut files) = (HashSet::new(), Vec::new());
     back.step = match session.find() {
-        Ok(_) => Some(restart(session, marks, &mut files)?),
+        Ok(_) => Some(restart(session, marks, (&mut of_set, &mut files))?),
         Err(error) if error.kind() == ErrorKind::NotFound => None,
         Err(error) => return Err(error),
     };
-    let of_set: HashSet<&Path> = files
-        .iter()
-        .map(|(_, entry, _)| Path::new(&entry.path))
-        .collect();
     aside(marks, back.step, &of_set, &mut back).map_err(failed)?;
     let mut replaced = None;
-    for (_, entry, file) in &files {
+    for (path, file) in &files {
         let placed = file.finish(&mut replaced, back.step);
-        if placed.map_err(|errno| rustix_error(errno, &entry.path))? {
-            back.restored.push(PathBuf::from(&entry.path));
+        if placed.map_err(|errno| rustix_error(errno, path))? {
+            back.restored.push(PathBuf::from(path));
         }
     }
     if let Some((_, path)) = replaced {
@@ -74,12 +70,20 @@ pub fn bring_back(session: &mut Membership, marks: &Arc<Marks>) -> Result<Back> 
     Ok(back)
 }
 
-type File = (String, Entry, Restoring);
+/// A file that may have to be restored, with its path.
+type File = (String, Restoring);
 
-/// Reads the set; returns the step that was really restored.
-fn restart(session: &mut Membership, marks: &Arc<Marks>, files: &mut Vec<File>) -> Result<u64> {
+/// Reads the set; returns the step that was really restored. `of_set` gets the paths of all its
+/// files, `files` those that may have to be restored.
+fn restart(
+    session: &mut Membership,
+    marks: &Arc<Marks>,
+    (of_set, files): (&mut HashSet<PathBuf>, &mut Vec<File>),
+) -> Result<u64> {
     loop {
         unprotect(session, files)?;
+        of_set.clear();
+        files.clear();
         let len_bytes = session.stored(RECORD)?.len_bytes;
         let len = usize::try_from(len_bytes).unwrap_or(usize::MAX);
         let bytes = Arc::new(Mutex::new(vec![0; len]));
@@ -93,36 +97,31 @@ fn restart(session: &mut Membership, marks: &Arc<Marks>, files: &mut Vec<File>) 
                 .map_err(|error| Error::corrupt(format!("the record of a set: {error}")))?
         };
         for (number, entry) in record.files.into_iter().enumerate() {
-            let Some(file) = Restoring::new(marks, number, &entry)? else {
-                continue;
-            };
-            session.protect_codec(&entry.path, Box::new(file.clone()), 0)?;
-            files.push((entry.path.clone(), entry, file));
-        }
-        match session.try_restart()? {
-            Restarted::Step(step) => {
-                for (name, _, _) in &*files {
-                    session.unprotect(name)?;
-                }
-                return Ok(step.0);
+            let path = entry.path.clone();
+            of_set.insert(PathBuf::from(&path));
+            if let Some(file) = Restoring::new(marks, number, entry)? {
+                session.protect_codec(&path, Box::new(file.clone()), 0)?;
+                files.push((path, file));
             }
-            Restarted::Again(_) => {}
+        }
+        if let Restarted::Step(step) = session.try_restart()? {
+            unprotect(session, files)?;
+            return Ok(step.0);
         }
     }
 }
 
-fn unprotect(session: &mut Membership, files: &mut Vec<File>) -> Result<()> {
-    for (name, _, _) in files.drain(..) {
-        session.unprotect(&name)?;
-    }
-    Ok(())
+fn unprotect(session: &mut Membership, files: &[File]) -> Result<()> {
+    files
+        .iter()
+        .try_for_each(|(path, _)| session.unprotect(path))
 }
 
 /// Moves the files of steps aside that are not in the set.
 fn aside(
     marks: &Marks,
     newest: Option<u64>,
-    of_set: &HashSet<&Path>,
+    of_set: &HashSet<PathBuf>,
     back: &mut Back,
 ) -> Kernel<()> {
     for (step, mark) in marks.left()? {
@@ -130,7 +129,7 @@ fn aside(
         if Some(step) != newest && !off(Switch::SetAside) {
             let paths = marks.paths(&mark)?;
             let mut place = None;
-            for path in paths.iter().filter(|path| !of_set.contains(path.as_path())) {
+            for path in paths.iter().filter(|path| !of_set.contains(*path)) {
                 let is_file = marks.find(path).is_ok_and(|found| {
                     let stat = found.stat();
                     stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_file())
@@ -175,7 +174,7 @@ struct Work {
 
 impl Restoring {
     /// `None`: the file stays as it is.
-    fn new(marks: &Arc<Marks>, number: usize, entry: &Entry) -> Result<Option<Restoring>> {
+    fn new(marks: &Arc<Marks>, number: usize, entry: Entry) -> Result<Option<Restoring>> {
         let exists = match marks.find(Path::new(&entry.path)) {
             Ok(_) => true,
             Err(Errno::NOENT | Errno::NOTDIR) => false,
@@ -187,7 +186,7 @@ impl Restoring {
         Ok(Some(Restoring(Arc::new(Mutex::new(Work {
             marks: Arc::clone(marks),
             number,
-            entry: entry.clone(),
+            entry,
             exists,
             existing: None,
             incoming: None,

@@ -223,46 +223,72 @@ impl Gathered {
         }
     }
 
-    /// A program may write the file from now on. `new`: its content begins from nothing.
-    pub fn opened(&self, node: &Node, new: bool) {
-        if node.path().starts_with(HOME) {
+    /// A program is about to open the file for writing.
+    pub fn opens(&self, node: &Node) {
+        let path = node.path();
+        if path.starts_with(HOME) || self.state().over {
             return;
         }
-        self.will_have(&node.path());
+        self.will_have(&path);
+        let renamed = self.has_other_path(node, &path);
         self.change(|state| {
             if let Some(opened) = &mut state.opened {
                 opened.insert(node.key);
             }
-            self.known(state, node);
-            self.tell_old(state, &node.path());
+            self.known(state, (node.key, path), renamed);
+            if let Some(file) = state.files.get_mut(&node.key) {
+                file.writers += 1;
+            }
+        });
+    }
+
+    /// It has. `new`: the content begins from nothing.
+    pub fn opened(&self, node: &Node, new: bool) {
+        self.change(|state| {
             let Some(file) = state.files.get_mut(&node.key) else {
                 return;
             };
-            file.writers += 1;
             file.broken_off &= !new;
             state.disturbed |= std::mem::take(&mut file.taking);
-            let path = file.path.clone();
+            let was_fresh = std::mem::take(&mut file.fresh);
+            let (path, set) = (file.path.clone(), file.set);
+            if was_fresh && set == Some(Key::Next) {
+                state.new_round(&path);
+            }
+            self.tell_old(state, &path);
             if let Some(at) = state.lists.iter().position(|list| *list == path) {
                 state.lists.swap_remove(at);
                 let path = path.display();
                 let text = format!("{path} was written again before it was read: no set for it");
                 state.news.push(text);
             }
-            let Some(file) = state.files.get_mut(&node.key) else {
-                return;
-            };
-            if std::mem::replace(&mut file.fresh, false) && file.set == Some(Key::Next) {
-                let path = file.path.clone();
-                state.new_round(&path);
+        });
+    }
+
+    /// It could not: nothing has changed.
+    pub fn not_opened(&self, node: &Node) {
+        self.change(|state| {
+            if let Some(file) = state.files.get_mut(&node.key) {
+                file.writers = file.writers.saturating_sub(1);
             }
         });
     }
 
+    /// Whether a file that nobody writes is known by a path that leads to it no more.
+    fn has_other_path(&self, node: &Node, path: &Path) -> bool {
+        let known = {
+            let state = self.state();
+            let file = state.files.get(&node.key);
+            file.filter(|file| file.writers == 0 && file.path != path)
+                .map(|file| file.path.clone())
+        };
+        known.is_some_and(|known| !self.leads_to(&known, node.key))
+    }
+
     /// Sees to it that a file is known by its path.
-    fn known(&self, state: &mut State, node: &Node) {
-        let path = node.path();
-        if let Some(file) = state.files.get(&node.key) {
-            if file.writers > 0 || file.path == path || self.leads_to(&file.path, node.key) {
+    fn known(&self, state: &mut State, (inode, path): (Inode, PathBuf), renamed: bool) {
+        if let Some(file) = state.files.get(&inode) {
+            if !renamed {
                 return;
             }
             let old = file.path.clone();
@@ -270,18 +296,12 @@ impl Gathered {
         }
         // Another file, which somebody has replaced without us.
         state.take_out(&path);
-        let set = self.set_of(state, &path);
-        state.insert(
-            node.key,
-            File {
-                path,
-                set,
-                writers: 0,
-                fresh: false,
-                broken_off: false,
-                taking: false,
-            },
-        );
+        let file = File {
+            set: self.set_of(state, &path),
+            fresh: false,
+            ..whole(&path)
+        };
+        state.insert(inode, file);
         self.bound_others(state);
     }
 
@@ -318,15 +338,6 @@ impl Gathered {
             let text = format!("a list can no longer name {files} that were written before it");
             state.news.push(text);
         }
-    }
-
-    /// The file could not be opened after all.
-    pub fn not_opened(&self, node: &Node) {
-        self.change(|state| {
-            if let Some(file) = state.files.get_mut(&node.key) {
-                file.writers = file.writers.saturating_sub(1);
-            }
-        });
     }
 
     /// A handle is closed by which a program could write. `well`: by the program itself, or by one
@@ -654,13 +665,6 @@ impl Gathered {
     /// Sets are not taken any more.
     pub fn give_up(&self) {
         self.change(|state| state.over = true);
-    }
-
-    /// Nothing was mounted: the next mount is not after a crash.
-    pub fn undo(&self) {
-        if !self.marks.crashed {
-            let _ = self.marks.end_mount();
-        }
     }
 
     /// Whether all files that are of sets by their names were closed well, and were taken.

@@ -175,6 +175,14 @@ impl Marks {
         }
     }
 
+    /// Nothing was mounted: the next mount is not after a crash, unless this one was.
+    pub fn undo(&self) {
+        if !self.crashed {
+            // A mark that stays costs a comparison at the next start.
+            let _ = self.end_mount();
+        }
+    }
+
     /// All files are durable, and the mount is over.
     pub fn end_mount(&self) -> Kernel<()> {
         gone(self.home.remove(&self.of_node("running"), false))
@@ -190,6 +198,7 @@ impl Marks {
             };
             match above.make_dir(OsStr::new(&name), 0o755) {
                 Ok(()) => {
+                    above.sync_names()?;
                     let path = self.path.join(ASIDE).join(&name);
                     return Ok((above.child(OsStr::new(&name))?, path));
                 }
@@ -269,12 +278,14 @@ fn gone(removed: Kernel<()>) -> Kernel<()> {
     }
 }
 
-/// A directory, which is made if need be.
+/// A directory, which is made if need be; its name is durable then.
 fn directory(above: &Inode, name: &OsStr) -> Kernel<Inode> {
     match above.make_dir(name, 0o755) {
-        Ok(()) | Err(Errno::EXIST) => above.child(name),
-        Err(errno) => Err(errno),
+        Ok(()) => above.sync_names()?,
+        Err(Errno::EXIST) => {}
+        Err(errno) => return Err(errno),
     }
+    above.child(name)
 }
 
 /// The directory of a path below `root`, and the last name.

@@ -11,17 +11,15 @@ use crate::tree::{Tree, attributes};
 use orcheck_client::Codec;
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, Result};
-use orcheck_io::disk::Contents;
+use orcheck_io::disk::{Contents, Kernel};
 use orcheck_io::errno::rustix_error;
 use orcheck_io::failpoints::Failpoints;
 use rustix::fs::{FileType, OFlags};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The region that describes the files.
-///
-/// No path below the mount point has this name.
+/// The region that describes the files; no path below the mount point has its name.
 pub const RECORD: &str = "/orcheck-set";
 
 /// What a set is, in the region [`RECORD`] of each node, as JSON.
@@ -123,7 +121,7 @@ impl Taking {
         self.gathered.is_spoiled(self.key) || self.version.is_some_and(|before| now != Ok(before))
     }
 
-    fn read(&mut self, at: u64, into: &mut [u8]) -> orcheck_io::disk::Kernel<usize> {
+    fn read(&mut self, at: u64, into: &mut [u8]) -> Kernel<usize> {
         if let Some(node) = &self.node {
             let state = node.look();
             if let Some(staged) = &state.stage {
@@ -188,20 +186,18 @@ impl Codec for Taking {
 }
 
 /// Bytes of a region that are in memory.
-pub struct Bytes(pub Arc<std::sync::Mutex<Vec<u8>>>);
+pub struct Bytes(pub Arc<Mutex<Vec<u8>>>);
 
 impl Bytes {
     /// Those of a record.
     pub fn of(record: &Record) -> Result<Bytes> {
         let bytes = serde_json::to_vec(record)
             .map_err(|error| Error::internal(format!("the record of a set: {error}")))?;
-        Ok(Bytes(Arc::new(std::sync::Mutex::new(bytes))))
+        Ok(Bytes(Arc::new(Mutex::new(bytes))))
     }
 
-    fn bytes(&self) -> std::sync::MutexGuard<'_, Vec<u8>> {
-        self.0
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn bytes(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -260,6 +256,7 @@ mod tests {
         let (marks, tell) = (Arc::new(marks), Arc::new(|_: &str| {}));
         let gathered = Arc::new(Gathered::new((patterns, None), None, marks, tell));
         let set = Key::Step(1);
+        gathered.opens(&node);
         gathered.opened(&node, true);
         assert_eq!(gathered.begin_to_take(set), None, "somebody writes it");
         gathered.closed(&node, true);
@@ -271,6 +268,7 @@ mod tests {
             let mut bytes = [0; 500];
             file.pack(0, &mut bytes).unwrap();
             if spoil {
+                gathered.opens(&node);
                 gathered.opened(&node, false);
                 gathered.closed(&node, true);
             }

@@ -104,13 +104,21 @@ impl Stacked {
     ) -> Kernel<()> {
         let resized = |(): &()| Effect::Resized { len_bytes: len };
         let sets = self.sets.as_ref().filter(|_| handle.is_none());
-        sets.iter().for_each(|sets| sets.opened(node, len == 0));
+        sets.iter().for_each(|sets| sets.opens(node));
         let done = self.watched(
             (process, node),
             || self.set_len_now(node, handle, len),
             resized,
         );
-        sets.iter().for_each(|sets| sets.closed(node, true));
+        if let Some(sets) = sets {
+            match done {
+                Ok(()) => {
+                    sets.opened(node, len == 0);
+                    sets.closed(node, true);
+                }
+                Err(_) => sets.not_opened(node),
+            }
+        }
         done
     }
 

@@ -66,13 +66,21 @@ impl Stacked {
     fn open_node(&self, node: &Arc<Node>, flags: OFlags, register: Register) -> Kernel<Opened> {
         // Before it is open: nothing of a set may change unseen.
         let sets = self.sets.as_ref().filter(|_| writes(flags));
-        let new = flags.contains(OFlags::TRUNC);
-        sets.iter().for_each(|sets| sets.opened(node, new));
+        sets.iter().for_each(|sets| sets.opens(node));
         let opened = self.open_known(node, flags, register);
-        if let (Some(sets), Err(_)) = (sets, &opened) {
-            sets.not_opened(node);
-        }
+        self.tell_sets(node, &opened, (flags, flags.contains(OFlags::TRUNC)));
         opened
+    }
+
+    /// Tells the sets whether a file could be opened, and whether its content begins from nothing.
+    fn tell_sets(&self, node: &Node, opened: &Kernel<Opened>, (flags, new): (OFlags, bool)) {
+        let Some(sets) = self.sets.as_ref().filter(|_| writes(flags)) else {
+            return;
+        };
+        match opened {
+            Ok(_) => sets.opened(node, new),
+            Err(_) => sets.not_opened(node),
+        }
     }
 
     fn open_known(&self, node: &Arc<Node>, flags: OFlags, register: Register) -> Kernel<Opened> {
@@ -141,11 +149,9 @@ impl Stacked {
             Err(_) => self.open_node(&node, flags, register),
             Ok(fd) => {
                 let sets = self.sets.as_ref().filter(|_| writes(flags));
-                sets.iter().for_each(|sets| sets.opened(&node, true));
+                sets.iter().for_each(|sets| sets.opens(&node));
                 let opened = self.enter_new(&node, fd, flags, register);
-                if let (Some(sets), Err(_)) = (sets, &opened) {
-                    sets.not_opened(&node);
-                }
+                self.tell_sets(&node, &opened, (flags, true));
                 opened
             }
         };

@@ -133,7 +133,7 @@ fn a_database_works_and_stays_whole() {
 }
 
 /// A liquid, with a restart file every ten steps.
-const MELT: &str = "
+pub const MELT: &str = "
 units lj
 atom_style atomic
 lattice fcc 0.8442

@@ -2,7 +2,7 @@
 //! that is lost.
 
 use crate::cannot_mount;
-use crate::programs::{WATER, gmx};
+use crate::programs::{MELT, WATER, gmx};
 use crate::rig::{IN_MEMORY, MODES, Mode, ON_DISK, Rig, Said, Where, data, mode, wait_until};
 use orcheck_io::failpoints::Failpoints;
 use orcheck_mount::{Pattern, SetOptions};
@@ -174,12 +174,28 @@ fn what_else_could_pass_for_a_closed_file_does_not() {
         run(&rig, &half(step));
         assert!(run(&rig, &format!("{more}; echo whole > r.{step}.b")).success());
     }
-    // A file that somebody writes by another name.
-    let other = "echo whole > r.4.a; ln r.4.a other; exec 3>> other; echo whole > r.4.b; sleep 0.5";
-    run(
-        &rig,
-        &format!("{other}; test ! -e ../store/melt/s000000000004-*global.commit"),
-    );
+    // Nor a file that somebody writes by another name.
+    fs::write(rig.point().join("r.4.a"), "whole").unwrap();
+    fs::hard_link(rig.point().join("r.4.a"), rig.point().join("other")).unwrap();
+    let mut other = fs::File::options();
+    let other = other.append(true).open(rig.point().join("other")).unwrap();
+    fs::write(rig.point().join("r.4.b"), "whole").unwrap();
+    // Two wrong lists, one read after the other: whatever was complete before has been taken.
+    for dir in ["one", "two"] {
+        assert!(
+            run(
+                &rig,
+                &format!("mkdir {dir}; echo wrong > {dir}/.orcheck-set")
+            )
+            .success()
+        );
+        wait_until("the list is read", || {
+            rig.told().contains(&format!("{dir}/.orcheck-set"))
+        });
+    }
+    assert!(!has_step(&rig, 4), "{}", rig.told());
+    drop(other);
+    wait_until("step 4 is safe", || has_step(&rig, 4));
     // Whole: written again from the beginning; made by a link; by threads that end with their
     // program; by a program whose helper fails.
     run(&rig, &half(5));
@@ -207,7 +223,7 @@ os._exit(0)";
         .success()
     );
     wait_until("step 8 is safe", || has_step(&rig, 8));
-    assert_eq!(rig.stop().sets, [5, 0, 3], "{}", rig.told());
+    assert_eq!(rig.stop().sets, [5, 2, 3], "{}", rig.told());
 }
 
 #[test]
@@ -307,7 +323,7 @@ fn what_programs_did_not_write_stays_where_it_is() {
 }
 
 #[test]
-fn a_list_may_name_files_that_have_not_changed_and_may_come_first() {
+fn a_list_may_name_files_that_have_not_changed_and_come_before_new_ones() {
     if cannot_mount() {
         return;
     }
@@ -323,10 +339,11 @@ fn a_list_may_name_files_that_have_not_changed_and_may_come_first() {
         "echo 1 > state; printf 'step 1\nstate\ninput\n' > .orcheck-set",
     );
     wait_until("step 1 is safe", || has_step(&rig, 1));
-    run(
-        &rig,
-        "printf 'step 2\n./state\ninput\n' > .orcheck-set; sleep 0.3; echo 2 > state",
-    );
+    let list = r"echo 2 > state; printf 'step 2\n./state\nnew\ninput\n' > .orcheck-set";
+    assert!(run(&rig, list).success());
+    // It was read when a file of it is marked.
+    wait_until("step 2 has begun", || begun(&rig) == 1);
+    assert!(run(&rig, "echo 2 > new").success());
     wait_until("step 2 is safe", || has_step(&rig, 2));
     assert_eq!(rig.stop().sets, [2, 0, 0], "{}", rig.told());
 }
@@ -589,22 +606,11 @@ fn a_mount_that_dies_ends_the_sets_of_the_others_and_they_say_so() {
     assert!(fs::read(two.rigs[0].backing().join("r.1.a")).unwrap() == bytes);
 }
 
-/// A liquid on two ranks, with three restart files every twenty steps.
-const MELT: &str = "
-units lj
-atom_style atomic
-lattice fcc 0.8442
-region box block 0 8 0 8 0 8
-create_box 1 box
-create_atoms 1 box
-mass 1 1.0
-velocity all create 3.0 87287 loop geom
-pair_style lj/cut 2.5
-pair_coeff 1 1 1.0 1.0 2.5
-fix 1 all nve
-restart 20 r.*.%
-run 2000
-";
+/// The liquid on two ranks, with three restart files every twenty steps, for longer.
+fn melt() -> String {
+    let often = MELT.replace("restart 10 r.*", "restart 20 r.*.%");
+    often.replace("run 400", "run 2000")
+}
 
 fn lammps(dir: &Path, script: &Path, more: &[&str]) -> Command {
     let mut run = Command::new("mpirun");
@@ -644,7 +650,8 @@ fn lammps_restarts_from_the_other_node_when_its_own_is_lost() {
     }
     let mut two = Two::new(IN_MEMORY, &counted(3));
     let script = two.shared.path().join("in");
-    fs::write(&script, MELT).unwrap();
+    let melt = melt();
+    fs::write(&script, &melt).unwrap();
     let undisturbed = two.shared.path().join("undisturbed");
     fs::create_dir(&undisturbed).unwrap();
     assert!(
@@ -679,8 +686,8 @@ fn lammps_restarts_from_the_other_node_when_its_own_is_lost() {
         assert!(fs::read(file).unwrap() == want, "{}", file.display());
     }
     let continued = two.shared.path().join("in.continued");
-    let rest = MELT.find("pair_style").unwrap();
-    let rest = MELT[rest..].replace("run 2000", "run 2000 upto");
+    let rest = melt.find("pair_style").unwrap();
+    let rest = melt[rest..].replace("run 2000", "run 2000 upto");
     fs::write(&continued, format!("read_restart r.{step}.%\n{rest}")).unwrap();
     assert!(lammps(&point, &continued, &[]).status().unwrap().success());
     let said = two.stop();

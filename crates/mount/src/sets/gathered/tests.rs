@@ -27,8 +27,13 @@ fn two() -> (Scratch, Gathered, [Arc<Node>; 2]) {
     )
 }
 
+fn open(gathered: &Gathered, node: &Node, new: bool) {
+    gathered.opens(node);
+    gathered.opened(node, new);
+}
+
 fn write(gathered: &Gathered, node: &Node) {
-    gathered.opened(node, true);
+    open(gathered, node, true);
     gathered.closed(node, true);
 }
 
@@ -67,19 +72,23 @@ fn versions_of_files_with_fixed_names_are_not_mixed() {
 #[test]
 fn only_writing_from_the_beginning_makes_a_file_whole_again() {
     let (_scratch, gathered, [a, b]) = two();
-    gathered.opened(&a, true);
+    open(&gathered, &a, true);
     gathered.closed(&a, false);
     write(&gathered, &b);
     assert_eq!(fresh(&gathered), 1);
-    gathered.opened(&a, false);
+    open(&gathered, &a, false);
     gathered.closed(&a, true);
     assert_eq!(fresh(&gathered), 1, "it still has the half of somebody");
     assert!(!gathered.is_clean());
     write(&gathered, &a);
     assert_eq!(fresh(&gathered), 2);
+    // Somebody who may not open it changes nothing.
+    gathered.opens(&a);
+    gathered.not_opened(&a);
+    assert_eq!(fresh(&gathered), 2);
     // Two handles: the file is open until the second is closed.
-    gathered.opened(&a, true);
-    gathered.opened(&a, false);
+    open(&gathered, &a, true);
+    open(&gathered, &a, false);
     gathered.closed(&a, true);
     assert_eq!(gathered.begin_to_take(Key::Next), None);
 }
