@@ -617,16 +617,15 @@ impl<'p> Index<'p> {
     /// Counts `chunks` as permanently taken by a rank, unless the total would exceed `limit`.
     #[must_use]
     pub fn reserve(&self, chunks: u32, limit: u32) -> bool {
-        let word = self.pool.word(ALLOCATED);
-        let fits =
-            word.fetch_add(u64::from(chunks), AcqRel) + u64::from(chunks) <= u64::from(limit);
-        if !fits && off(Switch::RoomForSnapshots) {
-            return true;
-        }
-        if !fits {
-            self.unreserve(chunks);
-        }
-        fits
+        // In one step: a count that goes up and back again would refuse what fits beside it.
+        let with_these = |taken: u64| {
+            let total = taken.checked_add(u64::from(chunks))?;
+            (total <= u64::from(limit) || off(Switch::RoomForSnapshots)).then_some(total)
+        };
+        self.pool
+            .word(ALLOCATED)
+            .fetch_update(AcqRel, Acquire, with_these)
+            .is_ok()
     }
 
     /// Undoes a [`Self::reserve`].

@@ -11,6 +11,7 @@ use orcheck_io::clock::SystemClock;
 use orcheck_io::memory::{Span, copy_out, fill_span};
 use orcheck_pool::{Pool, PoolShape};
 use orcheck_testing::Scratch;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// What is tested here.
@@ -20,6 +21,7 @@ pub const TESTS: &[Test] = session_tests![
     pool_memory_is_lent_without_a_copy_until_its_flush_is_over,
     pool_memory_is_freed_only_when_no_region_lies_in_it,
     alloc_leaves_room_for_snapshots_to_pass,
+    a_refused_alloc_takes_nothing_from_another_rank,
     lent_and_copied_regions_mix_in_every_mode,
     lent_regions_pass_through_a_pool_much_smaller_than_they,
     what_was_lent_long_ago_is_known_to_be_back,
@@ -272,6 +274,30 @@ fn alloc_leaves_room_for_snapshots_to_pass() {
             ("mine", pattern(rank, 3, 63 * 65536)),
             ("copied", pattern(rank, 4, 500_000)),
         ]
+    });
+}
+
+// Breaks if: the chunks of a request that is refused count while it is looked at: what fits beside
+// it is refused, too.
+fn a_refused_alloc_takes_nothing_from_another_rank() {
+    let scratch = Scratch::new("beside");
+    let done = AtomicBool::new(false);
+    let all_chunks_but_two = 126 * 65536;
+    Job::new(scratch.path(), 2, 1, false).run(|session, rank| {
+        let mut session = session.unwrap();
+        if rank == 0 {
+            while !done.load(Ordering::Acquire) {
+                assert_eq!(refused(session.alloc(8 << 20)).kind(), ErrorKind::NoSpace);
+            }
+        } else {
+            let failed = (0..2_000).find_map(|_| {
+                let span = session.alloc(all_chunks_but_two);
+                span.and_then(|span| session.free(span.address())).err()
+            });
+            done.store(true, Ordering::Release);
+            assert!(failed.is_none(), "{failed:?}");
+        }
+        session.close(LONG).unwrap();
     });
 }
 
