@@ -432,7 +432,8 @@ proptest! {
         let burst = Burst { bytes_per_rank, ..burst };
         let time_s = run(&parameters, &burst).time_s;
         let twice = Burst { bytes_per_rank: bytes_per_rank * 2, ..burst };
-        prop_assert!(run(&parameters, &twice).time_s > time_s);
+        // A page cache begins to write earlier, and in larger pieces, when there is more.
+        prop_assert!(burst.cached || run(&parameters, &twice).time_s > time_s);
         let mut faster = parameters.clone();
         faster.disk.rate_bytes_per_s *= 2.0;
         faster.disk.seek_min_s /= 2.0;
