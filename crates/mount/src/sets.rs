@@ -44,6 +44,7 @@ use gathered::Gathered;
 use marks::Marks;
 use orcheck_client::{Collective, EventKind, Meeting, Membership};
 use orcheck_format::{Error, JobName, Result};
+use orcheck_io::clock::{Clock, Deadline, SystemClock};
 use orcheck_io::errno::rustix_error;
 use orcheck_io::failpoints::Failpoints;
 use serde::de::DeserializeOwned;
@@ -62,6 +63,8 @@ const MEET: Duration = Duration::from_secs(300);
 const PATIENCE: Duration = Duration::from_secs(3600);
 /// For the last sets to become safe at the end.
 const CLOSE: Duration = Duration::from_secs(600);
+/// The same, if whoever runs the mount does not want to wait.
+const CUT: Duration = Duration::from_secs(5);
 /// The longest list.
 const LIST_BYTES: u64 = 16 << 20;
 
@@ -191,11 +194,12 @@ impl Sets {
             let text = format!("no further sets will be kept: {}", error.message());
             self.gathered.tell(&text);
         }
+        let most = self.wait_until_safe();
         self.tell_warnings();
         let Sets { session, .. } = self;
         let told = match ended {
             Ok(()) => {
-                let (closed, mut told) = session.close_telling(CLOSE);
+                let (closed, mut told) = session.close_telling(most);
                 told.extend(closed.err().map(|error| error.message().to_owned()));
                 told
             }
@@ -215,6 +219,24 @@ impl Sets {
         self.counts.lost += self.awaited.len() as u64;
         self.counts.incomplete += self.gathered.tell_incomplete();
         self.counts
+    }
+
+    /// Waits until what was taken is safe or lost, unless a signal ends that; returns how long the
+    /// other levels may take.
+    fn wait_until_safe(&mut self) -> Duration {
+        let deadline = Deadline::after(CLOSE);
+        while !self.counts.gave_up && !self.awaited.is_empty() && !deadline.passed() {
+            if self.gathered.is_cut() {
+                break;
+            }
+            SystemClock.sleep(POLL);
+            self.session.poll_outcomes();
+            self.note_outcomes();
+        }
+        match self.gathered.is_cut() {
+            true => CUT,
+            false => CLOSE,
+        }
     }
 
     fn take_all(&mut self, tree: &Tree) -> Result<()> {
@@ -391,7 +413,8 @@ fn open_job(
         return Err(Error::invalid("the options turn checkpoints off")
             .next("give a directory: --options \"node_dir = '/local/ssd'\""));
     }
-    let back = back::bring_back(&mut session, marks)
+    let patterns: Vec<&Pattern> = options.patterns.iter().chain(&options.end).collect();
+    let back = back::bring_back(&mut session, marks, &patterns)
         .map_err(|error| error.at(format!("files of job '{}'", options.job)))?;
     while let Some(warning) = session.take_warning() {
         tell(&warning);

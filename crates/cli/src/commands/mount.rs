@@ -32,7 +32,7 @@ use crate::commands::profile::writes::Writes;
 use crate::commands::run::not_started;
 use crate::output::{Failure, Outcome};
 use crate::{exit, stop};
-use messages::{found_document, say, sets_document, tell_back, tell_found, warnings};
+use messages::{found_document, say, sets_document, tell_back, tell_found, tell_kept, warnings};
 
 /// Between two looks at the command, the mount and the signals.
 const POLL: Duration = Duration::from_millis(20);
@@ -92,6 +92,7 @@ pub fn run(args: &MountArgs, json: bool) -> std::result::Result<Outcome, Failure
     };
     let ended = mounted.end(!matches!(left, Ok(false)), &gives_up)?;
     left?;
+    tell_kept(ended.sets.as_ref());
     let mut warnings = warnings(&ended);
     if gone {
         warnings.push(format!(

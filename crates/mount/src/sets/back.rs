@@ -9,11 +9,12 @@
 //! 2. Nothing is overwritten: what was there is moved.
 //! 3. A restored file has its name only when its bytes are durable.
 //!
-//! Faults survived: the death of the mount at any step.
+//! Faults survived: the death of the mount at any step; a power cut.
 //!
 //! Not here: which checkpoint is the newest (crate `client`).
 
 use crate::sets::marks::Marks;
+use crate::sets::pattern::Pattern;
 use crate::sets::taking::{Bytes, Entry, RECORD, Record};
 use orcheck_client::{Codec, Membership, Restarted};
 use orcheck_format::sabotage::{Switch, off};
@@ -45,7 +46,11 @@ pub struct Back {
 ///
 /// # Errors
 /// Those of the session, and of the backing directory.
-pub fn bring_back(session: &mut Membership, marks: &Arc<Marks>) -> Result<Back> {
+pub fn bring_back(
+    session: &mut Membership,
+    marks: &Arc<Marks>,
+    patterns: &[&Pattern],
+) -> Result<Back> {
     let failed = |errno| rustix_error(errno, "the backing directory");
     marks.drop_incoming().map_err(failed)?;
     let mut back = Back::default();
@@ -55,7 +60,7 @@ pub fn bring_back(session: &mut Membership, marks: &Arc<Marks>) -> Result<Back> 
         Err(error) if error.kind() == ErrorKind::NotFound => None,
         Err(error) => return Err(error),
     };
-    aside(marks, back.step, &of_set, &mut back).map_err(failed)?;
+    aside(marks, patterns, &of_set, &mut back).map_err(failed)?;
     let mut replaced = None;
     for (path, file) in &files {
         let placed = file.finish(&mut replaced, back.step);
@@ -120,14 +125,17 @@ fn unprotect(session: &mut Membership, files: &[File]) -> Result<()> {
 /// Moves the files of steps aside that are not in the set.
 fn aside(
     marks: &Marks,
-    newest: Option<u64>,
+    patterns: &[&Pattern],
     of_set: &HashSet<PathBuf>,
     back: &mut Back,
 ) -> Kernel<()> {
     for (step, mark) in marks.left()? {
         // Breaks if: they stay; a program would restart from half of a step.
-        if Some(step) != newest && !off(Switch::SetAside) {
-            let paths = marks.paths(&mark)?;
+        if Some(step) != back.step && !off(Switch::SetAside) {
+            let mut paths = marks.paths(&mark)?;
+            if marks.crashed && !off(Switch::SetBeside) {
+                paths.extend(of_step(marks, patterns, (step, &paths))?);
+            }
             let mut place = None;
             for path in paths.iter().filter(|path| !of_set.contains(*path)) {
                 let is_file = marks.find(path).is_ok_and(|found| {
@@ -152,6 +160,24 @@ fn aside(
         marks.forget(&mark)?;
     }
     Ok(())
+}
+
+/// What lies beside files of a step, and has the step in its name: a power cut may have left no
+/// more of a mark than one path a directory.
+fn of_step(
+    marks: &Marks,
+    patterns: &[&Pattern],
+    (step, paths): (u64, &[PathBuf]),
+) -> Kernel<Vec<PathBuf>> {
+    let (mut directories, mut found) = (HashSet::new(), Vec::new());
+    for path in paths {
+        if directories.insert(path.parent()) {
+            found.extend(marks.beside(path)?);
+        }
+    }
+    let steps = |path: &PathBuf| patterns.iter().find_map(|pattern| pattern.find(path));
+    found.retain(|path| steps(path) == Some(Some(step)));
+    Ok(found)
 }
 
 /// A file that is being compared, and restored if it has to be.

@@ -211,11 +211,12 @@ impl Gathered {
             return;
         }
         drop(state);
-        self.mark(step, [path].into_iter());
+        let by_name = self.named(path) == Some(Key::Step(step));
+        self.mark(step, [path].into_iter(), by_name);
     }
 
-    fn mark<'a>(&self, step: u64, paths: impl Iterator<Item = &'a Path>) {
-        if let Err(errno) = self.marks.begin(step, paths) {
+    fn mark<'a>(&self, step: u64, paths: impl Iterator<Item = &'a Path>, by_name: bool) {
+        if let Err(errno) = self.marks.begin(step, paths, by_name) {
             self.tell(&format!(
                 "step {step} cannot be marked as begun ({errno}): after a crash, its files are not \
                  moved aside if its set is incomplete"
@@ -492,7 +493,7 @@ impl Gathered {
                 .collect::<Vec<_>>()
         };
         // Files that nobody wrote here are not moved aside.
-        self.mark(list.step, written.iter().map(PathBuf::as_path));
+        self.mark(list.step, written.iter().map(PathBuf::as_path), false);
         let there = |path: &String| {
             let stat = self
                 .marks

@@ -12,9 +12,10 @@
 //! 1. Nothing of a program's is removed: files are moved.
 //! 2. No symbolic link is followed below the backing directory.
 //! 3. One mount at a time has the marks of a node (a lock).
-//! 4. The first mark of a step is durable before a file of it has bytes.
+//! 4. A step's mark is durable before a file of it has bytes, and names that file or, if its name
+//!    has the step, one beside it.
 //!
-//! Faults survived: the death of the mount at any step.
+//! Faults survived: the death of the mount at any step; a power cut.
 //!
 //! Not here: which files are restored (`back.rs`).
 
@@ -23,6 +24,7 @@ use orcheck_io::disk::{Contents, Inode, Kernel, ofd_lock};
 use orcheck_io::failpoints::Failpoints;
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
+use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -36,6 +38,14 @@ const ASIDE: &str = "aside";
 /// Most directories for files of one step.
 const MOST_ASIDE: u32 = 10_000;
 
+/// The mark of a step.
+struct Begun {
+    step: u64,
+    contents: Contents,
+    /// Directories of files that it names durably.
+    directories: HashSet<PathBuf>,
+}
+
 /// The marks of one node's mount.
 pub struct Marks {
     root: Inode,
@@ -46,7 +56,7 @@ pub struct Marks {
     nodes: u32,
     points: Failpoints,
     /// The mark that was written last.
-    last: Mutex<Option<(u64, Contents)>>,
+    last: Mutex<Option<Begun>>,
     _lock: OwnedFd,
     /// The last mount did not end well.
     pub crashed: bool,
@@ -94,29 +104,46 @@ impl Marks {
         Ok(Contents::new(fd, &self.points, &name.to_string_lossy()))
     }
 
-    /// Files of a step will be written.
-    pub fn begin<'a>(&self, step: u64, paths: impl Iterator<Item = &'a Path>) -> Kernel<()> {
-        let mut names = Vec::new();
+    /// Files of a step will be written. `by_name`: the step is in their names, so whoever knows
+    /// their directory finds them, and a sync for each directory is enough.
+    pub fn begin<'a>(
+        &self,
+        step: u64,
+        paths: impl Iterator<Item = &'a Path>,
+        by_name: bool,
+    ) -> Kernel<()> {
+        let (mut names, mut directories) = (Vec::new(), HashSet::new());
         for path in paths {
             names.extend_from_slice(path.as_os_str().as_bytes());
             names.push(0);
+            directories.extend(path.parent().map(Path::to_owned));
         }
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let mark = match last.take() {
-            Some((of, mark)) if of == step => mark,
-            _ => {
-                let name = self.of_node(&step.to_string());
-                let flags = OFlags::WRONLY | OFlags::APPEND;
-                let mark = self.contents(&self.begun, &name, flags)?;
-                if mark.stat()?.st_size == 0 {
-                    self.begun.sync_names()?;
-                }
-                mark
-            }
+        let mut mark = match last.take() {
+            Some(mark) if mark.step == step => mark,
+            _ => self.mark_of(step)?,
         };
-        mark.write_all(&names, 0)?;
-        *last = Some((step, mark));
+        mark.contents.write_all(&names, 0)?;
+        if !by_name || !directories.is_subset(&mark.directories) {
+            mark.contents.sync(false)?;
+            mark.directories.extend(directories);
+        }
+        *last = Some(mark);
         Ok(())
+    }
+
+    fn mark_of(&self, step: u64) -> Kernel<Begun> {
+        let name = self.of_node(&step.to_string());
+        let flags = OFlags::WRONLY | OFlags::APPEND;
+        let contents = self.contents(&self.begun, &name, flags)?;
+        if contents.stat()?.st_size == 0 {
+            self.begun.sync_names()?;
+        }
+        Ok(Begun {
+            step,
+            contents,
+            directories: HashSet::new(),
+        })
     }
 
     /// The set of a step is safe.
@@ -159,11 +186,31 @@ impl Marks {
         let mut bytes = vec![0; len];
         let count = file.read(&mut bytes, 0)?;
         bytes.truncate(count);
-        let lines = bytes.split(|byte| *byte == 0);
-        let lines = lines.filter(|line| !line.is_empty());
-        Ok(lines
-            .map(|line| PathBuf::from(OsString::from_vec(line.to_vec())))
+        // After a power cut, the end of the last name may be missing.
+        let whole = bytes.split_inclusive(|byte| *byte == 0);
+        let names = whole.filter_map(|name| name.strip_suffix(&[0]));
+        let names = names.filter(|name| !name.is_empty());
+        Ok(names
+            .map(|name| PathBuf::from(OsString::from_vec(name.to_vec())))
             .collect())
+    }
+
+    /// The paths of what lies beside a file, itself included.
+    pub fn beside(&self, path: &Path) -> Kernel<Vec<PathBuf>> {
+        let above = path.parent().unwrap_or(Path::new(""));
+        let dir = match parent_of(&self.root, path, false) {
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Vec::new()),
+            other => other?.0,
+        };
+        let mut paths = Vec::new();
+        for entry in dir.list()? {
+            let entry = entry?;
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            if name != "." && name != ".." {
+                paths.push(above.join(name));
+            }
+        }
+        Ok(paths)
     }
 
     /// Removes such a mark.
@@ -223,7 +270,11 @@ impl Marks {
             return Ok(false);
         }
         let (to, name) = parent_of(dir, path, true)?;
-        from.rename(name, &to, name, 0)?;
+        match from.rename(name, &to, name, 0) {
+            // Another node, which shares the directory, has moved it.
+            Err(Errno::NOENT) => return Ok(false),
+            other => other?,
+        }
         to.sync_names()?;
         from.sync_names()?;
         Ok(true)
@@ -346,15 +397,16 @@ mod tests {
         assert!(open(0).is_none(), "there is one");
         assert!(!first.crashed);
         first
-            .begin(7, [Path::new("a"), Path::new("b\nc")].into_iter())
+            .begin(7, [Path::new("a"), Path::new("b\nc")].into_iter(), false)
             .unwrap();
-        first.begin(6, [Path::new("z")].into_iter()).unwrap();
-        first.begin(7, [Path::new("d/e")].into_iter()).unwrap();
-        other.begin(8, [Path::new("f")].into_iter()).unwrap();
-        open(5)
-            .unwrap()
-            .begin(9, [Path::new("g")].into_iter())
-            .unwrap();
+        let begin = |marks: &Marks, step, path| {
+            let paths = [Path::new(path)];
+            marks.begin(step, paths.into_iter(), true).unwrap();
+        };
+        begin(&first, 6, "z");
+        begin(&first, 7, "d/e");
+        begin(&other, 8, "f");
+        begin(&open(5).unwrap(), 9, "g");
         drop(first);
         let first = open(0).unwrap();
         assert!(first.crashed);

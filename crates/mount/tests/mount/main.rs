@@ -8,6 +8,7 @@ mod programs;
 mod rig;
 mod same;
 mod sets;
+mod sets_crash;
 mod staged;
 
 /// A number from the environment, for longer runs.

@@ -200,7 +200,7 @@ impl Rig {
                     .open(&told);
                 writeln!(file.unwrap(), "{line}").unwrap();
             });
-            let mounted = mount(&options, tell, None, points).unwrap();
+            let mounted = mount(&options, tell.clone(), None, points).unwrap();
             let found = &mounted.found;
             let text = |paths: &[PathBuf]| -> String {
                 paths
@@ -225,7 +225,9 @@ impl Rig {
             );
             std::fs::write(scratch.join("found.new"), lines).unwrap();
             std::fs::rename(scratch.join("found.new"), scratch.join("found")).unwrap();
-            let ended = mounted.end(false, &|| false).unwrap();
+            let ended = mounted.end(false, &|| false);
+            // The test shows what was told.
+            let ended = ended.inspect_err(|error| tell(&error.to_string())).unwrap();
             let counts = ended.counts;
             let said = format!(
                 "{} {} {} {}",

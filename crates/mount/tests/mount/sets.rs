@@ -11,10 +11,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const PLAIN: Mode = mode(true, false, Where::Nowhere);
+pub const PLAIN: Mode = mode(true, false, Where::Nowhere);
 
 /// Sets of files `r.{step}.*`, complete with this many.
-fn counted(files: u64) -> SetOptions {
+pub fn counted(files: u64) -> SetOptions {
     SetOptions {
         job: "melt".to_owned(),
         options: None,
@@ -28,6 +28,13 @@ fn counted(files: u64) -> SetOptions {
 
 /// A rig whose sets go to a directory beside it.
 fn alone(mode: Mode, sets: SetOptions) -> Rig {
+    let mut rig = unstarted(mode, sets);
+    rig.start(Failpoints::none());
+    rig
+}
+
+/// The same before it is mounted.
+pub fn unstarted(mode: Mode, sets: SetOptions) -> Rig {
     let mut rig = Rig::new(mode);
     let store = rig.scratch.path().join("store");
     fs::create_dir(&store).unwrap();
@@ -35,7 +42,6 @@ fn alone(mode: Mode, sets: SetOptions) -> Rig {
         options: Some(format!("global = '{}'\nkeep = 3", store.display())),
         ..sets
     });
-    rig.start(Failpoints::none());
     rig
 }
 
@@ -51,10 +57,11 @@ fn written(rig: &Rig, name: &str, seed: u8) -> Vec<u8> {
     bytes
 }
 
-fn has_step(rig: &Rig, step: u64) -> bool {
+/// Whether the set of a step is safe.
+pub fn has_step(rig: &Rig, step: u64) -> bool {
     let store = rig.scratch.path().join("store/melt");
     let of_step = format!("s{step:012}-");
-    fs::read_dir(store).unwrap().any(|entry| {
+    fs::read_dir(store).into_iter().flatten().any(|entry| {
         let name = entry.unwrap().file_name().into_string().unwrap();
         name.starts_with(&of_step) && name.ends_with(".commit")
     })

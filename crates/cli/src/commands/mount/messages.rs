@@ -86,6 +86,13 @@ pub fn warnings(ended: &Ended) -> Vec<String> {
     warnings
 }
 
+/// Tells how many sets were kept.
+pub fn tell_kept(sets: Option<&SetCounts>) {
+    if let Some(sets) = sets {
+        say(&format!("{} kept", count(sets.safe, "set")));
+    }
+}
+
 /// Tells what the beginning of the mount has changed in the backing directory.
 pub fn tell_back(back: &Back) {
     if let Some(step) = back.step.filter(|_| !back.restored.is_empty()) {

@@ -1,0 +1,216 @@
+//! The process of a mount is killed at each step of what it does for sets, and marks survive a
+//! power cut only in part.
+//!
+//! What holds after the next mount: a step has all files of its set or none; a set that was safe is
+//! there; what a program had closed is in its place or was moved aside.
+
+use crate::cannot_mount;
+use crate::rig::{IN_MEMORY, Mode, Rig, data, wait_until};
+use crate::sets::{PLAIN, counted, has_step, unstarted};
+use orcheck_io::failpoints::{Failpoints, Verdict};
+use orcheck_testing::FaultPlan;
+use orcheck_testing::calls::close;
+use std::fs::{self, File};
+use std::io::{Result, Write};
+use std::path::Path;
+use std::process::Command;
+
+const LEN: usize = 200_001;
+const STEPS: [u64; 2] = [1, 2];
+const PARTS: [&str; 2] = ["a", "b"];
+
+/// What programs were told, and which sets were safe, before the mount died.
+#[derive(Debug, Default)]
+struct Before {
+    closed: Vec<(u64, &'static str)>,
+    safe: Vec<u64>,
+}
+
+fn bytes(step: u64, part: &str) -> Vec<u8> {
+    data(step as u8 * 16 + part.as_bytes()[0], LEN)
+}
+
+/// Writes both sets, each when the last one is safe.
+fn program(rig: &Rig, before: &mut Before) -> Result<()> {
+    for step in STEPS {
+        for part in PARTS {
+            let mut file = File::create(rig.point().join(format!("r.{step}.{part}")))?;
+            file.write_all(&bytes(step, part))?;
+            close(file)?;
+            before.closed.push((step, part));
+        }
+        wait_until("the set is safe", || has_step(rig, step) || rig.has_ended());
+        before.safe.extend(has_step(rig, step).then_some(step));
+    }
+    Ok(())
+}
+
+fn read(path: &Path) -> Option<Vec<u8>> {
+    fs::read(path).ok()
+}
+
+/// Whether a file was moved aside.
+fn is_aside(rig: &Rig, name: &str, want: &[u8]) -> bool {
+    let aside = fs::read_dir(rig.backing().join(".orcheck-sets/melt/aside"));
+    let mut dirs = aside.into_iter().flatten().map(|dir| dir.unwrap().path());
+    dirs.any(|dir| read(&dir.join(name)).is_some_and(|found| found == want))
+}
+
+/// Looks at the mount that follows.
+fn check(rig: &Rig, before: &Before, at: &str) {
+    for step in STEPS {
+        let there = PARTS.map(|part| {
+            let found = read(&rig.point().join(format!("r.{step}.{part}")));
+            found.is_some_and(|found| {
+                assert!(found == bytes(step, part), "{at}: r.{step}.{part} is wrong");
+                true
+            })
+        });
+        assert_eq!(there[0], there[1], "{at}: half of step {step}");
+        assert!(there[0] || !before.safe.contains(&step), "{at}: {step}");
+    }
+    for (step, part) in &before.closed {
+        let (name, want) = (format!("r.{step}.{part}"), bytes(*step, part));
+        let there = rig.point().join(&name).exists();
+        assert!(there || is_aside(rig, &name, &want), "{at}: {name}");
+    }
+}
+
+/// One run that is killed at a step of the mount. `true`: it was.
+fn killed_at(mode: Mode, number: u64) -> bool {
+    let mut rig = unstarted(mode, counted(2));
+    let plan = FaultPlan::new().at_step(number, Verdict::Kill);
+    rig.start(plan.failpoints().1);
+    let mut before = Before::default();
+    let started = !rig.has_ended();
+    let done = started && program(&rig, &mut before).is_ok();
+    if !done {
+        rig.kill();
+    } else if rig.stop_unless_killed().is_some() {
+        return false;
+    }
+    let at = format!("{mode:?} killed at step {number}: {before:?}");
+    rig.start(Failpoints::none());
+    check(&rig, &before, &at);
+    let said = rig.stop();
+    assert_eq!(said.sets, [0; 3], "{at}: {}", rig.told());
+    // The end of that mount was a good one: nothing is left to be done.
+    let found = rig.start(Failpoints::none());
+    assert!(
+        found.restored.is_empty() && found.aside.is_empty(),
+        "{at}: {found:?}"
+    );
+    check(&rig, &before, &at);
+    rig.stop();
+    true
+}
+
+#[test]
+fn a_mount_that_is_killed_at_any_step_leaves_no_half_of_a_set() {
+    if cannot_mount() {
+        return;
+    }
+    for mode in [PLAIN, IN_MEMORY] {
+        let mut number = 1;
+        while killed_at(mode, number) {
+            number += 1;
+        }
+        assert!(number > 20, "{mode:?}: the plan did not see its steps");
+    }
+}
+
+/// Makes the directories of a rig what they were.
+fn copy(from: &Path, to: &Path) {
+    for name in ["backing", "store"] {
+        let _ = fs::remove_dir_all(to.join(name));
+        let mut copy = Command::new("cp");
+        copy.arg("-a").arg(from.join(name)).arg(to);
+        assert!(copy.status().unwrap().success());
+    }
+}
+
+#[test]
+fn a_mount_that_is_killed_while_it_restores_is_followed_by_one_that_does() {
+    if cannot_mount() {
+        return;
+    }
+    let mut rig = unstarted(PLAIN, counted(2));
+    rig.start(Failpoints::none());
+    let mut before = Before::default();
+    program(&rig, &mut before).unwrap();
+    fs::write(rig.point().join("r.3.a"), "half of a step").unwrap();
+    rig.kill();
+    // One file of the newest set is lost, and the other one damaged.
+    fs::remove_file(rig.backing().join("r.2.a")).unwrap();
+    fs::write(rig.backing().join("r.2.b"), "torn").unwrap();
+    let kept = orcheck_testing::Scratch::new("killed");
+    copy(rig.scratch.path(), kept.path());
+    let mut number = 1;
+    loop {
+        let plan = FaultPlan::new().at_step(number, Verdict::Kill);
+        rig.start(plan.failpoints().1);
+        if !rig.has_ended() {
+            break;
+        }
+        rig.kill();
+        let found = rig.start(Failpoints::none());
+        let at = format!("killed at step {number}: {found:?}");
+        check(&rig, &before, &at);
+        assert!(!rig.point().join("r.3.a").exists(), "{at}");
+        assert!(is_aside(&rig, "r.3.a", b"half of a step"), "{at}");
+        assert!(is_aside(&rig, "r.2.b", b"torn"), "{at}");
+        let home = rig.backing().join(".orcheck-sets/melt");
+        let mut names = fs::read_dir(home).unwrap().map(|entry| entry.unwrap());
+        let left = names.find(|entry| entry.file_name().to_str().unwrap().starts_with("incoming"));
+        assert!(left.is_none(), "{at}: {left:?}");
+        rig.stop();
+        copy(kept.path(), rig.scratch.path());
+        number += 1;
+    }
+    // It may be killed now, at that step.
+    rig.stop_unless_killed();
+    assert!(number > 20, "the plan did not see its steps: {number}");
+}
+
+#[test]
+fn what_a_power_cut_leaves_of_a_mark_is_enough() {
+    if cannot_mount() {
+        return;
+    }
+    for left in ["r.2.a\0", "r.2.b\0r.2", "r.2.a\0\0\0\0\0\0\0"] {
+        let mut rig = unstarted(PLAIN, counted(3));
+        rig.start(Failpoints::none());
+        for part in PARTS {
+            fs::write(rig.point().join(format!("r.2.{part}")), bytes(2, part)).unwrap();
+        }
+        fs::write(rig.point().join("r.2"), "mine").unwrap();
+        rig.kill();
+        let mark = rig.backing().join(".orcheck-sets/melt/begun/2.0");
+        assert_eq!(fs::read(&mark).unwrap(), b"r.2.a\0r.2.b\0");
+        fs::write(&mark, left).unwrap();
+        let found = rig.start(Failpoints::none());
+        assert_eq!(found.aside, [".orcheck-sets/melt/aside/2"], "{left:?}");
+        for part in PARTS {
+            let name = format!("r.2.{part}");
+            assert!(!rig.point().join(&name).exists(), "{left:?}");
+            assert!(is_aside(&rig, &name, &bytes(2, part)), "{left:?}");
+        }
+        assert!(rig.point().join("r.2").exists(), "{left:?}");
+        rig.stop();
+    }
+}
+
+#[test]
+fn a_mark_is_durable_before_the_first_file_of_a_directory_has_bytes() {
+    if cannot_mount() {
+        return;
+    }
+    let mut rig = unstarted(PLAIN, counted(3));
+    let plan = FaultPlan::new().at_site("inode.sync", 1, Verdict::Fail(libc::EIO));
+    rig.start(plan.only_where("2.0").failpoints().1);
+    let file = File::create(rig.point().join("r.2.a")).unwrap();
+    let told = rig.told();
+    assert!(told.contains("step 2 cannot be marked as begun"), "{told}");
+    drop(file);
+    rig.stop();
+}
