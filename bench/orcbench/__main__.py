@@ -10,6 +10,7 @@ BENCHMARKS = (
     "elastic",
     "files",
     "mount",
+    "mount-load",
     "flush",
     "hpl",
     "lbm",

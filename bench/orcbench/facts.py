@@ -41,6 +41,12 @@ def processor_times() -> dict[str, int]:
     return {"all": sum(fields), "idle": fields[3] + fields[4], "steal": fields[7]}
 
 
+def processor_s(pid: int) -> float:
+    """Processor time that a process has taken."""
+    fields = read(f"/proc/{pid}/stat").rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def busy(before: dict[str, int], after: dict[str, int] | None = None) -> float:
     """The share of all processors that somebody had since processor_times() was before."""
     after = after or processor_times()
@@ -58,7 +64,7 @@ class Machine:
     def __init__(self, path: str) -> None:
         before = processor_times()
         time.sleep(1)
-        self.begin, self.path = processor_times(), path
+        self.begin, self.path, self.commit = processor_times(), path, commit()
         self.busy = busy(before, self.begin)
         self.load = os.getloadavg()[0]
         if self.busy > 0.1:

@@ -71,7 +71,8 @@ def finish(
     facts, when, what = (
         machine.facts(),
         datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
-        commit(),
+        # Of a run during which somebody committed, nobody knows what was measured.
+        machine.commit if commit() == machine.commit else machine.commit.rstrip("+") + "+",
     )
     rows = []
     for key, found in figures.items():

@@ -92,8 +92,7 @@ class Server:
 
     def cpu_s(self) -> float:
         """Processor time that it has taken."""
-        fields = facts.read(f"/proc/{self.process.pid}/stat").rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return facts.processor_s(self.process.pid)
 
     def close(self) -> None:
         self.process.send_signal(signal.SIGTERM)
