@@ -1,18 +1,21 @@
-"""Which figures of the five documents does Orcheck reproduce? Writes docs/reproduction.md.
+"""Which figures of the documents does Orcheck reproduce? Writes docs/reproduction.md.
 
     python3 -m orcbench.reproduction take bench/results/scale.json ...   # publish results
     python3 -m orcbench.reproduction write                               # the page from them
     python3 -m orcbench.reproduction check                               # is it what they say?
 
-How: reproduction_rows.py has the rows, each with its claims; a claim names a figure of the document
+How: documents/ has the rows, each with its claims; a claim names a figure of the document
 and a key of a result file. `take` copies what a benchmark wrote, without its raw samples, to
 docs/reproduction/, which is committed.
 
 Invariants:
 1. Each number of Orcheck's on the page is that of a published result, with machine and commit.
-2. A result of a tree with changes is not published.
+2. A result is published only if it is of a commit of this history, of a machine that had nothing
+   else to do, and under the name of what was measured.
 3. A verdict follows from the numbers by one rule (`graded`); what is not reproduced has a reason.
-4. What was not measured, or is too small to tell from noise, is called that.
+   Where the ends of the interval have another verdict, it is not certain.
+4. What was not measured, or is too small to tell from noise, is called that; so is what a number
+   was fitted to.
 
 Not here: measuring.
 """
@@ -20,6 +23,7 @@ Not here: measuring.
 import argparse
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,8 +37,12 @@ PAGE = os.path.join(ROOT, "docs", "reproduction.md")
 KEPT = ("name", "commit", "date", "arguments", "ratios", "intervals", "samples", "goals")
 PATHS = ("dir", "prefix", "results", "npb", "hpl")
 MACHINE = ("processor", "cores", "memory_bytes", "kernel", "busy_before")
-# The least ratio of ratios: how many times as large the effect is here as in the document.
+# The least ratio of ratios: how many times larger the effect is here than in the document.
 BETTER, REPRODUCED = 1.25, 0.8
+# The largest share of the processors that something else may have taken.
+QUIET = 0.1
+# Fewer rounds than these are shown beside the interval.
+FEW = 5
 
 
 @dataclass(frozen=True)
@@ -56,6 +64,10 @@ class Claim:
     bound: bool = False
     # Whether it is computed, or follows from what was assumed of the hardware.
     model: bool = False
+    # Whether a number of the model was fitted to this very figure.
+    fitted: bool = False
+    # Whether there is something to measure or test.
+    built: bool = True
     # What else a reader must know; if it is not reproduced, why.
     note: str = ""
 
@@ -79,22 +91,22 @@ Results = dict[str, dict[str, Any]]
 
 
 def effect(claim: Claim, ours: float) -> float | None:
-    """How many times as large the effect is here as in the document; None if there is no ratio."""
+    """How many times larger the effect is here than in the document; None if there is no ratio."""
     if claim.document is None or claim.bound or ours <= 0 or claim.document <= 0:
         return None
     return claim.document / ours if claim.less else ours / claim.document
 
 
-def graded(claim: Claim, ours: float, between: Sequence[float] | None) -> str:
+def graded(claim: Claim, ours: float) -> str:
     """One word for a figure."""
     if claim.document is None:
         return "no figure"
     if claim.bound:
         keeps = ours <= claim.document if claim.less else ours >= claim.document
         return "reproduced" if keeps else "not reproduced"
-    if ours <= 0 or (between and between[0] <= 0):
+    found = effect(claim, ours)
+    if found is None:
         return "too small to tell"
-    found = effect(claim, ours) or 0
     return (
         "better" if found >= BETTER else "reproduced" if found >= REPRODUCED else "not reproduced"
     )
@@ -102,14 +114,32 @@ def graded(claim: Claim, ours: float, between: Sequence[float] | None) -> str:
 
 def verdict(claim: Claim, results: Results) -> str:
     """That word, and how it came to be."""
+    if not claim.built:
+        return "not built"
     if claim.key is None:
-        return "reproduced"
+        return "tested"
     ours = value_of(claim, results)
     if ours is None:
         return "not measured"
-    name, key = claim.key
-    word = graded(claim, ours, results[name].get("intervals", {}).get(key))
+    if claim.fitted:
+        return "model: fitted"
+    between = interval_of(claim, results)
+    word = graded(claim, ours)
+    ends = {graded(claim, end) for end in between or ()}
+    if "too small to tell" in ends:
+        word = "too small to tell"
+    elif ends - {word}:
+        word += ", not certain"
     return f"model: {word}" if claim.model else word
+
+
+def interval_of(claim: Claim, results: Results) -> Sequence[float] | None:
+    """The interval of a measured figure. Of what is computed, it would be one of its programs."""
+    if claim.key is None or claim.model:
+        return None
+    name, key = claim.key
+    between: Sequence[float] | None = results.get(name, {}).get("intervals", {}).get(key)
+    return between
 
 
 def value_of(claim: Claim, results: Results) -> float | None:
@@ -142,15 +172,16 @@ def cells(claim: Claim, results: Results) -> list[str]:
     if claim.key is not None and value is not None:
         name, key = claim.key
         ours = number(value)
-        between = results[name].get("intervals", {}).get(key)
-        # An interval of what is computed would be one of its programs.
-        if between and not claim.model:
-            ours += f" ({number(between[0])} to {number(between[1])})"
+        if between := interval_of(claim, results):
+            rounds = results[name]["samples"].get(key, FEW)
+            few = f", n = {rounds}" if rounds < FEW else ""
+            ours += f" ({number(between[0])} to {number(between[1])}{few})"
         found = effect(claim, value)
         ratio = "" if found is None else number(found)
-    if claim.document is not None and number(claim.document) not in claim.said:
+    digits = claim.said.replace(",", "").split()
+    if claim.document is not None and number(claim.document) not in digits:
         beside = f" ({number(claim.document)})"
-    command = f"`{claim.command}`"
+    command = f"`{claim.command}`" if claim.built else ""
     word = f"**{verdict(claim, results)}**" + (f". {claim.note}" if claim.note else "")
     return [claim.what, claim.said + beside, ours, ratio, word, command]
 
@@ -160,18 +191,21 @@ def page(documents: Sequence[Document], results: Results) -> str:
     lines = [
         "# The documents' experiments",
         "",
-        "Orcheck was built from four papers and talks ([sources](sources.md)). This page has their",
-        "main figures beside ours, and the command that measures each again (after `make build`).",
-        "Their hardware is old: what carries over are ratios between ways measured side by side.",
+        "Orcheck was built from three papers and a talk ([sources](sources.md)). This page has",
+        "their main figures beside ours, and the command that measures each again, after `make",
+        "build`; what else a command needs is in [bench/README](../bench/README.md). Their",
+        "hardware is old: what carries over are ratios between ways measured side by side.",
         "",
-        "*Ratio of ratios* says how many times as large an effect is here. The verdict follows:",
-        f"**better** ({BETTER:g} or more), **reproduced** ({REPRODUCED:g} or more, a bound that is",
-        "kept, or a test that shows it), or **not reproduced**. **Model** precedes the verdict on",
-        "what was computed, or follows from assumed hardware. **No figure**: the document has",
-        "none. **Too small to tell**: the interval reaches 0.",
+        "*Ratio of ratios* says how many times larger the effect is here than in the document.",
+        f"The verdict follows: **better** ({BETTER:g} or more), **reproduced** ({REPRODUCED:g}",
+        "or more, or a limit that is met), or **not reproduced**; **not certain** where an end",
+        "of the 95 % interval has another verdict, and **too small to tell** where it reaches",
+        "0. **Tested**: the command is a test that shows it. **Model** precedes what was",
+        "computed, or follows from assumed hardware, and **fitted** is what a number of the",
+        "model was fitted to. **No figure**: the document has none.",
         "",
-        "`PYTHONPATH=bench:. python3 -m orcbench.reproduction write` computes this page from the",
-        "[published results](reproduction/); `make check` compares both.",
+        "`PYTHONPATH=bench:. python3 -m orcbench.reproduction write` computes this page from",
+        "the [published results](reproduction/); `make check` compares both.",
     ]
     for document in documents:
         lines += ["", f"## {document.title}", ""]
@@ -182,14 +216,24 @@ def page(documents: Sequence[Document], results: Results) -> str:
                 name = f"{row.name} {row.title}" if place == 0 else ""
                 lines.append(line([name, *cells(claim, results)]))
     lines += ["", "## Machines", ""]
-    head = ["result", "machine", "commit", "date"]
+    head = ["result", "machine", "commit", "date", "options"]
     lines += [line(head), line(["---"] * len(head))]
     for name, found in results.items():
         facts = found["machine"]
         machine = f"{facts['processor']}, {facts['cores']} cores, Linux {facts['kernel']}"
         link = f"[{name}](reproduction/{name}.json)"
-        lines.append(line([link, machine, found["commit"], found["date"][:10]]))
+        lines.append(line([link, machine, found["commit"], found["date"][:10], options(found)]))
     return "\n".join(lines) + "\n"
+
+
+def options(result: dict[str, Any]) -> str:
+    """What the benchmark was told, and its defaults."""
+
+    def shown(value: Any) -> str:
+        return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+    pairs = result["arguments"].items()
+    return ", ".join(f"{k} {shown(v)}" for k, v in pairs if v not in (None, False, "", "only"))
 
 
 def line(row: Sequence[str]) -> str:
@@ -211,17 +255,45 @@ def mistakes(documents: Sequence[Document], results: Results) -> list[str]:
                 if claim.key[1] not in results[claim.key[0]]["ratios"]:
                     found.append(f"{row.name}, {claim.what}: no such key: {known}")
     for name, result in results.items():
-        if result["commit"].endswith("+"):
-            found.append(f"{name} is of a tree with changes")
+        found += [f"{name}: {why}" for why in unfit(name, result)]
     return found
+
+
+def unfit(name: str, result: dict[str, Any]) -> list[str]:
+    """Why a result cannot be published under a name."""
+    found = []
+    if result["commit"].endswith("+"):
+        found.append(f"it is of a tree with changes ({result['commit']}). Next: commit, repeat it")
+    elif not is_ancestor(result["commit"]):
+        found.append(f"{result['commit']} is no commit of this history")
+    busy = result["machine"].get("busy_before", 0)
+    if busy > QUIET:
+        found.append(f"the machine was {100 * busy:.0f} % busy before. Next: repeat it")
+    if not name.startswith(result["name"]):
+        found.append(f"it is a result of {result['name']}")
+    for key, between in result["intervals"].items():
+        value = result["ratios"].get(key)
+        if between and not between[0] <= (value or 0) <= between[1]:
+            found.append(f"{key}: {value} is not in its interval")
+    return found
+
+
+def is_ancestor(commit: str) -> bool:
+    """Whether the tree was made from it; `True` where nobody knows the history."""
+    run = ["git", "-C", ROOT, "merge-base", "--is-ancestor", commit, "HEAD"]
+    shallow = ["git", "-C", ROOT, "rev-parse", "--is-shallow-repository"]
+    known = subprocess.run(shallow, capture_output=True, text=True)
+    if known.returncode != 0 or known.stdout.strip() == "true":
+        return True
+    return subprocess.run(run, capture_output=True).returncode == 0
 
 
 def take(path: str) -> str:
     """Publishes a result; where."""
     with open(path) as file:
         result = json.load(file)
-    if result["commit"].endswith("+"):
-        sys.exit(f"{path} is of a tree with changes ({result['commit']}). Next: commit, repeat it")
+    if wrong := unfit(os.path.basename(path), result):
+        sys.exit("\n".join(f"{path}: {why}" for why in wrong))
     kept = {key: result[key] for key in KEPT}
     kept["arguments"] = {k: v for k, v in kept["arguments"].items() if k not in PATHS}
     kept["machine"] = {key: result["machine"][key] for key in MACHINE if key in result["machine"]}
@@ -234,7 +306,7 @@ def take(path: str) -> str:
 
 
 def main() -> int:
-    from orcbench.reproduction_rows import DOCUMENTS
+    from orcbench.documents import DOCUMENTS
 
     parser = argparse.ArgumentParser(prog="orcbench.reproduction", description=__doc__)
     parser.add_argument("do", choices=("take", "write", "check"))

@@ -13,7 +13,7 @@ import tempfile
 
 from orcbench import peers, peers_setups, reproduction, running
 from orcbench.__main__ import BENCHMARKS, module_of
-from orcbench.reproduction_rows import DOCUMENTS
+from orcbench.documents import DOCUMENTS
 from orcbench.running import ROOT, build
 from orcbench.stats import Samples, figure, interval, spread
 from testbed.cluster import disks
@@ -69,16 +69,33 @@ def reproduction_holds() -> None:
         (more, 0.0, "too small to tell"),
         (none, 0.9, "no figure"),
         (dataclasses.replace(ratio, model=True), 0.3, "model: better"),
+        (dataclasses.replace(ratio, model=True, fitted=True), 0.3, "model: fitted"),
+        (dataclasses.replace(ratio, built=False), None, "not built"),
+        (dataclasses.replace(ratio, key=None), None, "tested"),
     ):
         said = reproduction.verdict(claim, {"x": {"ratios": {"key": ours}}})
         assert said == word, (claim, ours, said)
-    unsure = {"x": {"ratios": {"key": 0.3}, "intervals": {"key": [-0.1, 0.6]}}}
-    assert reproduction.verdict(ratio, unsure) == "too small to tell"
-    # A key that does not exist, and a tree with changes.
-    missing = {"x": {"ratios": {}, "commit": "abc+", "machine": {}, "date": ""}}
+    for between, word in (
+        ([-0.1, 0.6], "too small to tell"),
+        ([0.2, 0.7], "better, not certain"),
+        ([0.2, 0.4], "better"),
+    ):
+        found = {"x": {"ratios": {"key": 0.3}, "intervals": {"key": between}}}
+        assert reproduction.verdict(ratio, found) == word, (between, word)
+    # A key that does not exist; a tree with changes, a busy machine, another benchmark.
+    missing = {
+        "x": {
+            "name": "y",
+            "ratios": {},
+            "intervals": {"z": [1, 2]},
+            "commit": "abc+",
+            "machine": {"busy_before": 0.4},
+            "date": "",
+        }
+    }
     row = reproduction.Row("A1", "", (ratio,))
     told = reproduction.mistakes([reproduction.Document("", [row])], missing)
-    assert len(told) == 2, told
+    assert len(told) == 5, told
 
 
 def main() -> None:
