@@ -37,12 +37,14 @@ PAGE = os.path.join(ROOT, "docs", "reproduction.md")
 KEPT = ("name", "commit", "date", "arguments", "ratios", "intervals", "samples", "goals")
 PATHS = ("dir", "prefix", "results", "npb", "hpl")
 MACHINE = ("processor", "cores", "memory_bytes", "kernel", "busy_before")
-# The least ratio of ratios: how many times larger the effect is here than in the document.
+# The least ratio of ratios: how many times as large the effect is here as in the document.
 BETTER, REPRODUCED = 1.25, 0.8
 # The largest share of the processors that something else may have taken.
 QUIET = 0.1
-# Fewer rounds than these are shown beside the interval.
+# Fewer rounds than these are shown beside the figure.
 FEW = 5
+# The benchmark that computes, and measures nothing.
+COMPUTED = "model"
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ Results = dict[str, dict[str, Any]]
 
 
 def effect(claim: Claim, ours: float) -> float | None:
-    """How many times larger the effect is here than in the document; None if there is no ratio."""
+    """How many times as large the effect is here as in the document; None if there is no ratio."""
     if claim.document is None or claim.bound or ours <= 0 or claim.document <= 0:
         return None
     return claim.document / ours if claim.less else ours / claim.document
@@ -135,7 +137,7 @@ def verdict(claim: Claim, results: Results) -> str:
 
 def interval_of(claim: Claim, results: Results) -> Sequence[float] | None:
     """The interval of a measured figure. Of what is computed, it would be one of its programs."""
-    if claim.key is None or claim.model:
+    if claim.key is None or claim.key[0] == COMPUTED:
         return None
     name, key = claim.key
     between: Sequence[float] | None = results.get(name, {}).get("intervals", {}).get(key)
@@ -167,23 +169,25 @@ def number(value: float) -> str:
 
 def cells(claim: Claim, results: Results) -> list[str]:
     """The row of a table."""
-    ours, beside, ratio = "", "", ""
+    ours, figure, ratio = "", "", ""
     value = value_of(claim, results)
     if claim.key is not None and value is not None:
         name, key = claim.key
         ours = number(value)
-        if between := interval_of(claim, results):
-            rounds = results[name]["samples"].get(key, FEW)
-            few = f", n = {rounds}" if rounds < FEW else ""
-            ours += f" ({number(between[0])} to {number(between[1])}{few})"
+        between = interval_of(claim, results)
+        beside = [f"{number(between[0])} to {number(between[1])}"] if between else []
+        rounds = results[name]["samples"].get(key, FEW)
+        if rounds < FEW and name != COMPUTED:
+            beside.append(f"n = {rounds}")
+        ours += f" ({', '.join(beside)})" if beside else ""
         found = effect(claim, value)
         ratio = "" if found is None else number(found)
     digits = claim.said.replace(",", "").split()
     if claim.document is not None and number(claim.document) not in digits:
-        beside = f" ({number(claim.document)})"
+        figure = f" ({number(claim.document)})"
     command = f"`{claim.command}`" if claim.built else ""
     word = f"**{verdict(claim, results)}**" + (f". {claim.note}" if claim.note else "")
-    return [claim.what, claim.said + beside, ours, ratio, word, command]
+    return [claim.what, claim.said + figure, ours, ratio, word, command]
 
 
 def page(documents: Sequence[Document], results: Results) -> str:
@@ -196,7 +200,7 @@ def page(documents: Sequence[Document], results: Results) -> str:
         "build`; what else a command needs is in [bench/README](../bench/README.md). Their",
         "hardware is old: what carries over are ratios between ways measured side by side.",
         "",
-        "*Ratio of ratios* says how many times larger the effect is here than in the document.",
+        "*Ratio of ratios* says how many times as large the effect is here as in the document.",
         f"The verdict follows: **better** ({BETTER:g} or more), **reproduced** ({REPRODUCED:g}",
         "or more, or a limit that is met), or **not reproduced**; **not certain** where an end",
         "of the 95 % interval has another verdict, and **too small to tell** where it reaches",
@@ -248,7 +252,7 @@ def mistakes(documents: Sequence[Document], results: Results) -> list[str]:
         if not row.claims:
             found.append(f"{row.name} has no claim")
         for claim in row.claims:
-            if verdict(claim, results).endswith("not reproduced") and not claim.note:
+            if "not reproduced" in verdict(claim, results) and not claim.note:
                 found.append(f"{row.name}, {claim.what}: not reproduced, and no reason is given")
             if claim.key and results.get(claim.key[0]) and value_of(claim, results) is None:
                 known = "/".join(claim.key)
@@ -269,13 +273,20 @@ def unfit(name: str, result: dict[str, Any]) -> list[str]:
     busy = result["machine"].get("busy_before", 0)
     if busy > QUIET:
         found.append(f"the machine was {100 * busy:.0f} % busy before. Next: repeat it")
-    if not name.startswith(result["name"]):
-        found.append(f"it is a result of {result['name']}")
+    if name not in names_of(result):
+        found.append(f"it is a result of {', '.join(names_of(result))}")
     for key, between in result["intervals"].items():
         value = result["ratios"].get(key)
         if between and not between[0] <= (value or 0) <= between[1]:
             found.append(f"{key}: {value} is not in its interval")
     return found
+
+
+def names_of(result: dict[str, Any]) -> list[str]:
+    """The names that a result may be published under."""
+    only = result.get("arguments", {}).get("only")
+    parts = only if isinstance(only, list) else [only]
+    return [f"{result['name']}-{part}" for part in parts if part] or [result["name"]]
 
 
 def is_ancestor(commit: str) -> bool:

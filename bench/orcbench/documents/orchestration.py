@@ -220,6 +220,7 @@ ORCHESTRATION = Document(
                     f"{CONTENTION} ranks",
                     (RANKS, "cached_rate_256_over_16"),
                     0.5,
+                    bound=True,
                 ),
                 Claim(
                     "orchestrated: the same",

@@ -38,6 +38,7 @@ pub use marks::HOME;
 pub use pattern::Pattern;
 
 use crate::lane::Tell;
+use crate::stage::BOOT_ID;
 use crate::tree::Tree;
 use decide::{Complete, Key, List, Next, decide};
 use gathered::Gathered;
@@ -47,6 +48,7 @@ use orcheck_format::{Error, JobName, Result};
 use orcheck_io::clock::{Clock, Deadline, SystemClock};
 use orcheck_io::errno::rustix_error;
 use orcheck_io::failpoints::Failpoints;
+use orcheck_io::user::read_text;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -138,7 +140,8 @@ impl Sets {
             Some((_, node, nodes)) => (*node, *nodes),
             None => (0, 1),
         };
-        let marks = Marks::open(backing, &options.job, (node, nodes), points);
+        let boot_id = read_text(Path::new(BOOT_ID), 64)?;
+        let marks = Marks::open(backing, &options.job, (node, nodes), &boot_id, points);
         let marks = marks.map_err(|errno| rustix_error(errno, backing.display()))?;
         let marks = Arc::new(marks.ok_or_else(|| {
             let job = &options.job;
@@ -235,7 +238,7 @@ impl Sets {
         }
         match self.gathered.is_cut() {
             true => CUT,
-            false => CLOSE,
+            false => deadline.left().max(CUT),
         }
     }
 
@@ -416,6 +419,9 @@ fn open_job(
     let patterns: Vec<&Pattern> = options.patterns.iter().chain(&options.end).collect();
     let back = back::bring_back(&mut session, marks, &patterns)
         .map_err(|error| error.at(format!("files of job '{}'", options.job)))?;
+    // Breaks if: one is mounted earlier; if they share a directory, another node could move aside
+    // what its programs write.
+    exchange(&meeting, &())?;
     while let Some(warning) = session.take_warning() {
         tell(&warning);
     }

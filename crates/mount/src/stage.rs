@@ -45,7 +45,8 @@ pub use recovery::Found;
 
 /// Bytes that are flushed in one go.
 const PIECE_BYTES: usize = 4 << 20;
-const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+/// Has another text after each start of the machine.
+pub const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// The permissions of others on a directory.
 const OTHERS: u32 = 0o077;
 

@@ -133,7 +133,7 @@ fn aside(
         // Breaks if: they stay; a program would restart from half of a step.
         if Some(step) != back.step && !off(Switch::SetAside) {
             let mut paths = marks.paths(&mark)?;
-            if marks.crashed && !off(Switch::SetBeside) {
+            if marks.power_cut && !off(Switch::SetBeside) {
                 paths.extend(of_step(marks, patterns, (step, &paths))?);
             }
             let mut place = None;
@@ -162,8 +162,8 @@ fn aside(
     Ok(())
 }
 
-/// What lies beside files of a step, and has the step in its name: a power cut may have left no
-/// more of a mark than one path a directory.
+/// What lies beside files of a step, and has the step in its name: a power cut may have left as
+/// little of a mark as one path per directory.
 fn of_step(
     marks: &Marks,
     patterns: &[&Pattern],

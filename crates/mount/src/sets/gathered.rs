@@ -203,25 +203,31 @@ impl Gathered {
         if path.starts_with(HOME) {
             return;
         }
-        let mut state = self.state();
+        let state = self.state();
         let Some(Key::Step(step)) = self.set_of(&state, path) else {
             return;
         };
-        if state.over || !state.marked.insert(path.to_owned()) {
+        if state.over || state.marked.contains(path) {
             return;
         }
         drop(state);
         let by_name = self.named(path) == Some(Key::Step(step));
-        self.mark(step, [path].into_iter(), by_name);
+        // Breaks if: it counts as marked before it is; another thread would not wait for that.
+        if self.mark(step, [path].into_iter(), by_name) {
+            self.state().marked.insert(path.to_owned());
+        }
     }
 
-    fn mark<'a>(&self, step: u64, paths: impl Iterator<Item = &'a Path>, by_name: bool) {
-        if let Err(errno) = self.marks.begin(step, paths, by_name) {
+    /// `true`: they are marked.
+    fn mark<'a>(&self, step: u64, paths: impl Iterator<Item = &'a Path>, by_name: bool) -> bool {
+        let marked = self.marks.begin(step, paths, by_name);
+        if let Err(errno) = marked {
             self.tell(&format!(
                 "step {step} cannot be marked as begun ({errno}): after a crash, its files are not \
                  moved aside if its set is incomplete"
             ));
         }
+        marked.is_ok()
     }
 
     /// A program is about to open the file for writing.
@@ -488,8 +494,9 @@ impl Gathered {
         let written = {
             let state = self.state();
             let names = list.files.iter().map(PathBuf::from);
+            let over = state.last.is_some_and(|last| list.step <= last);
             names
-                .filter(|path| state.paths.contains_key(path))
+                .filter(|path| !over && state.paths.contains_key(path))
                 .collect::<Vec<_>>()
         };
         // Files that nobody wrote here are not moved aside.

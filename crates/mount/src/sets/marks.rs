@@ -60,6 +60,8 @@ pub struct Marks {
     _lock: OwnedFd,
     /// The last mount did not end well.
     pub crashed: bool,
+    /// Nor did the machine: what was not durable is lost.
+    pub power_cut: bool,
 }
 
 impl Marks {
@@ -68,6 +70,7 @@ impl Marks {
         backing: &Path,
         job: &str,
         (node, nodes): (u32, u32),
+        boot_id: &str,
         points: &Failpoints,
     ) -> Kernel<Option<Marks>> {
         let root = Inode::root(backing, points.clone())?;
@@ -75,11 +78,17 @@ impl Marks {
         let begun = directory(&home, OsStr::new(BEGUN))?;
         let running = OsString::from(format!("running.{node}"));
         let crashed = home.child(&running).is_ok();
-        let lock = home.create(&running, OFlags::RDWR, 0o644)?;
+        let flags = OFlags::RDWR;
+        let lock = home.create(&running, flags, 0o644)?;
         let locked = ofd_lock(&lock, 0).map_err(Errno::from_raw_os_error)?;
         if !locked {
             return Ok(None);
         }
+        let start = Contents::new(home.create(&running, flags, 0o644)?, points, "running");
+        let cut = crashed && !start_is(&start, boot_id.as_bytes())?;
+        start.set_len(0)?;
+        start.write_all(boot_id.as_bytes(), 0)?;
+        start.sync(false)?;
         home.sync_names()?;
         Ok(Some(Marks {
             root,
@@ -92,6 +101,7 @@ impl Marks {
             last: Mutex::new(None),
             _lock: lock,
             crashed,
+            power_cut: cut,
         }))
     }
 
@@ -148,7 +158,9 @@ impl Marks {
 
     /// The set of a step is safe.
     pub fn done(&self, step: u64) -> Kernel<()> {
-        gone(self.begun.remove(&self.of_node(&step.to_string()), false))
+        gone(self.begun.remove(&self.of_node(&step.to_string()), false))?;
+        // Breaks if: it comes back; after newer sets, files of a whole one would be moved aside.
+        self.begun.sync_names()
     }
 
     /// Steps that earlier mounts have begun, each with the name of its mark.
@@ -186,11 +198,11 @@ impl Marks {
         let mut bytes = vec![0; len];
         let count = file.read(&mut bytes, 0)?;
         bytes.truncate(count);
-        // After a power cut, the end of the last name may be missing.
+        // After a power cut, the end of the last name may be missing, or a hole precede others.
         let whole = bytes.split_inclusive(|byte| *byte == 0);
         let names = whole.filter_map(|name| name.strip_suffix(&[0]));
-        let names = names.filter(|name| !name.is_empty());
         Ok(names
+            .take_while(|name| !name.is_empty())
             .map(|name| PathBuf::from(OsString::from_vec(name.to_vec())))
             .collect())
     }
@@ -198,12 +210,14 @@ impl Marks {
     /// The paths of what lies beside a file, itself included.
     pub fn beside(&self, path: &Path) -> Kernel<Vec<PathBuf>> {
         let above = path.parent().unwrap_or(Path::new(""));
-        let dir = match parent_of(&self.root, path, false) {
-            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Vec::new()),
-            other => other?.0,
+        let dir = parent_of(&self.root, path, false).and_then(|(dir, _)| dir.list());
+        let listed = match dir {
+            // Somebody has changed it since.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::INVAL) => return Ok(Vec::new()),
+            other => other?,
         };
         let mut paths = Vec::new();
-        for entry in dir.list()? {
+        for entry in listed {
             let entry = entry?;
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
             if name != "." && name != ".." {
@@ -321,6 +335,12 @@ impl Marks {
     }
 }
 
+/// Whether a mark of a mount was written since the machine started.
+fn start_is(mark: &Contents, boot_id: &[u8]) -> Kernel<bool> {
+    let mut there = vec![0; boot_id.len()];
+    Ok(mark.read(&mut there, 0)? == boot_id.len() && there == boot_id)
+}
+
 /// What is removed may be gone already.
 fn gone(removed: Kernel<()>) -> Kernel<()> {
     match removed {
@@ -373,7 +393,7 @@ mod tests {
         std::fs::create_dir(&backing).unwrap();
         std::fs::write(scratch.path().join("other"), "mine").unwrap();
         std::os::unix::fs::symlink("..", backing.join("up")).unwrap();
-        let marks = Marks::open(&backing, "j", (0, 1), &Failpoints::none());
+        let marks = Marks::open(&backing, "j", (0, 1), "now", &Failpoints::none());
         let marks = marks.unwrap().unwrap();
         for path in [
             "../other",
@@ -392,7 +412,10 @@ mod tests {
     #[test]
     fn what_has_begun_is_remembered_until_it_is_safe() {
         let scratch = Scratch::new("marks");
-        let open = |node| Marks::open(scratch.path(), "j", (node, 2), &Failpoints::none()).unwrap();
+        let open_at = |node, boot_id| {
+            Marks::open(scratch.path(), "j", (node, 2), boot_id, &Failpoints::none()).unwrap()
+        };
+        let open = |node| open_at(node, "now");
         let (first, other) = (open(0).unwrap(), open(1).unwrap());
         assert!(open(0).is_none(), "there is one");
         assert!(!first.crashed);
@@ -409,7 +432,10 @@ mod tests {
         begin(&open(5).unwrap(), 9, "g");
         drop(first);
         let first = open(0).unwrap();
-        assert!(first.crashed);
+        assert!(first.crashed && !first.power_cut);
+        drop(first);
+        let first = open_at(0, "later").unwrap();
+        assert!(first.crashed && first.power_cut);
         let left = first.left().unwrap();
         let steps: Vec<u64> = left.iter().map(|(step, _)| *step).collect();
         assert_eq!(steps, [6, 7, 9], "those of the second node are its own");
@@ -420,6 +446,7 @@ mod tests {
         assert_eq!(first.left().unwrap().len(), 2);
         first.end_mount().unwrap();
         drop(first);
-        assert!(!open(0).unwrap().crashed);
+        let next = open_at(0, "even later").unwrap();
+        assert!(!next.crashed && !next.power_cut);
     }
 }

@@ -249,7 +249,7 @@ mod tests {
                 .unwrap();
         let root = tree.node(ROOT).unwrap();
         let node = tree.look_up(&root, OsStr::new("r.1.a")).unwrap();
-        let marks = Marks::open(scratch.path(), "j", (0, 1), &points)
+        let marks = Marks::open(scratch.path(), "j", (0, 1), "now", &points)
             .unwrap()
             .unwrap();
         let patterns = vec![Pattern::new("r.{step}.a").unwrap()];

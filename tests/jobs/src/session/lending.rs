@@ -11,7 +11,7 @@ use orcheck_io::clock::SystemClock;
 use orcheck_io::memory::{Span, copy_out, fill_span};
 use orcheck_pool::{Pool, PoolShape};
 use orcheck_testing::Scratch;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// What is tested here.
@@ -277,23 +277,25 @@ fn alloc_leaves_room_for_snapshots_to_pass() {
     });
 }
 
-// Breaks if: the chunks of a request that is refused count while it is looked at: what fits beside
-// it is refused, too.
+// Breaks if: the chunks of a refused request are counted while it is being checked: what fits
+// beside it is refused, too.
 fn a_refused_alloc_takes_nothing_from_another_rank() {
     let scratch = Scratch::new("beside");
-    let done = AtomicBool::new(false);
+    let (done, refusals) = (AtomicBool::new(false), AtomicU64::new(0));
     let all_chunks_but_two = 126 * 65536;
     Job::new(scratch.path(), 2, 1, false).run(|session, rank| {
         let mut session = session.unwrap();
         if rank == 0 {
             while !done.load(Ordering::Acquire) {
                 assert_eq!(refused(session.alloc(8 << 20)).kind(), ErrorKind::NoSpace);
+                refusals.fetch_add(1, Ordering::Relaxed);
             }
         } else {
-            let failed = (0..2_000).find_map(|_| {
+            let mut failed = None;
+            while failed.is_none() && refusals.load(Ordering::Relaxed) < 2_000 {
                 let span = session.alloc(all_chunks_but_two);
-                span.and_then(|span| session.free(span.address())).err()
-            });
+                failed = span.and_then(|span| session.free(span.address())).err();
+            }
             done.store(true, Ordering::Release);
             assert!(failed.is_none(), "{failed:?}");
         }

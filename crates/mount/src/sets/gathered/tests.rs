@@ -15,7 +15,7 @@ fn two() -> (Scratch, Gathered, [Arc<Node>; 2]) {
         tree.look_up(&tree.node(ROOT).unwrap(), OsStr::new(name))
             .unwrap()
     });
-    let marks = Marks::open(scratch.path(), "j", (0, 1), &points)
+    let marks = Marks::open(scratch.path(), "j", (0, 1), "now", &points)
         .unwrap()
         .unwrap();
     let patterns = ["a", "b"].map(|name| Pattern::new(name).unwrap()).to_vec();
