@@ -84,7 +84,9 @@ pub fn run(args: &MountArgs, json: bool) -> std::result::Result<Outcome, Failure
         true => Ok(stay(&mounted)),
         false => run_command(args),
     };
-    let gone = !args.command.is_empty() && mounted.is_over();
+    // Breaks if: only the mount is asked; it learns of it a little later than the command's end.
+    let there = mount_of(&places.point).is_some_and(|(source, _)| source.starts_with(SOURCE));
+    let gone = !args.command.is_empty() && (mounted.is_over() || !there);
     // Whatever happened: what is staged is flushed.
     let left = match &code {
         Ok(_) => leave(&places.point, &mounted),
