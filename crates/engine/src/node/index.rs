@@ -618,14 +618,18 @@ impl<'p> Index<'p> {
     #[must_use]
     pub fn reserve(&self, chunks: u32, limit: u32) -> bool {
         // In one step: a count that goes up and back again would refuse what fits beside it.
-        let with_these = |taken: u64| {
-            let total = taken.checked_add(u64::from(chunks))?;
-            (total <= u64::from(limit) || off(Switch::RoomForSnapshots)).then_some(total)
-        };
-        self.pool
-            .word(ALLOCATED)
-            .fetch_update(AcqRel, Acquire, with_these)
-            .is_ok()
+        let word = self.pool.word(ALLOCATED);
+        let mut taken = word.load(Acquire);
+        loop {
+            let total = taken.saturating_add(u64::from(chunks));
+            if total > u64::from(limit) && !off(Switch::RoomForSnapshots) {
+                return false;
+            }
+            match word.compare_exchange(taken, total, AcqRel, Acquire) {
+                Ok(_) => return true,
+                Err(now) => taken = now,
+            }
+        }
     }
 
     /// Undoes a [`Self::reserve`].

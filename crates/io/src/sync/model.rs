@@ -222,6 +222,24 @@ macro_rules! atomic {
                 self.update(order, |old| old & value)
             }
 
+            pub fn compare_exchange(
+                &self,
+                current: $value,
+                new: $value,
+                _: Ordering,
+                _: Ordering,
+            ) -> Result<$value, $value> {
+                point();
+                let old = self.0.load(Ordering::SeqCst);
+                if old != current {
+                    return Err(old);
+                }
+                if !dead() {
+                    self.0.store(new, Ordering::SeqCst);
+                }
+                Ok(old)
+            }
+
             pub fn into_inner(self) -> $value {
                 self.0.into_inner()
             }
