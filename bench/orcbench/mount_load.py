@@ -15,6 +15,7 @@ import resource
 import time
 
 from orcbench import facts, mount, reporting, running, stats
+from orcbench.floor import GIB
 from orcbench.stats import Figure, Sample, Samples
 from testbed.cluster import disks as model
 
@@ -26,7 +27,6 @@ WAYS = ("mount", "mount, requests")
 SIZES = {"4 KiB": 4 << 10, "64 KiB": 64 << 10, "1 MiB": 1 << 20, "4 MiB": 4 << 20}
 WRITERS = (1, 8, 64)
 TOTAL_BYTES = 256 << 20
-GIB = 1 << 30
 FILES, FILE_BYTES = 8, 8 << 20
 SAFE_S = 60
 

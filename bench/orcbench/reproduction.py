@@ -196,9 +196,10 @@ def page(documents: Sequence[Document], results: Results) -> str:
         "# The documents' experiments",
         "",
         "Orcheck was built from three papers and a talk ([sources](sources.md)). This page has",
-        "their main figures beside ours, and the command that measures each again, after `make",
-        "build`; what else a command needs is in [bench/README](../bench/README.md). Their",
-        "hardware is old: what carries over are ratios between ways measured side by side.",
+        "their main figures beside ours, and the command that measures each again; build first",
+        "(`make build`), and look up in [bench/README](../bench/README.md) what else a command",
+        "needs. Their hardware is old: what carries over are ratios between ways measured side",
+        "by side.",
         "",
         "*Ratio of ratios* says how many times as large the effect is here as in the document.",
         f"The verdict follows: **better** ({BETTER:g} or more), **reproduced** ({REPRODUCED:g}",
@@ -291,25 +292,29 @@ def names_of(result: dict[str, Any]) -> list[str]:
 
 def is_ancestor(commit: str) -> bool:
     """Whether the tree was made from it; `True` where nobody knows the history."""
-    run = ["git", "-C", ROOT, "merge-base", "--is-ancestor", commit, "HEAD"]
-    shallow = ["git", "-C", ROOT, "rev-parse", "--is-shallow-repository"]
-    known = subprocess.run(shallow, capture_output=True, text=True)
-    if known.returncode != 0 or known.stdout.strip() == "true":
+
+    def git(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(["git", "-C", ROOT, *words], capture_output=True, text=True)
+
+    # A tree without it may lie within a repository of something else.
+    if not os.path.exists(os.path.join(ROOT, ".git")):
         return True
-    return subprocess.run(run, capture_output=True).returncode == 0
+    if git("rev-parse", "--is-shallow-repository").stdout.strip() != "false":
+        return True
+    return git("merge-base", "--is-ancestor", commit, "HEAD").returncode == 0
 
 
-def take(path: str) -> str:
+def take(path: str, to: str = PUBLISHED) -> str:
     """Publishes a result; where."""
     with open(path) as file:
         result = json.load(file)
-    if wrong := unfit(os.path.basename(path), result):
+    if wrong := unfit(os.path.basename(path).removesuffix(".json"), result):
         sys.exit("\n".join(f"{path}: {why}" for why in wrong))
     kept = {key: result[key] for key in KEPT}
     kept["arguments"] = {k: v for k, v in kept["arguments"].items() if k not in PATHS}
     kept["machine"] = {key: result["machine"][key] for key in MACHINE if key in result["machine"]}
-    os.makedirs(PUBLISHED, exist_ok=True)
-    out = os.path.join(PUBLISHED, os.path.basename(path))
+    os.makedirs(to, exist_ok=True)
+    out = os.path.join(to, os.path.basename(path))
     with open(out, "w") as file:
         json.dump(kept, file, indent=1)
         file.write("\n")

@@ -6,6 +6,7 @@ Compiles every program of bench/src/, and the model disk of the testbed where li
 """
 
 import dataclasses
+import json
 import os
 import statistics
 import subprocess
@@ -96,6 +97,24 @@ def reproduction_holds() -> None:
     row = reproduction.Row("A1", "", (ratio,))
     told = reproduction.mistakes([reproduction.Document("", [row])], missing)
     assert len(told) == 5, told
+    publishing_holds()
+
+
+def publishing_holds() -> None:
+    """A result is published under its own name only, and as it is."""
+    with running.scratch(running.ROOT + "/build") as at:
+        part = "staging-profiles"
+        with open(os.path.join(reproduction.PUBLISHED, f"{part}.json")) as file:
+            published = json.load(file)
+        for name, may in ((part, True), ("staging-disk", False), ("staging", False)):
+            path = os.path.join(at, f"{name}.json")
+            with open(path, "w") as file:
+                json.dump({**published, "more": "raw samples"}, file)
+            try:
+                with open(reproduction.take(path, os.path.join(at, "to"))) as file:
+                    assert may and json.load(file) == published, name
+            except SystemExit as refused:
+                assert not may and "it is a result of" in str(refused), (name, refused)
 
 
 def main() -> None:

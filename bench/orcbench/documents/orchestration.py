@@ -19,8 +19,7 @@ ORCHESTRATION = Document(
                     f"{CONTENTION} headline",
                     (HEADLINE, "streams_traditional"),
                     256,
-                    note="counts files that are open at a server: for a moment, some ranks have "
-                    "two",
+                    note="counts files that are open at a server: some ranks have more than one",
                 ),
                 Claim(
                     "the same, vertical",
@@ -171,8 +170,8 @@ ORCHESTRATION = Document(
                     f"{CONTENTION} images",
                     (IMAGES, "class_d_over_cached"),
                     0.7,
-                    note="that the gain falls from class C to D is **not reproduced**: here all "
-                    "that it depends on grows with the bytes",
+                    note="that the gain falls from class C to D is **not reproduced**: here it "
+                    "does not",
                 ),
                 Claim(
                     "class C, by the model",

@@ -81,9 +81,7 @@ STAGING = Document(
                     0.97,
                     less=False,
                     bound=True,
-                    note="beside the better of two ways of fio; the limit lets through a little "
-                    "more "
-                    "of large requests",
+                    note="beside the better of two ways of fio",
                 ),
                 Claim(
                     "179 MB/s, eight ranks",

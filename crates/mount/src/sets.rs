@@ -151,7 +151,11 @@ impl Sets {
             ))
             .next("end that mount, or give each mount a number of its own (--node)")
         })?);
-        let opened = open_job(options, &marks, &tell);
+        let opened = open_job(options, &marks, &tell).and_then(|opened| {
+            let settled = marks.settled(&boot_id);
+            settled.map_err(|errno| rustix_error(errno, backing.display()))?;
+            Ok(opened)
+        });
         let (meeting, mut session, back) = opened.inspect_err(|_| marks.undo())?;
         let events = Arc::new(Events::default());
         let (noted, known) = (Arc::clone(&events), Arc::clone(&marks));
@@ -228,13 +232,12 @@ impl Sets {
     /// other levels may take.
     fn wait_until_safe(&mut self) -> Duration {
         let deadline = Deadline::after(CLOSE);
-        while !self.counts.gave_up && !self.awaited.is_empty() && !deadline.passed() {
-            if self.gathered.is_cut() {
-                break;
-            }
+        let over = |sets: &Sets| sets.awaited.is_empty() || sets.gathered.is_cut();
+        while !self.counts.gave_up && !over(self) && !deadline.passed() {
             SystemClock.sleep(POLL);
             self.session.poll_outcomes();
             self.note_outcomes();
+            self.tell_warnings();
         }
         match self.gathered.is_cut() {
             true => CUT,

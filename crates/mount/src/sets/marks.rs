@@ -2,7 +2,7 @@
 //! a complete set.
 //!
 //! ```text
-//! .orcheck-sets/JOB/running.NODE      a mount is there, or was killed
+//! .orcheck-sets/JOB/running.NODE      a mount is there, or was killed; the machine's boot ID
 //! .orcheck-sets/JOB/begun/STEP.NODE   paths of files of a step that is not safe yet
 //! .orcheck-sets/JOB/aside/STEP/PATH   a file of a step that never became complete
 //! .orcheck-sets/JOB/incoming-N.NODE   a file that is being restored
@@ -26,7 +26,6 @@ use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
-use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -57,7 +56,8 @@ pub struct Marks {
     points: Failpoints,
     /// The mark that was written last.
     last: Mutex<Option<Begun>>,
-    _lock: OwnedFd,
+    /// The file `running.NODE`, which holds the lock.
+    running: Contents,
     /// The last mount did not end well.
     pub crashed: bool,
     /// Nor did the machine: what was not durable is lost.
@@ -78,18 +78,14 @@ impl Marks {
         let begun = directory(&home, OsStr::new(BEGUN))?;
         let running = OsString::from(format!("running.{node}"));
         let crashed = home.child(&running).is_ok();
-        let flags = OFlags::RDWR;
-        let lock = home.create(&running, flags, 0o644)?;
-        let locked = ofd_lock(&lock, 0).map_err(Errno::from_raw_os_error)?;
+        let fd = home.create(&running, OFlags::RDWR, 0o644)?;
+        let locked = ofd_lock(&fd, 0).map_err(Errno::from_raw_os_error)?;
         if !locked {
             return Ok(None);
         }
-        let start = Contents::new(home.create(&running, flags, 0o644)?, points, "running");
-        let cut = crashed && !start_is(&start, boot_id.as_bytes())?;
-        start.set_len(0)?;
-        start.write_all(boot_id.as_bytes(), 0)?;
-        start.sync(false)?;
         home.sync_names()?;
+        let running = Contents::new(fd, points, "running");
+        let power_cut = crashed && !start_is(&running, boot_id.as_bytes())?;
         Ok(Some(Marks {
             root,
             home,
@@ -99,10 +95,18 @@ impl Marks {
             nodes,
             points: points.clone(),
             last: Mutex::new(None),
-            _lock: lock,
+            running,
             crashed,
-            power_cut: cut,
+            power_cut,
         }))
+    }
+
+    /// What an earlier mount left has been dealt with; from here on, only marks of this start of
+    /// the machine are there.
+    pub fn settled(&self, boot_id: &str) -> Kernel<()> {
+        self.running.set_len(0)?;
+        self.running.write_all(boot_id.as_bytes(), 0)?;
+        self.running.sync(false)
     }
 
     fn of_node(&self, what: &str) -> OsString {
@@ -128,6 +132,7 @@ impl Marks {
             names.push(0);
             directories.extend(path.parent().map(Path::to_owned));
         }
+        // Held while it is synced: until then, nobody may write a file that it should name.
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let mut mark = match last.take() {
             Some(mark) if mark.step == step => mark,
@@ -158,9 +163,7 @@ impl Marks {
 
     /// The set of a step is safe.
     pub fn done(&self, step: u64) -> Kernel<()> {
-        gone(self.begun.remove(&self.of_node(&step.to_string()), false))?;
-        // Breaks if: it comes back; after newer sets, files of a whole one would be moved aside.
-        self.begun.sync_names()
+        self.forget(&self.of_node(&step.to_string()))
     }
 
     /// Steps that earlier mounts have begun, each with the name of its mark.
@@ -231,9 +234,11 @@ impl Marks {
     pub fn forget(&self, mark: &OsStr) -> Kernel<()> {
         match gone(self.begun.remove(mark, false)) {
             // Not one of ours.
-            Err(Errno::ISDIR) => Ok(()),
-            other => other,
+            Err(Errno::ISDIR) => {}
+            other => other?,
         }
+        // Breaks if: it comes back; after newer sets, files of a whole one would be moved aside.
+        self.begun.sync_names()
     }
 
     /// Nothing was mounted: the next mount is not after a crash, unless this one was.
@@ -246,7 +251,8 @@ impl Marks {
 
     /// All files are durable, and the mount is over.
     pub fn end_mount(&self) -> Kernel<()> {
-        gone(self.home.remove(&self.of_node("running"), false))
+        gone(self.home.remove(&self.of_node("running"), false))?;
+        self.home.sync_names()
     }
 
     /// A directory in which files can be put aside.
@@ -384,7 +390,7 @@ fn parent_of<'a>(root: &Inode, path: &'a Path, make: bool) -> Kernel<(Inode, &'a
 #[allow(clippy::disallowed_methods)]
 mod tests {
     use super::*;
-    use orcheck_testing::Scratch;
+    use orcheck_testing::{FaultPlan, Scratch};
 
     #[test]
     fn nothing_outside_of_the_backing_directory_is_named() {
@@ -410,6 +416,30 @@ mod tests {
     }
 
     #[test]
+    fn a_mark_is_durable_before_anybody_may_write() {
+        let scratch = Scratch::new("marks");
+        let (plan, points) = FaultPlan::record().failpoints();
+        let marks = Marks::open(scratch.path(), "j", (0, 1), "now", &points);
+        let marks = marks.unwrap().unwrap();
+        let mut seen = plan.seen().len();
+        let mut steps = |paths: &[&str], by_name| {
+            let paths = paths.iter().map(Path::new);
+            marks.begin(7, paths, by_name).unwrap();
+            let all = plan.seen();
+            let sites: Vec<&str> = all[seen..].iter().map(|one| one.site).collect();
+            seen = all.len();
+            sites
+        };
+        let (made, written) = ("inode.syncdir", ["inode.write", "inode.sync"]);
+        let first = steps(&["d/r.7.a"], true);
+        assert!(first.contains(&made), "{first:?}");
+        assert_eq!(first[first.len() - 2..], written, "{first:?}");
+        assert_eq!(steps(&["d/r.7.b"], true), written[..1]);
+        assert_eq!(steps(&["e/r.7.a"], true), written);
+        assert_eq!(steps(&["d/state", "d/grid"], false), written);
+    }
+
+    #[test]
     fn what_has_begun_is_remembered_until_it_is_safe() {
         let scratch = Scratch::new("marks");
         let open_at = |node, boot_id| {
@@ -431,11 +461,21 @@ mod tests {
         begin(&other, 8, "f");
         begin(&open(5).unwrap(), 9, "g");
         drop(first);
-        let first = open(0).unwrap();
-        assert!(first.crashed && !first.power_cut);
-        drop(first);
+        // One that was killed while it restored what a power cut had left is followed by another
+        // that does.
+        for (boot_id, settled, cut) in [
+            ("now", true, true),
+            ("now", false, false),
+            ("later", false, true),
+            ("later", false, true),
+        ] {
+            let next = open_at(0, boot_id).unwrap();
+            assert_eq!((next.crashed, next.power_cut), (true, cut), "{boot_id}");
+            if settled {
+                next.settled(boot_id).unwrap();
+            }
+        }
         let first = open_at(0, "later").unwrap();
-        assert!(first.crashed && first.power_cut);
         let left = first.left().unwrap();
         let steps: Vec<u64> = left.iter().map(|(step, _)| *step).collect();
         assert_eq!(steps, [6, 7, 9], "those of the second node are its own");
