@@ -44,6 +44,8 @@ use orcheck_io::disk::Inode;
 use orcheck_io::errno::{os_error, rustix_error};
 use orcheck_io::failpoints::Failpoints;
 use orcheck_io::machine::is_dead_mount;
+use rustix::io::Errno;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -210,7 +212,7 @@ impl Mounted {
     pub fn end(self, cut: bool, give_up: &dyn Fn() -> bool) -> Result<Ended> {
         // What is staged is flushed also if this failed.
         let over = match !cut || self.is_over() {
-            true => self.session.join(),
+            true => self.session.join().or_else(cut_while_reading),
             false => Ok(()),
         };
         // Something may have cut the connection: then programs still use it.
@@ -257,6 +259,15 @@ impl Mounted {
     }
 }
 
+/// The kernel says `ENODEV` when a mount is over, but `ECONNABORTED` to a thread that was just
+/// copying a request, whose sender gets an error if it waits at all.
+fn cut_while_reading(error: io::Error) -> io::Result<()> {
+    match error.raw_os_error() {
+        Some(number) if number == Errno::CONNABORTED.raw_os_error() => Ok(()),
+        _ => Err(error),
+    }
+}
+
 /// Waits until the last sets are safe.
 fn end_sets(
     gathered: &Shared,
@@ -271,4 +282,19 @@ fn end_sets(
     }
     let ended = taking.join();
     ended.map_err(|_| Error::internal("the thread that takes sets ended early"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_cut_off_by_unmounting_is_the_end_and_not_a_failure() {
+        let cut = |number: Errno| cut_while_reading(number.into());
+        assert!(cut(Errno::CONNABORTED).is_ok());
+        assert_eq!(
+            cut(Errno::IO).map_err(|error| error.raw_os_error()),
+            Err(Some(Errno::IO.raw_os_error()))
+        );
+    }
 }
