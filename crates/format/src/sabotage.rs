@@ -408,6 +408,7 @@ switches! {
     SetSpoiled = "set-spoiled", "that a set which changes while it is taken is lost", "orcheck-mount lib changes_while_it_is_taken";
     SetAside = "set-aside", "that files of a set which never became complete are moved aside", "orcheck-mount mount not_offered";
     SetBeside = "set-beside", "that what a power cut leaves of the marks of a step is enough to find its files", "orcheck-mount mount power_cut";
+    SetDurable = "set-durable", "that a step is marked until its files are durable", "orcheck-mount mount power_cut_tears";
     SetPath = "set-path", "that the files of a set are restored only below the backing directory", "orcheck-mount lib outside";
     MeetingOwner = "meeting-owner", "that mounts meet only by a file of their user", "orcheck-client lib not_a_meeting";
     LivingRoute = "living-route", "that routed files of a process that lives are not collected", "orcheck-engine lib a_living_process";
@@ -572,7 +573,7 @@ promises! {
     "M6":
         StagedFile StagedThisStart StagedNew;
     "M7":
-        SetComplete SetBrokenOff SetSpoiled SetAside SetBeside SetPath MeetingOwner;
+        SetComplete SetBrokenOff SetSpoiled SetAside SetBeside SetDurable SetPath MeetingOwner;
     "W1":
         OtherNames;
     "N1":

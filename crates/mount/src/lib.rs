@@ -150,8 +150,11 @@ pub fn mount(
     })?;
     let working = Arc::clone(&lane);
     let worker = orcheck_io::machine::thread::spawn("orcheck-lane", move || working.run())?;
-    let taking = sets
-        .map(|sets| orcheck_io::machine::thread::spawn("orcheck-sets", move || sets.run(&tree)));
+    let known = Arc::clone(&lane);
+    let take = |sets: Sets| {
+        orcheck_io::machine::thread::spawn("orcheck-sets", move || sets.run(&tree, &known))
+    };
+    let taking = sets.map(take);
     let sets = gathered.zip(taking.transpose()?);
     Ok(Mounted {
         session,

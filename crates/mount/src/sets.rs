@@ -37,11 +37,11 @@ pub use gathered::Shared;
 pub use marks::HOME;
 pub use pattern::Pattern;
 
-use crate::lane::Tell;
+use crate::lane::{Lane, Tell};
 use crate::stage::BOOT_ID;
 use crate::tree::Tree;
 use decide::{Complete, Key, List, Next, decide};
-use gathered::Gathered;
+use gathered::{Gathered, Inode};
 use marks::Marks;
 use orcheck_client::{Collective, EventKind, Meeting, Membership};
 use orcheck_format::{Error, JobName, Result};
@@ -118,6 +118,8 @@ pub struct Sets {
     regions: Vec<String>,
     /// Steps that were taken, and are neither safe nor lost yet.
     awaited: BTreeSet<u64>,
+    /// Steps that were taken, with files that are not known to be durable in their place.
+    undurable: BTreeMap<u64, Vec<Inode>>,
     events: Arc<Events>,
     counts: SetCounts,
 }
@@ -160,8 +162,8 @@ impl Sets {
         let events = Arc::new(Events::default());
         let (noted, known) = (Arc::clone(&events), Arc::clone(&marks));
         session.watch(Some(Box::new(move |event| {
-            // Its files are whole, also if it is lost. If the mark stays, they may be moved aside.
-            let _ = known.done(event.step.0);
+            // Its files are whole, also if it is lost. If this fails, they may be moved aside.
+            let _ = known.decided(event.step.0);
             let why = event.error.as_ref().map_or("", |error| error.message());
             let lost = (event.kind == EventKind::Lost).then(|| why.to_owned());
             let mut noted = noted.lock().unwrap_or_else(PoisonError::into_inner);
@@ -177,6 +179,7 @@ impl Sets {
             last: back.step,
             regions: Vec::new(),
             awaited: BTreeSet::new(),
+            undurable: BTreeMap::new(),
             events,
             counts: SetCounts::default(),
         };
@@ -191,8 +194,8 @@ impl Sets {
 
     /// Takes sets until all mounts are over.
     #[must_use]
-    pub fn run(mut self, tree: &Tree) -> SetCounts {
-        let ended = self.take_all(tree);
+    pub fn run(mut self, tree: &Tree, lane: &Lane) -> SetCounts {
+        let ended = self.take_all(tree, lane);
         self.session.poll_outcomes();
         self.note_outcomes();
         if let Err(error) = &ended {
@@ -245,10 +248,11 @@ impl Sets {
         }
     }
 
-    fn take_all(&mut self, tree: &Tree) -> Result<()> {
+    fn take_all(&mut self, tree: &Tree, lane: &Lane) -> Result<()> {
         loop {
             self.session.poll_outcomes();
             self.note_outcomes();
+            self.forget_durable(tree, lane);
             self.tell_warnings();
             if self.gathered.is_cut() {
                 return Err(Error::unavailable(
@@ -286,9 +290,10 @@ impl Sets {
         listed: &BTreeMap<u64, u64>,
         tree: &Tree,
     ) -> Result<()> {
-        let ready = match self.gathered.begin_to_take(set) {
+        let files = self.gathered.begin_to_take(set);
+        let ready = match &files {
             None => Ready::Again,
-            Some(files) => self.protect(&files, tree),
+            Some(files) => self.protect(files, tree),
         };
         let all = exchange(&self.meeting, &ready)?;
         let taken = match agreed(&all, set, (self.complete, listed)) {
@@ -308,14 +313,32 @@ impl Sets {
             self.gathered
                 .tell(&format!("the set of step {step} is lost: {text}"));
             // Its files are whole all the same.
-            let _ = self.gathered.marks().done(step);
+            let _ = self.gathered.marks().decided(step);
         } else {
             self.last = Some(step);
             self.awaited.insert(step);
         }
+        let inodes = files.iter().flatten().map(|(_, inode)| *inode);
+        self.undurable.insert(step, inodes.collect());
         let taken = taken.ok().map(|()| step);
         self.counts.incomplete += self.gathered.end_taking(set, taken);
         Ok(())
+    }
+
+    /// Forgets the marks of steps that are safe or lost, and whose files are durable.
+    fn forget_durable(&mut self, tree: &Tree, lane: &Lane) {
+        // What is lost may be of any of them; then their marks stay until the next mount.
+        if lane.counts().lost_files > 0 {
+            return;
+        }
+        let durable = self.undurable.extract_if(.., |step, files| {
+            while files.pop_if(|inode| tree.is_durable(*inode)).is_some() {}
+            files.is_empty() && !self.awaited.contains(step)
+        });
+        for (step, _) in durable {
+            // The next mount forgets one that stays.
+            let _ = self.gathered.marks().durable(step);
+        }
     }
 
     fn checkpoint(&mut self, step: u64) -> Result<()> {

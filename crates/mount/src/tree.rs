@@ -90,6 +90,14 @@ impl Tree {
         Some(Arc::clone(&table.nodes.get(number)?.0))
     }
 
+    /// Whether nothing of this inode is open, or waits to become durable.
+    pub fn is_durable(&self, key: (u64, u64)) -> bool {
+        let table = self.table();
+        let number = table.numbers.get(&key);
+        let node = number.and_then(|number| table.nodes.get(number));
+        node.is_none_or(|(node, _)| !node.is_kept())
+    }
+
     /// Finds a name in a directory; the kernel will remember the node until it forgets it.
     pub fn look_up(&self, parent: &Node, name: &OsStr) -> Kernel<Arc<Node>> {
         let inode = parent.inode.child(name)?;

@@ -13,7 +13,7 @@
 //!
 //! Not here: which checkpoint is the newest (crate `client`).
 
-use crate::sets::marks::Marks;
+use crate::sets::marks::{Left, Marks};
 use crate::sets::pattern::Pattern;
 use crate::sets::taking::{Bytes, Entry, RECORD, Record};
 use orcheck_client::{Codec, Membership, Restarted};
@@ -129,35 +129,57 @@ fn aside(
     of_set: &HashSet<PathBuf>,
     back: &mut Back,
 ) -> Kernel<()> {
-    for (step, mark) in marks.left()? {
+    for left in marks.left()? {
+        let paths = marks.paths(&left.mark)?;
+        // Breaks if: only what began counts; a power cut tears files of sets that were lost, too.
+        let whole = left.whole && (!marks.power_cut || off(Switch::SetDurable));
         // Breaks if: they stay; a program would restart from half of a step.
-        if Some(step) != back.step && !off(Switch::SetAside) {
-            let mut paths = marks.paths(&mark)?;
-            if marks.power_cut && !off(Switch::SetBeside) {
-                paths.extend(of_step(marks, patterns, (step, &paths))?);
-            }
-            let mut place = None;
-            for path in paths.iter().filter(|path| !of_set.contains(*path)) {
-                let is_file = marks.find(path).is_ok_and(|found| {
-                    let stat = found.stat();
-                    stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_file())
-                });
-                if !is_file {
-                    continue;
-                }
-                if place.is_none() {
-                    place = Some(marks.aside(&step.to_string())?);
-                }
-                if let Some((dir, _)) = &place {
-                    marks.move_to(dir, path)?;
-                }
-            }
-            if let Some((_, path)) = place {
-                let why = format!("files of step {step}, whose set was not complete");
-                back.aside.push((path, why));
-            }
+        let stays = whole || Some(left.step) == back.step || off(Switch::SetAside);
+        if !stays {
+            aside_of_step(marks, (patterns, of_set), (&left, paths), back)?;
+        } else if paths.iter().any(|path| marks.sync_file(path).is_err()) {
+            marks.keep(&left)?;
+            continue;
         }
-        marks.forget(&mark)?;
+        marks.forget(&left.mark)?;
+    }
+    Ok(())
+}
+
+/// Moves the files of one step aside.
+fn aside_of_step(
+    marks: &Marks,
+    (patterns, of_set): (&[&Pattern], &HashSet<PathBuf>),
+    (left, mut paths): (&Left, Vec<PathBuf>),
+    back: &mut Back,
+) -> Kernel<()> {
+    let step = left.step;
+    if marks.power_cut && !off(Switch::SetBeside) {
+        paths.extend(of_step(marks, patterns, (step, &paths))?);
+    }
+    let mut place = None;
+    for path in paths.iter().filter(|path| !of_set.contains(*path)) {
+        let is_file = marks.find(path).is_ok_and(|found| {
+            let stat = found.stat();
+            stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_file())
+        });
+        if !is_file {
+            continue;
+        }
+        if place.is_none() {
+            place = Some(marks.aside(&step.to_string())?);
+        }
+        if let Some((dir, _)) = &place {
+            marks.move_to(dir, path)?;
+        }
+    }
+    if let Some((_, path)) = place {
+        let why = match left.whole {
+            true => "not all of which were durable before the power cut",
+            false => "whose set was not complete",
+        };
+        back.aside
+            .push((path, format!("files of step {step}, {why}")));
     }
     Ok(())
 }

@@ -2,10 +2,11 @@
 //! a complete set.
 //!
 //! ```text
-//! .orcheck-sets/JOB/running.NODE      a mount is there, or was killed; the machine's boot ID
-//! .orcheck-sets/JOB/begun/STEP.NODE   paths of files of a step that is not safe yet
-//! .orcheck-sets/JOB/aside/STEP/PATH   a file of a step that never became complete
-//! .orcheck-sets/JOB/incoming-N.NODE   a file that is being restored
+//! .orcheck-sets/JOB/running.NODE            a mount is there, or was killed; the machine's boot ID
+//! .orcheck-sets/JOB/begun/STEP.NODE         paths of files of a step whose set may be incomplete
+//! .orcheck-sets/JOB/begun/STEP.NODE.whole   its set is safe or lost; files of it are not durable
+//! .orcheck-sets/JOB/aside/STEP/PATH         a file of a step that never became complete
+//! .orcheck-sets/JOB/incoming-N.NODE         a file that is being restored
 //! ```
 //!
 //! Invariants:
@@ -14,6 +15,7 @@
 //! 3. One mount at a time has the marks of a node (a lock).
 //! 4. A step's mark is durable before a file of it has bytes, and names that file or, if its name
 //!    has the step, one beside it.
+//! 5. A step has a mark until its files are durable.
 //!
 //! Faults survived: the death of the mount at any step; a power cut.
 //!
@@ -34,6 +36,8 @@ use std::sync::{Mutex, PoisonError};
 pub const HOME: &str = ".orcheck-sets";
 const BEGUN: &str = "begun";
 const ASIDE: &str = "aside";
+/// Ends the name of a mark of a step whose set is safe or lost.
+const WHOLE: &str = ".whole";
 /// Most directories for files of one step.
 const MOST_ASIDE: u32 = 10_000;
 
@@ -43,6 +47,16 @@ struct Begun {
     contents: Contents,
     /// Directories of files that it names durably.
     directories: HashSet<PathBuf>,
+}
+
+/// A mark of an earlier mount.
+pub struct Left {
+    /// Its step.
+    pub step: u64,
+    /// Its name.
+    pub mark: OsString,
+    /// The files of the step were whole: only a power cut can have changed that.
+    pub whole: bool,
 }
 
 /// The marks of one node's mount.
@@ -161,31 +175,33 @@ impl Marks {
         })
     }
 
-    /// The set of a step is safe.
-    pub fn done(&self, step: u64) -> Kernel<()> {
-        self.forget(&self.of_node(&step.to_string()))
+    /// The set of a step is safe or lost. Its files are whole, but not all of them are durable.
+    pub fn decided(&self, step: u64) -> Kernel<()> {
+        let name = self.of_node(&step.to_string());
+        gone(self.begun.rename(&name, &self.begun, &whole(&name), 0))
     }
 
-    /// Steps that earlier mounts have begun, each with the name of its mark.
-    pub fn left(&self) -> Kernel<Vec<(u64, OsString)>> {
+    /// All files of such a step are durable.
+    pub fn durable(&self, step: u64) -> Kernel<()> {
+        self.forget(&whole(&self.of_node(&step.to_string())))
+    }
+
+    /// Marks of steps that earlier mounts have begun, in the order of the steps.
+    pub fn left(&self) -> Kernel<Vec<Left>> {
         let mut left = Vec::new();
         for entry in self.begun.list()? {
             let entry = entry?;
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
-            let parts = name.to_str().and_then(|name| name.split_once('.'));
-            let numbers = parts.and_then(|(step, node)| Some((step.parse().ok()?, node)));
-            let Some((step, node)) = numbers else {
-                continue;
-            };
-            let Ok(node) = node.parse::<u32>() else {
+            let Some((step, node, whole)) = name.to_str().and_then(parts_of) else {
                 continue;
             };
             // The first node takes care of the marks of nodes that no longer exist.
             if node == self.node || self.node == 0 && node >= self.nodes {
-                left.push((step, name.to_owned()));
+                let mark = name.to_owned();
+                left.push(Left { step, mark, whole });
             }
         }
-        left.sort();
+        left.sort_by(|one, other| (one.step, &one.mark).cmp(&(other.step, &other.mark)));
         Ok(left)
     }
 
@@ -228,6 +244,30 @@ impl Marks {
             }
         }
         Ok(paths)
+    }
+
+    /// Makes a file durable that an earlier mount has left in its place. What is not there, or not
+    /// a file, needs nothing.
+    pub fn sync_file(&self, path: &Path) -> Kernel<()> {
+        let Ok(found) = self.find(path) else {
+            return Ok(());
+        };
+        if !FileType::from_raw_mode(found.stat()?.st_mode).is_file() {
+            return Ok(());
+        }
+        let fd = found.open(OFlags::RDONLY | OFlags::NONBLOCK)?;
+        Contents::new(fd, &self.points, "whole").sync(false)
+    }
+
+    /// The files that such a mark names are whole, but not durable.
+    pub fn keep(&self, left: &Left) -> Kernel<()> {
+        match left.whole {
+            true => Ok(()),
+            false => gone(
+                self.begun
+                    .rename(&left.mark, &self.begun, &whole(&left.mark), 0),
+            ),
+        }
     }
 
     /// Removes such a mark.
@@ -347,6 +387,23 @@ fn start_is(mark: &Contents, boot_id: &[u8]) -> Kernel<bool> {
     Ok(mark.read(&mut there, 0)? == boot_id.len() && there == boot_id)
 }
 
+/// The step and the node in the name of a mark, and whether the set was safe or lost.
+fn parts_of(name: &str) -> Option<(u64, u32, bool)> {
+    let (name, whole) = match name.strip_suffix(WHOLE) {
+        Some(name) => (name, true),
+        None => (name, false),
+    };
+    let (step, node) = name.split_once('.')?;
+    Some((step.parse().ok()?, node.parse().ok()?, whole))
+}
+
+/// The name of such a mark.
+fn whole(mark: &OsStr) -> OsString {
+    let mut name = mark.to_owned();
+    name.push(WHOLE);
+    name
+}
+
 /// What is removed may be gone already.
 fn gone(removed: Kernel<()>) -> Kernel<()> {
     match removed {
@@ -440,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_begun_is_remembered_until_it_is_safe() {
+    fn what_has_begun_is_remembered_until_it_is_durable() {
         let scratch = Scratch::new("marks");
         let open_at = |node, boot_id| {
             Marks::open(scratch.path(), "j", (node, 2), boot_id, &Failpoints::none()).unwrap()
@@ -477,13 +534,22 @@ mod tests {
         }
         let first = open_at(0, "later").unwrap();
         let left = first.left().unwrap();
-        let steps: Vec<u64> = left.iter().map(|(step, _)| *step).collect();
+        let steps: Vec<u64> = left.iter().map(|left| left.step).collect();
         assert_eq!(steps, [6, 7, 9], "those of the second node are its own");
-        let paths = first.paths(&left[1].1).unwrap();
+        let paths = first.paths(&left[1].mark).unwrap();
         assert_eq!(paths, [Path::new("a"), Path::new("b\nc"), Path::new("d/e")]);
-        first.done(7).unwrap();
-        first.done(7).unwrap();
-        assert_eq!(first.left().unwrap().len(), 2);
+        let wholes = |marks: &Marks| -> Vec<(u64, bool)> {
+            let left = marks.left().unwrap();
+            left.iter().map(|left| (left.step, left.whole)).collect()
+        };
+        for _ in 0..2 {
+            first.decided(7).unwrap();
+            assert_eq!(wholes(&first), [(6, false), (7, true), (9, false)]);
+        }
+        first.keep(&first.left().unwrap()[2]).unwrap();
+        first.durable(7).unwrap();
+        first.durable(7).unwrap();
+        assert_eq!(wholes(&first), [(6, false), (9, true)]);
         first.end_mount().unwrap();
         drop(first);
         let next = open_at(0, "even later").unwrap();

@@ -211,6 +211,46 @@ fn what_a_power_cut_leaves_of_a_mark_is_enough() {
 }
 
 #[test]
+fn what_a_power_cut_tears_of_a_set_that_was_decided_is_moved_aside() {
+    if cannot_mount() {
+        return;
+    }
+    for power_cut in [false, true] {
+        let mut rig = unstarted(PLAIN, counted(2));
+        // One file does not become durable.
+        let plan = FaultPlan::new().at_site("inode.sync", 1, Verdict::Fail(libc::EIO));
+        rig.start(plan.only_where("r.1.a").failpoints().1);
+        program(&rig, &mut Before::default()).unwrap();
+        let begun = rig.backing().join(".orcheck-sets/melt/begun");
+        let marks = || {
+            let names = fs::read_dir(&begun).unwrap();
+            let mut names: Vec<_> = names.map(|name| name.unwrap().file_name()).collect();
+            names.sort();
+            names
+        };
+        wait_until("both are decided", || marks() == ["1.0.whole", "2.0.whole"]);
+        rig.kill();
+        if power_cut {
+            fs::write(rig.backing().join("r.1.a"), "torn").unwrap();
+            let running = rig.backing().join(".orcheck-sets/melt/running.0");
+            fs::write(running, "another start").unwrap();
+        }
+        let found = rig.start(Failpoints::none());
+        let aside: &[&str] = match power_cut {
+            true => &[".orcheck-sets/melt/aside/1"],
+            false => &[],
+        };
+        assert_eq!(found.aside, aside);
+        assert!(marks().is_empty());
+        let first = PARTS.map(|part| read(&rig.point().join(format!("r.1.{part}"))));
+        let whole = PARTS.map(|part| (!power_cut).then(|| bytes(1, part)));
+        assert!(first == whole, "{power_cut}");
+        assert!(read(&rig.point().join("r.2.b")) == Some(bytes(2, "b")));
+        rig.stop();
+    }
+}
+
+#[test]
 fn a_mark_is_durable_before_the_first_file_of_a_directory_has_bytes() {
     if cannot_mount() {
         return;
