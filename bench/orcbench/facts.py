@@ -125,7 +125,8 @@ class Machine:
 
 
 def commit() -> str:
-    """The commit that was measured; "+" when files differ from it."""
+    """The commit that was measured; "+" when files differ from it, other than published pages."""
     found = output("git", "rev-parse", "--short=12", "HEAD", cwd=ROOT)
-    changed = output("git", "status", "--porcelain", "--untracked-files=no", cwd=ROOT)
+    status = ("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs")
+    changed = output("git", *status, cwd=ROOT)
     return (found or "unknown") + ("+" if changed else "")

@@ -621,7 +621,7 @@ def main() -> None:
                 {"link": link, "holders": holders, "rounds": ones}
                 for (link, holders), ones in streams.items()
             ],
-            "commit": [
+            "commits": [
                 {"nodes": nodes, "kind": kind, "checkpoints": ones}
                 for nodes, kinds in at.items()
                 for kind, ones in kinds.items()

@@ -98,7 +98,9 @@ def finish(
         )
     print()
     table(["ratio", "median", "95 % interval", "n", "goal"], rows)
+    # What else there is cannot stand in for where it comes from.
     result = {
+        **more,
         "name": name,
         "commit": what,
         "date": when,
@@ -108,7 +110,6 @@ def finish(
         "intervals": {key: found["interval"] for key, found in figures.items()},
         "samples": {key: found["n"] for key, found in figures.items()},
         "goals": {key: list(goal) for key, goal in goals.items()},
-        **more,
     }
     os.makedirs(args.results, exist_ok=True)
     path = result_path(args, name, ".json")

@@ -21,7 +21,7 @@ REPLICATION = Document(
                     "for "
                     "it, 8 nodes, checkpoints at intervals of half the server's transfer time",
                     "BT, every 4 minutes: 9 % ÷ 38 %",
-                    "tools/bench.sh replication --only solver",
+                    "tools/bench.sh replication --only solver --factors 0.5,1 --solver-rounds 5",
                     (SOLVER, "one_replica_slowdown_over_central_waited_8_every_0.5"),
                     9 / 38,
                     note="the document's interval is about six of the server's transfer times",
@@ -29,7 +29,7 @@ REPLICATION = Document(
                 Claim(
                     "the same, at intervals of the whole transfer time",
                     "the same",
-                    "tools/bench.sh replication --only solver",
+                    "tools/bench.sh replication --only solver --factors 0.5,1 --solver-rounds 5",
                     (SOLVER, "one_replica_slowdown_over_central_waited_8_every_1"),
                     9 / 38,
                     note="as above",
@@ -37,7 +37,7 @@ REPLICATION = Document(
                 Claim(
                     "half the transfer time; the copy to the server is asynchronous, too",
                     "no figure",
-                    "tools/bench.sh replication --only solver",
+                    "tools/bench.sh replication --only solver --factors 0.5,1 --solver-rounds 5",
                     (SOLVER, "one_replica_slowdown_over_central_8_every_0.5"),
                 ),
                 Claim(
