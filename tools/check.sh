@@ -36,7 +36,9 @@ begin() { # name, command... ; runs while other steps do, until `end` counts it;
         date +%s >"$logs/$name.begun"
         TIMEFORMAT='%U %S'
         { time "$@" >"$logs/$name.log" 2>&1 </dev/null; } 2>"$logs/$name.cpu"
-        echo $? >"$logs/$name.rc"
+        local rc=$?
+        date +%s >"$logs/$name.ended"
+        echo $rc >"$logs/$name.rc"
     } &
     beside[$name]=$!
 }
@@ -66,7 +68,7 @@ end() { # name
     passed=$((passed + ok))
     failed=$((failed + bad))
     printf '   %d passed, %d failed, %d s, %.0f s of processors\n' "$ok" "$bad" \
-        "$(($(date +%s) - $(<"$logs/$name.begun")))" "$(awk '{ print $1 + $2 }' "$logs/$name.cpu")"
+        "$(($(<"$logs/$name.ended") - $(<"$logs/$name.begun")))" "$(awk '{ print $1 + $2 }' "$logs/$name.cpu")"
 }
 
 step() { # name, command...

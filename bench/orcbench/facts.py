@@ -20,6 +20,10 @@ def read(path: str, otherwise: str = "") -> str:
         return otherwise
 
 
+# What measures and is measured, for git.
+MEASURED = (".", ":!docs")
+
+
 def output(*command: str, cwd: str | None = None) -> str:
     """What a command says; nothing if it fails."""
     try:
@@ -125,8 +129,16 @@ class Machine:
 
 
 def commit() -> str:
-    """The commit that was measured; "+" when files differ from it, other than published pages."""
+    """The commit that was measured; "+" when files differ from it, other than documents."""
     found = output("git", "rev-parse", "--short=12", "HEAD", cwd=ROOT)
-    status = ("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs")
+    status = ("status", "--porcelain", "--untracked-files=no", "--", *MEASURED)
     changed = output("git", *status, cwd=ROOT)
     return (found or "unknown") + ("+" if changed else "")
+
+
+def is_still(measured: str) -> bool:
+    """Whether the tree is what was measured: nobody has changed or committed anything since."""
+    if commit() == measured:
+        return True
+    changed = output("git", "diff", "--name-only", measured.rstrip("+"), "--", *MEASURED, cwd=ROOT)
+    return changed == "" and not measured.endswith("+")

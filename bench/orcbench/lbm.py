@@ -38,6 +38,8 @@ GOALS = {
 LIMIT_BYTES_PER_S = 500_000_000
 # Of each way; the first one is shown.
 TIMELINES = 7
+# Stands for any larger one.
+MOST_RATIO = 100
 SCHEMES = ("node", "socket", "core")
 # Slowdown by four checkpoints, %, that the paper reports for its two machines: synchronous,
 # asynchronous.
@@ -91,8 +93,9 @@ def worst_over_best(schemes: Sequence[Condition]) -> Figure:
     """The most that an asynchronous checkpoint costs by any scheme over the least."""
 
     def ratio(rows: Sequence[Sequence[float]]) -> float:
-        medians = [statistics.median(column) for column in zip(*rows)]
-        return max(medians) / min(medians) if min(medians) > 0 else float("inf")
+        medians: list[float] = [statistics.median(column) for column in zip(*rows)]
+        # Of one that costs nothing, there is no ratio.
+        return max(medians) / max(min(medians), max(medians) / MOST_RATIO)
 
     each = [[lost for lost, _ in scheme.lost("async")] for scheme in schemes]
     return stats.figure(list(zip(*each)), ratio)
@@ -303,6 +306,7 @@ def figures_of(free: Condition) -> dict[str, Figure]:
         "async_over_sync": over(free, "async", "sync"),
         "lent_over_sync": over(free, "lent", "sync"),
         "none_over_none": stats.figure(none_beside_none(free.samples)),
+        **{f"lowest_{mode}": stats.figure(free.lowest(mode)) for mode in ("none", "sync", "async")},
         **{f"lowest_{mode}_over_none": lowest_over_none(free, mode) for mode in ("sync", "async")},
         "async_over_sync_500": stats.figure([]),
         "lent_over_sync_500": stats.figure([]),

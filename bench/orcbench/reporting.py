@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from orcbench.facts import Machine, commit
+from orcbench.facts import Machine, is_still
 from orcbench.stats import Figure, Goals, figure
 
 
@@ -72,7 +72,7 @@ def finish(
         machine.facts(),
         datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         # Of a run during which somebody committed, nobody knows what was measured.
-        machine.commit if commit() == machine.commit else machine.commit.rstrip("+") + "+",
+        machine.commit if is_still(machine.commit) else machine.commit.rstrip("+") + "+",
     )
     rows = []
     for key, found in figures.items():
@@ -98,7 +98,7 @@ def finish(
         )
     print()
     table(["ratio", "median", "95 % interval", "n", "goal"], rows)
-    # What else there is cannot stand in for where it comes from.
+    # `more` must not replace name, commit or machine.
     result = {
         **more,
         "name": name,

@@ -33,16 +33,19 @@ from orcbench.running import ROOT
 
 PUBLISHED = os.path.join(ROOT, "docs", "reproduction")
 PAGE = os.path.join(ROOT, "docs", "reproduction.md")
-# What a published result keeps, and what it does not of the arguments: paths.
+# What a published result keeps, and what it does not of the arguments: paths, and what concerns
+# other pages.
 KEPT = ("name", "commit", "date", "arguments", "ratios", "intervals", "samples", "goals")
-PATHS = ("dir", "prefix", "results", "npb", "hpl")
+PATHS = ("dir", "prefix", "results", "npb", "hpl", "publish")
 MACHINE = ("processor", "cores", "memory_bytes", "kernel", "busy_before")
 # The least ratio of ratios: how many times as large the effect is here as in the document.
 BETTER, REPRODUCED = 1.25, 0.8
 # The largest share of the processors that something else may have taken.
 QUIET = 0.1
-# Fewer rounds than these are shown beside the figure.
+# With fewer rounds, the range stands for the interval.
 FEW = 5
+# Where the library of this tree is installed.
+OWN = os.path.join("build", "prefix")
 # The benchmark that computes, and measures nothing.
 COMPUTED = "model"
 
@@ -132,7 +135,18 @@ def verdict(claim: Claim, results: Results) -> str:
         word = "too small to tell"
     elif ends - {word}:
         word += ", not certain"
+    if claim.document is not None and has_few_rounds(claim, results):
+        word += ", few rounds"
     return f"model: {word}" if claim.model else word
+
+
+def has_few_rounds(claim: Claim, results: Results) -> bool:
+    """Whether the range of the rounds says little about what others would be."""
+    if claim.key is None or claim.key[0] == COMPUTED:
+        return False
+    name, key = claim.key
+    rounds: int = results.get(name, {}).get("samples", {}).get(key, FEW)
+    return rounds < FEW
 
 
 def interval_of(claim: Claim, results: Results) -> Sequence[float] | None:
@@ -176,9 +190,8 @@ def cells(claim: Claim, results: Results) -> list[str]:
         ours = number(value)
         between = interval_of(claim, results)
         beside = [f"{number(between[0])} to {number(between[1])}"] if between else []
-        rounds = results[name]["samples"].get(key, FEW)
-        if rounds < FEW and name != COMPUTED:
-            beside.append(f"n = {rounds}")
+        if has_few_rounds(claim, results):
+            beside.append(f"n = {results[name]['samples'][key]}")
         ours += f" ({', '.join(beside)})" if beside else ""
         found = effect(claim, value)
         ratio = "" if found is None else number(found)
@@ -204,10 +217,12 @@ def page(documents: Sequence[Document], results: Results) -> str:
         "*Ratio of ratios* says how many times as large the effect is here as in the document.",
         f"The verdict follows: **better** ({BETTER:g} or more), **reproduced** ({REPRODUCED:g}",
         "or more, or a limit that is met), or **not reproduced**; **not certain** where an end",
-        "of the 95 % interval has another verdict, and **too small to tell** where it reaches",
-        "0. **Tested**: the command is a test that shows it. **Model** precedes what was",
-        "computed, or follows from assumed hardware, and **fitted** is what a number of the",
-        "model was fitted to. **No figure**: the document has none.",
+        "of the 95 % interval has another verdict, and **too small to tell** where a ratio's",
+        f"interval reaches 0. **Few rounds**: fewer than {FEW}, whose range stands for the interval.",
+        "**Tested**: the command is a test that shows it. **Model** precedes what was computed, or",
+        "takes as long as assumed rates of hardware say, and **fitted** is what a number of the",
+        "model was fitted to; programs on links and disks with a limited rate are measured. **No",
+        "figure**: the document has none, or none that can be compared.",
         "",
         "`PYTHONPATH=bench:. python3 -m orcbench.reproduction write` computes this page from",
         "the [published results](reproduction/); `make check` compares both.",
@@ -234,9 +249,6 @@ def page(documents: Sequence[Document], results: Results) -> str:
 def options(result: dict[str, Any]) -> str:
     """What the benchmark was told, and its defaults."""
 
-    def shown(value: Any) -> str:
-        return " ".join(map(str, value)) if isinstance(value, list) else str(value)
-
     pairs = result["arguments"].items()
     return ", ".join(f"{k} {shown(v)}" for k, v in pairs if v not in (None, False, "", "only"))
 
@@ -255,13 +267,35 @@ def mistakes(documents: Sequence[Document], results: Results) -> list[str]:
         for claim in row.claims:
             if "not reproduced" in verdict(claim, results) and not claim.note:
                 found.append(f"{row.name}, {claim.what}: not reproduced, and no reason is given")
-            if claim.key and results.get(claim.key[0]) and value_of(claim, results) is None:
+            if claim.key and value_of(claim, results) is None:
                 known = "/".join(claim.key)
-                if claim.key[1] not in results[claim.key[0]]["ratios"]:
-                    found.append(f"{row.name}, {claim.what}: no such key: {known}")
+                found.append(f"{row.name}, {claim.what}: nothing published has {known}")
+            elif claim.key:
+                arguments = results[claim.key[0]]["arguments"]
+                found += [
+                    f"{row.name}, {claim.what}: {option} is {value} in the command only"
+                    for option, value in options_of(claim.command)
+                    if option != "only" and shown(arguments.get(option)) != value
+                ]
     for name, result in results.items():
         found += [f"{name}: {why}" for why in unfit(name, result)]
     return found
+
+
+def options_of(command: str) -> list[tuple[str, str]]:
+    """The options in a command, apart from paths, each with its values."""
+    found: dict[str, list[str]] = {}
+    for part in command.split(" --")[1:]:
+        option, *values = part.replace(",", " ").split()
+        found.setdefault(option.replace("-", "_"), []).extend(values)
+    return [(option, " ".join(values)) for option, values in found.items() if option not in PATHS]
+
+
+def shown(value: Any) -> str:
+    """As a command has it."""
+    if isinstance(value, list):
+        return " ".join(map(shown, value))
+    return f"{value:g}" if isinstance(value, (int, float)) else str(value)
 
 
 def unfit(name: str, result: dict[str, Any]) -> list[str]:
@@ -271,7 +305,10 @@ def unfit(name: str, result: dict[str, Any]) -> list[str]:
         found.append(f"it is of a tree with changes ({result['commit']}). Next: commit, repeat it")
     elif not is_ancestor(result["commit"]):
         found.append(f"{result['commit']} is no commit of this history")
-    busy = result["machine"].get("busy_before", 0)
+    prefix = result["arguments"].get("prefix", OWN)
+    if not prefix.endswith(OWN):
+        found.append(f"it is of another library ({prefix}). Next: repeat it with {OWN}")
+    busy = result["machine"]["busy_before"]
     if busy > QUIET:
         found.append(f"the machine was {100 * busy:.0f} % busy before. Next: repeat it")
     if name not in names_of(result):

@@ -83,7 +83,10 @@ def reproduction_holds() -> None:
     ):
         found = {"x": {"ratios": {"key": 0.3}, "intervals": {"key": between}}}
         assert reproduction.verdict(ratio, found) == word, (between, word)
-    # A key that does not exist; a tree with changes, a busy machine, another benchmark.
+    few = {"x": {"ratios": {"key": 0.3}, "samples": {"key": 2}}}
+    assert reproduction.verdict(ratio, few) == "better, few rounds"
+    # A key that does not exist; a tree with changes, another library, a busy machine, another
+    # benchmark, a figure that is not in its interval.
     missing = {
         "x": {
             "name": "y",
@@ -91,12 +94,18 @@ def reproduction_holds() -> None:
             "intervals": {"z": [1, 2]},
             "commit": "abc+",
             "machine": {"busy_before": 0.4},
+            "arguments": {"prefix": "/usr"},
             "date": "",
         }
     }
     row = reproduction.Row("A1", "", (ratio,))
     told = reproduction.mistakes([reproduction.Document("", [row])], missing)
-    assert len(told) == 5, told
+    assert len(told) == 6, told
+    options = {"x": {**missing["x"], "ratios": {"key": 1}, "arguments": {"rounds": 3}}}
+    for command, right in (("bench x --rounds 3", True), ("bench x --rounds 5", False)):
+        row = reproduction.Row("A1", "", (dataclasses.replace(ratio, command=command, note="n"),))
+        told = reproduction.mistakes([reproduction.Document("", [row])], options)
+        assert any("in the command only" in one for one in told) != right, told
     publishing_holds()
 
 

@@ -144,10 +144,9 @@ STAGING = Document(
                 Claim(
                     "LU.C.64: own disk until safe, the faster of two ways ÷ staging servers until "
                     "they continue",
-                    "4.68 s ÷ 1.25 s",
+                    "no figure",
                     "tools/bench.sh staging --only profiles",
                     (PROFILES, "speedup_over_local_lu"),
-                    4.68 / 1.25,
                     less=False,
                 ),
                 Claim(
@@ -177,10 +176,9 @@ STAGING = Document(
                 Claim(
                     "BT.C.64: own disk until safe, the faster of two ways ÷ staging servers until "
                     "they continue",
-                    "8.67 s ÷ 2.01 s",
+                    "no figure",
                     "tools/bench.sh staging --only profiles",
                     (PROFILES, "speedup_over_local_bt"),
-                    8.67 / 2.01,
                     less=False,
                 ),
                 Claim(
@@ -198,7 +196,7 @@ STAGING = Document(
                 Claim(
                     "programs of NPB 3.4 whose own verification passes after ten kills",
                     "no figure",
-                    "tools/bench.sh npb --only kills --npb NPB3.4-MPI",
+                    "tools/bench.sh npb --only kills --npb NPB3.4-MPI --program lu --program bt",
                     ("npb-kills", "npb_verified"),
                 ),
                 Claim(
@@ -211,7 +209,7 @@ STAGING = Document(
                     "LU, class A, 4 ranks: a run with a checkpoint every five seconds through a "
                     "staging server ÷ without",
                     "16.1 % and 24.3 % longer on ext3 and PVFS2, without staging",
-                    "tools/bench.sh npb --only cost --npb NPB3.4-MPI",
+                    "tools/bench.sh npb --only cost --npb NPB3.4-MPI --program lu --program bt",
                     ("npb-cost", "lu_server_over_none"),
                     note="the document names no program, and has no figure with staging",
                 ),
@@ -219,13 +217,13 @@ STAGING = Document(
                     "LU: the same, striped over four servers that write requests in order of "
                     "arrival",
                     "the same",
-                    "tools/bench.sh npb --only cost --npb NPB3.4-MPI",
+                    "tools/bench.sh npb --only cost --npb NPB3.4-MPI --program lu --program bt",
                     ("npb-cost", "lu_striped_over_none"),
                 ),
                 Claim(
                     "BT: through a staging server",
                     "the same",
-                    "tools/bench.sh npb --only cost --npb NPB3.4-MPI",
+                    "tools/bench.sh npb --only cost --npb NPB3.4-MPI --program lu --program bt",
                     ("npb-cost", "bt_server_over_none"),
                     note="shorter than without: what a checkpoint costs here is less than what "
                     "runs "

@@ -280,10 +280,10 @@ pub struct RestoreArgs {
     #[command(flatten)]
     pub unlock: Unlock,
     /// Rank of the region
-    #[arg(long, value_name = "R", required_unless_present_any = ["all", "array"])]
+    #[arg(long, value_name = "R", required_unless_present_any = ["all", "array", "files"])]
     pub rank: Option<u32>,
     /// Name of the region
-    #[arg(long, value_name = "NAME", required_unless_present_any = ["all", "array"])]
+    #[arg(long, value_name = "NAME", required_unless_present_any = ["all", "array", "files"])]
     pub region: Option<String>,
     /// Name of a global array: put it together from all ranks, as a .npy file (NumPy)
     #[arg(long, value_name = "NAME", conflicts_with_all = ["rank", "region", "all"])]
@@ -295,8 +295,12 @@ pub struct RestoreArgs {
     /// with index.json
     #[arg(long, conflicts_with = "region")]
     pub all: bool,
-    /// File to write, or the directory with --all; "-" writes one region or array to standard
-    /// output
+    /// The files of a set, which `orcheck mount` has kept, with their paths, permissions and times,
+    /// in the new directory --out: all of them, or none
+    #[arg(long, conflicts_with_all = ["rank", "region", "array", "all", "force"])]
+    pub files: bool,
+    /// File to write, or the directory with --all or --files; "-" writes one region or array to
+    /// standard output
     #[arg(long, value_name = "PATH")]
     pub out: PathBuf,
     /// Replace existing files

@@ -151,6 +151,13 @@ impl Lane {
         self.changed.notify_all();
     }
 
+    /// Whether a file that has a name lost bytes.
+    pub fn has_lost(&self) -> bool {
+        let nodes = self.tree.all();
+        let mut lost = nodes.iter().filter(|node| node.look().is_lost());
+        lost.any(|node| node.has_name() != Ok(false))
+    }
+
     /// What was done.
     pub fn counts(&self) -> Counts {
         self.state().counts

@@ -27,7 +27,10 @@ mod stage;
 mod tree;
 
 pub use lane::{Counts, Tell};
-pub use sets::{Back, HOME as SETS, Pattern, SetCounts, SetOptions};
+pub use sets::{
+    Back, Entry as SetFile, HOME as SETS, Pattern, RECORD as SET_RECORD, Record as SetRecord,
+    SetCounts, SetOptions, parent_of,
+};
 pub use stacked::Watch;
 pub use stage::Found;
 
@@ -150,10 +153,8 @@ pub fn mount(
     })?;
     let working = Arc::clone(&lane);
     let worker = orcheck_io::machine::thread::spawn("orcheck-lane", move || working.run())?;
-    let known = Arc::clone(&lane);
-    let take = |sets: Sets| {
-        orcheck_io::machine::thread::spawn("orcheck-sets", move || sets.run(&tree, &known))
-    };
+    let take =
+        |sets: Sets| orcheck_io::machine::thread::spawn("orcheck-sets", move || sets.run(&tree));
     let taking = sets.map(take);
     let sets = gathered.zip(taking.transpose()?);
     Ok(Mounted {
@@ -237,11 +238,14 @@ impl Mounted {
         if let Some(stage) = &self.stage {
             stage.close();
         }
-        let durable = counts.lost_files == 0 && !left;
+        let durable = counts.lost_files == 0 && !left && !self.lane.has_lost();
         let sets = self.sets.map(|(gathered, taking)| {
             let counts = end_sets(&gathered, taking, give_up)?;
-            if durable && !counts.gave_up && gathered.is_clean() {
-                let ended = gathered.marks().end_mount();
+            if durable {
+                let ended = match !counts.gave_up && gathered.is_clean() {
+                    true => gathered.marks().end_mount(),
+                    false => gathered.marks().at_rest(),
+                };
                 ended.map_err(|errno| rustix_error(errno, "the mark of the mount"))?;
             }
             Ok::<_, Error>(counts)
@@ -262,8 +266,8 @@ impl Mounted {
     }
 }
 
-/// The kernel says `ENODEV` when a mount is over, but `ECONNABORTED` to a thread that was just
-/// copying a request, whose sender gets an error if it waits at all.
+/// The kernel answers `ENODEV` after an unmount. A thread that was copying a request gets
+/// `ECONNABORTED` instead.
 fn cut_while_reading(error: io::Error) -> io::Result<()> {
     match error.raw_os_error() {
         Some(number) if number == Errno::CONNABORTED.raw_os_error() => Ok(()),

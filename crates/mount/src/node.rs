@@ -66,6 +66,17 @@ pub struct State {
     failures: u64,
 }
 
+/// What is known of the bytes of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Durability {
+    /// They are durable.
+    Durable,
+    /// They may become durable.
+    Later,
+    /// They did not, and cannot.
+    Lost,
+}
+
 /// A failure to make a file durable.
 #[derive(Debug, Clone, Copy)]
 pub struct Failure {
@@ -109,8 +120,20 @@ impl Node {
     /// locked for writing stays.
     pub fn is_kept(&self) -> bool {
         match self.state.try_read() {
-            Ok(state) => state.is_kept(),
+            // Of a file that lost bytes, nothing else remembers that.
+            Ok(state) => state.is_kept() || state.is_lost() && self.has_name() != Ok(false),
             Err(_) => true,
+        }
+    }
+
+    /// Whether all is durable that was written, and nobody may write.
+    pub fn durability(&self) -> Durability {
+        match self.state.try_read() {
+            Ok(state) if state.is_lost() => Durability::Lost,
+            Ok(state) if state.writers == 0 && !state.queued && !state.is_unsafe() => {
+                Durability::Durable
+            }
+            _ => Durability::Later,
         }
     }
 
@@ -168,6 +191,11 @@ impl State {
     /// Whether something is not durable yet.
     pub fn is_unsafe(&self) -> bool {
         self.stage.is_some() || self.unsynced.is_some()
+    }
+
+    /// Whether bytes did not become durable, and cannot.
+    pub fn is_lost(&self) -> bool {
+        self.failure.is_some_and(|failure| failure.lost)
     }
 
     fn is_kept(&self) -> bool {

@@ -34,16 +34,19 @@ mod taking;
 
 pub use back::Back;
 pub use gathered::Shared;
-pub use marks::HOME;
+pub use marks::{HOME, parent_of};
 pub use pattern::Pattern;
+pub use taking::{Entry, RECORD, Record};
 
-use crate::lane::{Lane, Tell};
+use crate::lane::Tell;
+use crate::node::Durability;
 use crate::stage::BOOT_ID;
 use crate::tree::Tree;
-use decide::{Complete, Key, List, Next, decide};
+use decide::{Complete, Key, List, Next, Report, decide};
 use gathered::{Gathered, Inode};
 use marks::Marks;
 use orcheck_client::{Collective, EventKind, Meeting, Membership};
+use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, JobName, Result};
 use orcheck_io::clock::{Clock, Deadline, SystemClock};
 use orcheck_io::errno::rustix_error;
@@ -55,7 +58,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use taking::{Bytes, RECORD, Record};
+use taking::Bytes;
 
 /// Between two looks at what was written.
 const POLL: Duration = Duration::from_millis(50);
@@ -93,6 +96,15 @@ pub struct SetOptions {
 /// Steps that are safe, or lost and why.
 type Events = Mutex<Vec<(u64, Option<String>)>>;
 
+/// The files of a step in their places.
+struct Placed {
+    /// Those that are not known to be durable.
+    files: Vec<Inode>,
+    directories: BTreeSet<PathBuf>,
+    /// One of them cannot become durable, as the mark says.
+    lost: bool,
+}
+
 /// What became of the sets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SetCounts {
@@ -118,8 +130,8 @@ pub struct Sets {
     regions: Vec<String>,
     /// Steps that were taken, and are neither safe nor lost yet.
     awaited: BTreeSet<u64>,
-    /// Steps that were taken, with files that are not known to be durable in their place.
-    undurable: BTreeMap<u64, Vec<Inode>>,
+    /// Steps with marks whose sets were taken, or refused.
+    placed: BTreeMap<u64, Placed>,
     events: Arc<Events>,
     counts: SetCounts,
 }
@@ -162,7 +174,7 @@ impl Sets {
         let events = Arc::new(Events::default());
         let (noted, known) = (Arc::clone(&events), Arc::clone(&marks));
         session.watch(Some(Box::new(move |event| {
-            // Its files are whole, also if it is lost. If this fails, they may be moved aside.
+            // Its files are whole, even if it is lost. If this fails, they may be moved aside.
             let _ = known.decided(event.step.0);
             let why = event.error.as_ref().map_or("", |error| error.message());
             let lost = (event.kind == EventKind::Lost).then(|| why.to_owned());
@@ -179,7 +191,7 @@ impl Sets {
             last: back.step,
             regions: Vec::new(),
             awaited: BTreeSet::new(),
-            undurable: BTreeMap::new(),
+            placed: BTreeMap::new(),
             events,
             counts: SetCounts::default(),
         };
@@ -194,8 +206,8 @@ impl Sets {
 
     /// Takes sets until all mounts are over.
     #[must_use]
-    pub fn run(mut self, tree: &Tree, lane: &Lane) -> SetCounts {
-        let ended = self.take_all(tree, lane);
+    pub fn run(mut self, tree: &Tree) -> SetCounts {
+        let ended = self.take_all(tree);
         self.session.poll_outcomes();
         self.note_outcomes();
         if let Err(error) = &ended {
@@ -248,11 +260,10 @@ impl Sets {
         }
     }
 
-    fn take_all(&mut self, tree: &Tree, lane: &Lane) -> Result<()> {
+    fn take_all(&mut self, tree: &Tree) -> Result<()> {
         loop {
             self.session.poll_outcomes();
             self.note_outcomes();
-            self.forget_durable(tree, lane);
             self.tell_warnings();
             if self.gathered.is_cut() {
                 return Err(Error::unavailable(
@@ -260,8 +271,10 @@ impl Sets {
                 ));
             }
             let lists = self.read_lists(tree);
-            let mine = self.gathered.report(lists);
+            let mut mine = self.gathered.report(lists);
+            mine.undurable = self.undurable(tree);
             let reports = exchange(&self.meeting, &mine)?;
+            self.forget_durable(&reports);
             let mut found = false;
             for (rank, report) in reports.iter().enumerate() {
                 for list in &report.lists {
@@ -307,37 +320,80 @@ impl Sets {
             Ready::Yes(_) => self.checkpoint(step),
         };
         self.unprotect()?;
+        self.place(set);
         if let Err(error) = &taken {
             self.counts.lost += 1;
             let text = error.message();
             self.gathered
                 .tell(&format!("the set of step {step} is lost: {text}"));
-            // Its files are whole all the same.
-            let _ = self.gathered.marks().decided(step);
+            let spoiled = |(_, inode): &(_, Inode)| self.gathered.is_spoiled(*inode);
+            // Breaks if: this is not asked; half of a file would count as whole.
+            if files.is_some_and(|files| !files.iter().any(spoiled)) {
+                let _ = self.gathered.marks().decided(step);
+            }
         } else {
             self.last = Some(step);
             self.awaited.insert(step);
         }
-        let inodes = files.iter().flatten().map(|(_, inode)| *inode);
-        self.undurable.insert(step, inodes.collect());
         let taken = taken.ok().map(|()| step);
         self.counts.incomplete += self.gathered.end_taking(set, taken);
         Ok(())
     }
 
-    /// Forgets the marks of steps that are safe or lost, and whose files are durable.
-    fn forget_durable(&mut self, tree: &Tree, lane: &Lane) {
-        // What is lost may be of any of them; then their marks stay until the next mount.
-        if lane.counts().lost_files > 0 {
+    /// Remembers the files of a step until they are durable.
+    fn place(&mut self, set: Key) {
+        let Key::Step(step) = set else {
+            // Files with fixed names have no marks.
             return;
+        };
+        let (paths, files): (Vec<PathBuf>, _) = self.gathered.files_of(set).into_iter().unzip();
+        let above = |path: &PathBuf| path.parent().map(Path::to_owned);
+        let directories = paths.iter().filter_map(above).collect();
+        let lost = false;
+        let placed = Placed {
+            files,
+            directories,
+            lost,
+        };
+        self.placed.insert(step, placed);
+    }
+
+    /// Steps that are not safe or lost yet, or have files that are not durable.
+    fn undurable(&mut self, tree: &Tree) -> Vec<u64> {
+        let later = |durability| durability == Durability::Later && !off(Switch::SetDurable);
+        for (step, placed) in &mut self.placed {
+            while let Some(durability) = placed.files.last().map(|one| tree.durability(*one)) {
+                if durability == Durability::Lost {
+                    // Then its marks stay on all nodes.
+                    placed.lost = placed.lost || self.gathered.marks().lost(*step).is_ok();
+                    break;
+                }
+                if later(durability) {
+                    break;
+                }
+                placed.files.pop();
+            }
         }
-        let durable = self.undurable.extract_if(.., |step, files| {
-            while files.pop_if(|inode| tree.is_durable(*inode)).is_some() {}
-            files.is_empty() && !self.awaited.contains(step)
-        });
-        for (step, _) in durable {
+        let open = |(step, placed): &(&u64, &Placed)| {
+            !placed.files.is_empty() || self.awaited.contains(*step)
+        };
+        self.placed
+            .iter()
+            .filter(open)
+            .map(|(step, _)| *step)
+            .collect()
+    }
+
+    /// Forgets the marks of steps whose files are durable on all nodes.
+    fn forget_durable(&mut self, reports: &[Report]) {
+        let open: BTreeSet<u64> = reports
+            .iter()
+            .flat_map(|one| one.undurable.clone())
+            .collect();
+        let durable = self.placed.extract_if(.., |step, _| !open.contains(step));
+        for (step, placed) in durable {
             // The next mount forgets one that stays.
-            let _ = self.gathered.marks().durable(step);
+            let _ = self.gathered.marks().durable(step, &placed.directories);
         }
     }
 
@@ -443,7 +499,8 @@ fn open_job(
             .next("give a directory: --options \"node_dir = '/local/ssd'\""));
     }
     let patterns: Vec<&Pattern> = options.patterns.iter().chain(&options.end).collect();
-    let back = back::bring_back(&mut session, marks, &patterns)
+    let moved = |steps: &Vec<u64>| exchange(&meeting, steps);
+    let back = back::bring_back(&mut session, marks, &patterns, &moved)
         .map_err(|error| error.at(format!("files of job '{}'", options.job)))?;
     // Breaks if: one is mounted earlier; if they share a directory, another node could move aside
     // what its programs write.

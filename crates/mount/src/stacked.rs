@@ -137,7 +137,10 @@ impl Stacked {
             return self.lane.flush_now(node);
         }
         match by.or(known.as_deref()) {
-            Some(handle) => handle.contents.sync(true),
+            // Breaks if: nobody remembers that it failed; the next sync of the same bytes succeeds.
+            Some(handle) => handle.contents.sync(true).inspect_err(|errno| {
+                node.change().fail(*errno, true);
+            }),
             None => Ok(()),
         }
     }

@@ -13,7 +13,7 @@
 //!
 //! Not here: what is known of a file (`node.rs`); the kernel's requests (`fuse.rs`).
 
-use crate::node::Node;
+use crate::node::{Durability, Node};
 use crate::stage::Staged;
 use fuser::{FileAttr, FileType, INodeNo};
 use orcheck_io::disk::{Inode, Kernel};
@@ -90,12 +90,15 @@ impl Tree {
         Some(Arc::clone(&table.nodes.get(number)?.0))
     }
 
-    /// Whether nothing of this inode is open, or waits to become durable.
-    pub fn is_durable(&self, key: (u64, u64)) -> bool {
-        let table = self.table();
-        let number = table.numbers.get(&key);
-        let node = number.and_then(|number| table.nodes.get(number));
-        node.is_none_or(|(node, _)| !node.is_kept())
+    /// What is known of the bytes of this inode; what is not in the table is durable.
+    pub fn durability(&self, key: (u64, u64)) -> Durability {
+        let node = {
+            let table = self.table();
+            let number = table.numbers.get(&key);
+            let found = number.and_then(|number| table.nodes.get(number));
+            found.map(|(node, _)| Arc::clone(node))
+        };
+        node.map_or(Durability::Durable, |node| node.durability())
     }
 
     /// Finds a name in a directory; the kernel will remember the node until it forgets it.

@@ -3,7 +3,8 @@
 //! One region is written to the file `--out` (or to standard output with `-`). With `--array`, that
 //! file is a NumPy array, put together from all ranks (`restore/array.rs`). With `--all`, region
 //! NAME of rank R is written to `rank-R/NAME.bin` below the directory `--out`, and `index.json`
-//! describes each file.
+//! describes each file. With `--files`, the files of a set are written below it
+//! (`restore/files.rs`).
 //!
 //! Invariants:
 //! 1. A file under its final name is complete and verified: it is written under a temporary name,
@@ -18,6 +19,7 @@
 //! behind; the next restore to that name removes it).
 
 mod array;
+mod files;
 mod slice;
 
 use std::io::Write;
@@ -56,6 +58,7 @@ pub fn run(args: &RestoreArgs, json_wanted: bool) -> std::result::Result<Outcome
     }
     let restored = match (&args.array, &args.region, args.rank) {
         (Some(name), ..) => array::restore(args, &job, name, trust, json_wanted),
+        _ if args.files => files::restore(args, &job, trust, json_wanted),
         (_, Some(region), Some(rank)) => one(args, &job, Rank(rank), region, trust, json_wanted),
         _ => all(args, &job, trust, json_wanted),
     };

@@ -6,6 +6,7 @@ use orcheck_io::clock::Deadline;
 use orcheck_io::errno::backoff;
 use orcheck_testing::Scratch;
 use orcheck_testing::mount::mounting_refused;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -289,6 +290,78 @@ fn sets_are_checkpoints_that_other_commands_know() {
     let moved = "moved files of step 8, whose set was not complete, to .orcheck-sets/melt/aside/8";
     assert!(ended.stderr.contains(moved), "{}", ended.stderr);
     assert_eq!(ended.code, 0, "{}", ended.stderr);
+}
+
+#[test]
+fn the_files_of_any_set_are_restored_elsewhere_all_of_them_or_none() {
+    let Some((scratch, [backing, point, _])) = places() else {
+        return;
+    };
+    let store = scratch.path().join("store");
+    std::fs::create_dir(&store).unwrap();
+    let options = format!("global = '{}'", store.display());
+    for step in 1..=2 {
+        let script = format!(
+            "mkdir -p {at}/out; cd {at}/out; echo {step}a > r.{step}.a; chmod 750 r.{step}.a
+             touch -d '2020-01-02 03:04:05 UTC' r.{step}.a; : > r.{step}.b",
+            at = point.display()
+        );
+        let mut arguments = vec!["mount", "--job", "melt", "--options", &options];
+        arguments.extend(["--set", "out/r.{step}.*", "--set-count", "2"]);
+        arguments.extend([text(&backing), text(&point), "--", "sh", "-c", &script]);
+        assert_eq!(answer(&arguments).code, 0);
+    }
+    let out = scratch.path().join("restored");
+    let restore = |more: &[&str]| {
+        let arguments = ["restore", "1", text(&store), "--files", "--out", text(&out)];
+        answer(&[&arguments[..], more].concat())
+    };
+    let ended = restore(&["--json"]);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    let one = &ended.json()["files"][0];
+    assert_eq!(
+        (&one["path"], &one["mode"]),
+        (&"out/r.1.a".into(), &"750".into())
+    );
+    let a = out.join("out/r.1.a");
+    assert_eq!(std::fs::read(&a).unwrap(), b"1a\n");
+    let found = a.metadata().unwrap();
+    assert_eq!(found.mode() & 0o7777, 0o750);
+    assert_eq!(found.mtime(), 1_577_934_245);
+    assert_eq!(std::fs::read(out.join("out/r.1.b")).unwrap(), b"");
+    assert_eq!(out.metadata().unwrap().mode() & 0o777, 0o700);
+    let refused = |says: &str| {
+        let refused = restore(&[]);
+        assert_eq!(refused.code, 2, "{}", refused.stderr);
+        assert!(refused.stderr.contains(says), "{}", refused.stderr);
+    };
+    refused("restored exists");
+    std::fs::remove_dir_all(&out).unwrap();
+    let another = scratch.path().join("restored.orcheck.tmp");
+    std::fs::create_dir(&another).unwrap();
+    std::fs::write(another.join("mine"), "mine").unwrap();
+    refused("another restore writes it");
+    std::fs::remove_dir_all(&another).unwrap();
+
+    // One damaged byte: nothing is there, and nothing is left.
+    for file in std::fs::read_dir(store.join("melt")).unwrap() {
+        let path = file.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if name.starts_with("s000000000001-") && name.ends_with(".orc") {
+            let mut bytes = std::fs::read(&path).unwrap();
+            let at = bytes.windows(3).position(|three| three == b"1a\n").unwrap();
+            bytes[at] ^= 1;
+            std::fs::write(&path, bytes).unwrap();
+        }
+    }
+    let damaged = restore(&[]);
+    assert_eq!(damaged.code, 5, "{}", damaged.stderr);
+    let names = std::fs::read_dir(scratch.path()).unwrap();
+    let left = names.filter(|name| {
+        let name = name.as_ref().unwrap().file_name();
+        name.to_str().unwrap().starts_with("restored")
+    });
+    assert_eq!(left.count(), 0);
 }
 
 #[test]

@@ -51,6 +51,19 @@ fn one_region() {
     );
 }
 
+#[test]
+fn regions_are_not_the_files_of_a_set() {
+    let site = Site::new();
+    site.write(40, 7);
+    let out = site.scratch.dir("out").join("set");
+    let shown = out.display().to_string();
+    let refused = site.ask(&["restore", "40", "--files", "--out", &shown]);
+    assert_eq!(refused.code, 2, "{}", refused.stderr);
+    let said = &refused.stderr;
+    assert!(said.contains("restore them with --all"), "{said}");
+    assert_eq!(files(&site.scratch.dir("out")), Vec::<String>::new());
+}
+
 // Breaks if: a device, a socket or a link is replaced by the file; root would lose /dev/null.
 #[test]
 fn what_is_no_file_is_not_replaced() {

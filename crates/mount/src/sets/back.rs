@@ -13,7 +13,7 @@
 //!
 //! Not here: which checkpoint is the newest (crate `client`).
 
-use crate::sets::marks::{Left, Marks};
+use crate::sets::marks::{Kind, Left, Marks};
 use crate::sets::pattern::Pattern;
 use crate::sets::taking::{Bytes, Entry, RECORD, Record};
 use orcheck_client::{Codec, Membership, Restarted};
@@ -42,6 +42,9 @@ pub struct Back {
     pub aside: Vec<(PathBuf, String)>,
 }
 
+/// Tells the other nodes steps, and returns those of all.
+type Exchange<'a> = &'a dyn Fn(&Vec<u64>) -> Result<Vec<Vec<u64>>>;
+
 /// Finds the newest set and puts its files back. Collective.
 ///
 /// # Errors
@@ -50,6 +53,7 @@ pub fn bring_back(
     session: &mut Membership,
     marks: &Arc<Marks>,
     patterns: &[&Pattern],
+    exchange: Exchange,
 ) -> Result<Back> {
     let failed = |errno| rustix_error(errno, "the backing directory");
     marks.drop_incoming().map_err(failed)?;
@@ -60,7 +64,12 @@ pub fn bring_back(
         Err(error) if error.kind() == ErrorKind::NotFound => None,
         Err(error) => return Err(error),
     };
-    aside(marks, patterns, &of_set, &mut back).map_err(failed)?;
+    let left = marks.left().map_err(failed)?;
+    let moved = left.iter().filter(|left| moves(marks, left, back.step));
+    // Breaks if: each node decides alone; one could keep its part of a step that another has not.
+    let moved = exchange(&moved.map(|left| left.step).collect())?;
+    let moved = moved.into_iter().flatten().collect();
+    aside(marks, patterns, (left, &moved, &of_set), &mut back).map_err(failed)?;
     let mut replaced = None;
     for (path, file) in &files {
         let placed = file.finish(&mut replaced, back.step);
@@ -122,26 +131,36 @@ fn unprotect(session: &mut Membership, files: &[File]) -> Result<()> {
         .try_for_each(|(path, _)| session.unprotect(path))
 }
 
-/// Moves the files of steps aside that are not in the set.
+/// Whether the files of a step have to be moved aside.
+fn moves(marks: &Marks, left: &Left, newest: Option<u64>) -> bool {
+    // Breaks if: only what began counts; a power cut tears files of sets that were lost, too.
+    let torn = marks.power_cut && !off(Switch::SetDurable);
+    // Breaks if: they stay; a program would restart from half of a step.
+    (left.kind == Kind::Begun || torn) && Some(left.step) != newest && !off(Switch::SetAside)
+}
+
+/// Moves the files of steps aside, and forgets what is durable then.
 fn aside(
     marks: &Marks,
     patterns: &[&Pattern],
-    of_set: &HashSet<PathBuf>,
+    (left, moved, of_set): (Vec<Left>, &HashSet<u64>, &HashSet<PathBuf>),
     back: &mut Back,
 ) -> Kernel<()> {
-    for left in marks.left()? {
-        let paths = marks.paths(&left.mark)?;
-        // Breaks if: only what began counts; a power cut tears files of sets that were lost, too.
-        let whole = left.whole && (!marks.power_cut || off(Switch::SetDurable));
-        // Breaks if: they stay; a program would restart from half of a step.
-        let stays = whole || Some(left.step) == back.step || off(Switch::SetAside);
-        if !stays {
+    for left in left {
+        let paths = marks.paths(&left)?;
+        if moved.contains(&left.step) && Some(left.step) != back.step {
             aside_of_step(marks, (patterns, of_set), (&left, paths), back)?;
+        } else if left.kind == Kind::Lost && !marks.power_cut {
+            // Breaks if: they are synced and forgotten; the kernel has dropped what it could not
+            // write, and says so only once.
+            if paths.iter().any(|path| marks.find(path).is_ok()) {
+                continue;
+            }
         } else if paths.iter().any(|path| marks.sync_file(path).is_err()) {
-            marks.keep(&left)?;
+            marks.keep_as_lost(&left)?;
             continue;
         }
-        marks.forget(&left.mark)?;
+        marks.forget(&left)?;
     }
     Ok(())
 }
@@ -174,12 +193,11 @@ fn aside_of_step(
         }
     }
     if let Some((_, path)) = place {
-        let why = match left.whole {
-            true => "not all of which were durable before the power cut",
-            false => "whose set was not complete",
+        let why = match left.kind {
+            Kind::Begun => format!("files of step {step}, whose set was not complete"),
+            _ => format!("files of step {step}: some were not durable before the power cut"),
         };
-        back.aside
-            .push((path, format!("files of step {step}, {why}")));
+        back.aside.push((path, why));
     }
     Ok(())
 }

@@ -51,6 +51,8 @@ pub struct Report {
     pub sets: Vec<(Key, Counted)>,
     /// Lists that were written there.
     pub lists: Vec<List>,
+    /// Steps whose sets were taken, or refused, and whose files are not all durable.
+    pub undurable: Vec<u64>,
     /// Its mount is over.
     pub ending: bool,
 }
@@ -140,6 +142,7 @@ mod tests {
                 .map(|(key, one)| (*key, counted(*one)))
                 .collect(),
             lists: Vec::new(),
+            undurable: Vec::new(),
             ending,
         }
     }

@@ -484,6 +484,7 @@ impl Gathered {
         Report {
             sets: counted.into_iter().collect(),
             lists,
+            undurable: Vec::new(),
             ending: state.ending,
         }
     }
@@ -565,6 +566,15 @@ impl Gathered {
         }
         paths.sort();
         whole.then_some(paths)
+    }
+
+    /// The files of a set on this node, whole or not.
+    pub fn files_of(&self, set: Key) -> Vec<(PathBuf, Inode)> {
+        let state = self.state();
+        let of_set = state.files.iter().filter(|(_, file)| file.set == Some(set));
+        of_set
+            .map(|(inode, file)| (file.path.clone(), *inode))
+            .collect()
     }
 
     /// Whether somebody opened this file for writing since then.

@@ -2,9 +2,11 @@
 //! a complete set.
 //!
 //! ```text
-//! .orcheck-sets/JOB/running.NODE            a mount is there, or was killed; the machine's boot ID
-//! .orcheck-sets/JOB/begun/STEP.NODE         paths of files of a step whose set may be incomplete
-//! .orcheck-sets/JOB/begun/STEP.NODE.whole   its set is safe or lost; files of it are not durable
+//! .orcheck-sets/JOB/running.NODE            a mount is there, or did not end well; the boot ID of
+//!                                           the machine, or that everything was durable
+//! .orcheck-sets/JOB/begun/STEP.NODE         paths of files of a step that may be incomplete
+//! .orcheck-sets/JOB/begun/STEP.NODE.whole   the same; they are whole, but not durable yet
+//! .orcheck-sets/JOB/begun/STEP.NODE.lost    the same; some of them cannot become durable
 //! .orcheck-sets/JOB/aside/STEP/PATH         a file of a step that never became complete
 //! .orcheck-sets/JOB/incoming-N.NODE         a file that is being restored
 //! ```
@@ -15,7 +17,8 @@
 //! 3. One mount at a time has the marks of a node (a lock).
 //! 4. A step's mark is durable before a file of it has bytes, and names that file or, if its name
 //!    has the step, one beside it.
-//! 5. A step has a mark until its files are durable.
+//! 5. A step has a mark until its files, and their names, are durable. A sync that succeeds after
+//!    one that failed proves nothing.
 //!
 //! Faults survived: the death of the mount at any step; a power cut.
 //!
@@ -26,7 +29,7 @@ use orcheck_io::disk::{Contents, Inode, Kernel, ofd_lock};
 use orcheck_io::failpoints::Failpoints;
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
@@ -36,10 +39,10 @@ use std::sync::{Mutex, PoisonError};
 pub const HOME: &str = ".orcheck-sets";
 const BEGUN: &str = "begun";
 const ASIDE: &str = "aside";
-/// Ends the name of a mark of a step whose set is safe or lost.
-const WHOLE: &str = ".whole";
 /// Most directories for files of one step.
 const MOST_ASIDE: u32 = 10_000;
+/// What `running.NODE` has if everything was durable at the end of the mount.
+const AT_REST: &[u8] = b"at rest";
 
 /// The mark of a step.
 struct Begun {
@@ -49,14 +52,44 @@ struct Begun {
     directories: HashSet<PathBuf>,
 }
 
+/// What is known of the files that a mark names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// Files may be missing, or incomplete.
+    Begun,
+    /// They are whole: only a power cut can change that.
+    Whole,
+    /// So they are, but some of them did not become durable, and cannot.
+    Lost,
+}
+
+impl Kind {
+    const ALL: [Kind; 3] = [Kind::Begun, Kind::Whole, Kind::Lost];
+
+    /// What ends the name of the mark.
+    fn ending(self) -> &'static str {
+        match self {
+            Kind::Begun => "",
+            Kind::Whole => ".whole",
+            Kind::Lost => ".lost",
+        }
+    }
+}
+
 /// A mark of an earlier mount.
 pub struct Left {
     /// Its step.
     pub step: u64,
-    /// Its name.
-    pub mark: OsString,
-    /// The files of the step were whole: only a power cut can have changed that.
-    pub whole: bool,
+    /// Its node.
+    node: u32,
+    /// What is known of its files.
+    pub kind: Kind,
+}
+
+impl Left {
+    fn name(&self, kind: Kind) -> OsString {
+        OsString::from(format!("{}.{}{}", self.step, self.node, kind.ending()))
+    }
 }
 
 /// The marks of one node's mount.
@@ -99,7 +132,8 @@ impl Marks {
         }
         home.sync_names()?;
         let running = Contents::new(fd, points, "running");
-        let power_cut = crashed && !start_is(&running, boot_id.as_bytes())?;
+        let at_rest = start_is(&running, AT_REST)?;
+        let power_cut = crashed && !at_rest && !start_is(&running, boot_id.as_bytes())?;
         Ok(Some(Marks {
             root,
             home,
@@ -118,8 +152,17 @@ impl Marks {
     /// What an earlier mount left has been dealt with; from here on, only marks of this start of
     /// the machine are there.
     pub fn settled(&self, boot_id: &str) -> Kernel<()> {
+        self.note(boot_id.as_bytes())
+    }
+
+    /// Everything is durable at the end of the mount, whatever programs have left.
+    pub fn at_rest(&self) -> Kernel<()> {
+        self.note(AT_REST)
+    }
+
+    fn note(&self, what: &[u8]) -> Kernel<()> {
         self.running.set_len(0)?;
-        self.running.write_all(boot_id.as_bytes(), 0)?;
+        self.running.write_all(what, 0)?;
         self.running.sync(false)
     }
 
@@ -175,15 +218,44 @@ impl Marks {
         })
     }
 
-    /// The set of a step is safe or lost. Its files are whole, but not all of them are durable.
-    pub fn decided(&self, step: u64) -> Kernel<()> {
-        let name = self.of_node(&step.to_string());
-        gone(self.begun.rename(&name, &self.begun, &whole(&name), 0))
+    fn mine(&self, step: u64) -> Left {
+        let (node, kind) = (self.node, Kind::Begun);
+        Left { step, node, kind }
     }
 
-    /// All files of such a step are durable.
-    pub fn durable(&self, step: u64) -> Kernel<()> {
-        self.forget(&whole(&self.of_node(&step.to_string())))
+    /// The set of a step is safe or lost. Its files are whole, but not all of them are durable.
+    pub fn decided(&self, step: u64) -> Kernel<()> {
+        let mine = self.mine(step);
+        self.rename(&mine.name(Kind::Begun), &mine.name(Kind::Whole))
+    }
+
+    /// A file of a step cannot become durable.
+    pub fn lost(&self, step: u64) -> Kernel<()> {
+        let mine = self.mine(step);
+        self.rename(&mine.name(Kind::Begun), &mine.name(Kind::Lost))?;
+        self.rename(&mine.name(Kind::Whole), &mine.name(Kind::Lost))?;
+        // Breaks if: it is whole again after a power cut; the next mount would believe a sync.
+        self.begun.sync_names()
+    }
+
+    fn rename(&self, from: &OsStr, to: &OsStr) -> Kernel<()> {
+        gone(self.begun.rename(from, &self.begun, to, 0))
+    }
+
+    /// All files of a step are durable, and their names in these directories are to be.
+    pub fn durable(&self, step: u64, directories: &BTreeSet<PathBuf>) -> Kernel<()> {
+        for path in directories {
+            let found = match path.as_os_str().is_empty() {
+                true => self.root.child(OsStr::new(".")),
+                false => self.find(path),
+            };
+            match found {
+                // Somebody has moved it since.
+                Err(Errno::NOENT | Errno::NOTDIR) => {}
+                other => other?.sync_names()?,
+            }
+        }
+        self.forget(&self.mine(step))
     }
 
     /// Marks of steps that earlier mounts have begun, in the order of the steps.
@@ -192,22 +264,18 @@ impl Marks {
         for entry in self.begun.list()? {
             let entry = entry?;
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
-            let Some((step, node, whole)) = name.to_str().and_then(parts_of) else {
-                continue;
-            };
             // The first node takes care of the marks of nodes that no longer exist.
-            if node == self.node || self.node == 0 && node >= self.nodes {
-                let mark = name.to_owned();
-                left.push(Left { step, mark, whole });
-            }
+            let is_ours =
+                |one: &Left| one.node == self.node || self.node == 0 && one.node >= self.nodes;
+            left.extend(name.to_str().and_then(parts_of).filter(is_ours));
         }
-        left.sort_by(|one, other| (one.step, &one.mark).cmp(&(other.step, &other.mark)));
+        left.sort_by_key(|one| (one.step, one.node, one.kind));
         Ok(left)
     }
 
     /// The paths in such a mark.
-    pub fn paths(&self, mark: &OsStr) -> Kernel<Vec<PathBuf>> {
-        let inode = self.begun.child(mark)?;
+    pub fn paths(&self, left: &Left) -> Kernel<Vec<PathBuf>> {
+        let inode = self.begun.child(&left.name(left.kind))?;
         if !FileType::from_raw_mode(inode.stat()?.st_mode).is_file() {
             return Ok(Vec::new());
         }
@@ -259,23 +327,20 @@ impl Marks {
         Contents::new(fd, &self.points, "whole").sync(false)
     }
 
-    /// The files that such a mark names are whole, but not durable.
-    pub fn keep(&self, left: &Left) -> Kernel<()> {
-        match left.whole {
-            true => Ok(()),
-            false => gone(
-                self.begun
-                    .rename(&left.mark, &self.begun, &whole(&left.mark), 0),
-            ),
-        }
+    /// A file that such a mark names did not become durable.
+    pub fn keep_as_lost(&self, left: &Left) -> Kernel<()> {
+        self.rename(&left.name(left.kind), &left.name(Kind::Lost))?;
+        self.begun.sync_names()
     }
 
-    /// Removes such a mark.
-    pub fn forget(&self, mark: &OsStr) -> Kernel<()> {
-        match gone(self.begun.remove(mark, false)) {
-            // Not one of ours.
-            Err(Errno::ISDIR) => {}
-            other => other?,
+    /// Removes the marks of a step.
+    pub fn forget(&self, left: &Left) -> Kernel<()> {
+        for kind in Kind::ALL {
+            match gone(self.begun.remove(&left.name(kind), false)) {
+                // Not one of ours.
+                Err(Errno::ISDIR) => {}
+                other => other?,
+            }
         }
         // Breaks if: it comes back; after newer sets, files of a whole one would be moved aside.
         self.begun.sync_names()
@@ -387,21 +452,14 @@ fn start_is(mark: &Contents, boot_id: &[u8]) -> Kernel<bool> {
     Ok(mark.read(&mut there, 0)? == boot_id.len() && there == boot_id)
 }
 
-/// The step and the node in the name of a mark, and whether the set was safe or lost.
-fn parts_of(name: &str) -> Option<(u64, u32, bool)> {
-    let (name, whole) = match name.strip_suffix(WHOLE) {
-        Some(name) => (name, true),
-        None => (name, false),
-    };
+/// What the name of a mark says.
+fn parts_of(name: &str) -> Option<Left> {
+    let endings = [Kind::Lost, Kind::Whole].into_iter();
+    let mut with = endings.filter_map(|kind| Some((name.strip_suffix(kind.ending())?, kind)));
+    let (name, kind) = with.next().unwrap_or((name, Kind::Begun));
     let (step, node) = name.split_once('.')?;
-    Some((step.parse().ok()?, node.parse().ok()?, whole))
-}
-
-/// The name of such a mark.
-fn whole(mark: &OsStr) -> OsString {
-    let mut name = mark.to_owned();
-    name.push(WHOLE);
-    name
+    let (step, node) = (step.parse().ok()?, node.parse().ok()?);
+    Some(Left { step, node, kind })
 }
 
 /// What is removed may be gone already.
@@ -422,8 +480,12 @@ fn directory(above: &Inode, name: &OsStr) -> Kernel<Inode> {
     above.child(name)
 }
 
-/// The directory of a path below `root`, and the last name.
-fn parent_of<'a>(root: &Inode, path: &'a Path, make: bool) -> Kernel<(Inode, &'a OsStr)> {
+/// The directory of a path below `root`, which is made if need be, and the last name.
+///
+/// # Errors
+/// `INVAL` for a path that does not only have names; those of opening and making directories. No
+/// symbolic link is followed.
+pub fn parent_of<'a>(root: &Inode, path: &'a Path, make: bool) -> Kernel<(Inode, &'a OsStr)> {
     let mut names = Vec::new();
     for part in path.components() {
         // Breaks if: this is not asked; a damaged or forged record could name any file.
@@ -536,20 +598,31 @@ mod tests {
         let left = first.left().unwrap();
         let steps: Vec<u64> = left.iter().map(|left| left.step).collect();
         assert_eq!(steps, [6, 7, 9], "those of the second node are its own");
-        let paths = first.paths(&left[1].mark).unwrap();
+        let paths = first.paths(&left[1]).unwrap();
         assert_eq!(paths, [Path::new("a"), Path::new("b\nc"), Path::new("d/e")]);
-        let wholes = |marks: &Marks| -> Vec<(u64, bool)> {
+        let kinds = |marks: &Marks| -> Vec<(u64, Kind)> {
             let left = marks.left().unwrap();
-            left.iter().map(|left| (left.step, left.whole)).collect()
+            left.iter().map(|left| (left.step, left.kind)).collect()
         };
         for _ in 0..2 {
             first.decided(7).unwrap();
-            assert_eq!(wholes(&first), [(6, false), (7, true), (9, false)]);
+            assert_eq!(
+                kinds(&first),
+                [(6, Kind::Begun), (7, Kind::Whole), (9, Kind::Begun)]
+            );
         }
-        first.keep(&first.left().unwrap()[2]).unwrap();
-        first.durable(7).unwrap();
-        first.durable(7).unwrap();
-        assert_eq!(wholes(&first), [(6, false), (9, true)]);
+        first.keep_as_lost(&first.left().unwrap()[2]).unwrap();
+        first
+            .durable(7, &BTreeSet::from(["".into(), "d".into()]))
+            .unwrap();
+        first.durable(7, &BTreeSet::new()).unwrap();
+        assert_eq!(kinds(&first), [(6, Kind::Begun), (9, Kind::Lost)]);
+        first.lost(6).unwrap();
+        assert_eq!(kinds(&first), [(6, Kind::Lost), (9, Kind::Lost)]);
+        first.at_rest().unwrap();
+        drop(first);
+        let first = open_at(0, "even later").unwrap();
+        assert_eq!((first.crashed, first.power_cut), (true, false), "at rest");
         first.end_mount().unwrap();
         drop(first);
         let next = open_at(0, "even later").unwrap();
