@@ -218,7 +218,7 @@ def page(documents: Sequence[Document], results: Results) -> str:
         f"The verdict follows: **better** ({BETTER:g} or more), **reproduced** ({REPRODUCED:g}",
         "or more, or a limit that is met), or **not reproduced**; **not certain** where an end",
         "of the 95 % interval has another verdict, and **too small to tell** where a ratio's",
-        f"interval reaches 0. **Few rounds**: fewer than {FEW}, whose range stands for the interval.",
+        f"interval reaches 0. **Few rounds**: fewer than {FEW}, whose range is shown.",
         "**Tested**: the command is a test that shows it. **Model** precedes what was computed, or",
         "takes as long as assumed rates of hardware say, and **fitted** is what a number of the",
         "model was fitted to; programs on links and disks with a limited rate are measured. **No",
