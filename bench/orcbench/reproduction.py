@@ -195,9 +195,11 @@ def cells(claim: Claim, results: Results) -> list[str]:
         ours += f" ({', '.join(beside)})" if beside else ""
         found = effect(claim, value)
         ratio = "" if found is None else number(found)
-    digits = claim.said.replace(",", "").split()
-    if claim.document is not None and number(claim.document) not in digits:
-        figure = f" ({number(claim.document)})"
+    if claim.document is not None:
+        sign = ("≤ " if claim.less else "≥ ") if claim.bound else ""
+        arrow = "" if claim.bound or claim.fitted else " ↓" if claim.less else " ↑"
+        known = not sign and number(claim.document) in claim.said.replace(",", "").split()
+        figure = arrow if known else f" ({sign}{number(claim.document)}{arrow})"
     command = f"`{claim.command}`" if claim.built else ""
     word = f"**{verdict(claim, results)}**" + (f". {claim.note}" if claim.note else "")
     return [claim.what, claim.said + figure, ours, ratio, word, command]
@@ -214,18 +216,26 @@ def page(documents: Sequence[Document], results: Results) -> str:
         "needs. Their hardware is old: what carries over are ratios between ways measured side",
         "by side.",
         "",
-        "*Ratio of ratios* says how many times as large the effect is here as in the document.",
-        f"The verdict follows: **better** ({BETTER:g} or more), **reproduced** ({REPRODUCED:g}",
-        "or more, or a limit that is met), or **not reproduced**; **not certain** where an end",
-        "of the 95 % interval has another verdict, and **too small to tell** where a ratio's",
-        f"interval reaches 0. **Few rounds**: fewer than {FEW}, whose range is shown.",
-        "**Tested**: the command is a test that shows it. **Model** precedes what was computed, or",
-        "takes as long as assumed rates of hardware say, and **fitted** is what a number of the",
-        "model was fitted to; programs on links and disks with a limited rate are measured. **No",
-        "figure**: the document has none, or none that can be compared.",
+        "*Ratio of ratios* says how many times as large the effect is here as in the document:",
+        "the document's figure ÷ ours where a smaller one is better (↓), and ours ÷ the document's",
+        f"otherwise (↑). The verdict follows: **better** ({BETTER:g} or more), **reproduced**",
+        f"({REPRODUCED:g} or more), or **not reproduced**. A limit (≤, ≥) of the document",
+        "is met or not, and there is no ratio. Verdicts are not the goals that a benchmark",
+        "prints.",
+        "",
+        "* **not certain**: an end of the 95 % interval has another verdict. **too small to",
+        "  tell**: the interval of a ratio reaches 0.",
+        f"* **few rounds**: fewer than {FEW} rounds (n); the brackets have the smallest and the",
+        "  largest value instead of an interval.",
+        "* **tested**: the command runs a test, which measures nothing. **not built**: Orcheck",
+        "  does not have it yet.",
+        "* **model**: the figure was computed, or its time follows from assumed rates of hardware.",
+        "  **fitted**: the model was adjusted to this very figure, so agreement proves nothing.",
+        "  Programs on links and disks whose rate is limited count as measured.",
+        "* **no figure**: the document has none, or none that can be compared.",
         "",
         "`PYTHONPATH=bench:. python3 -m orcbench.reproduction write` computes this page from",
-        "the [published results](reproduction/); `make check` compares both.",
+        "the [published results](reproduction/); `make check` checks that it matches them.",
     ]
     for document in documents:
         lines += ["", f"## {document.title}", ""]

@@ -86,8 +86,8 @@ THREADS = Document(
                     "make bench-lbm",
                     ("lbm", "four_async_over_sync"),
                     2.5 / 51,
-                    note="whole runs on two cores differ by more than four asynchronous "
-                    "checkpoints cost",
+                    note="whole runs on two cores vary by more than the cost of four "
+                    "asynchronous checkpoints",
                 ),
                 Claim(
                     "the same, disk limited to 500 MB/s",

@@ -41,3 +41,4 @@ pub use crate::session::{
 };
 pub use crate::trigger::{Request, Trigger};
 pub use options::Options;
+pub use restart::LEFT_OUT;

@@ -19,3 +19,5 @@ mod mending;
 mod optional;
 mod paces;
 mod resume;
+
+pub use resume::LEFT_OUT;

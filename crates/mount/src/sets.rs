@@ -45,7 +45,7 @@ use crate::tree::Tree;
 use decide::{Complete, Key, List, Next, Report, decide};
 use gathered::{Gathered, Inode};
 use marks::Marks;
-use orcheck_client::{Collective, EventKind, Meeting, Membership};
+use orcheck_client::{Collective, EventKind, LEFT_OUT, Meeting, Membership};
 use orcheck_format::sabotage::{Switch, off};
 use orcheck_format::{Error, JobName, Result};
 use orcheck_io::clock::{Clock, Deadline, SystemClock};
@@ -506,7 +506,10 @@ fn open_job(
     // what its programs write.
     exchange(&meeting, &())?;
     while let Some(warning) = session.take_warning() {
-        tell(&warning);
+        // Files that are in their place are not restored.
+        if !warning.contains(LEFT_OUT) {
+            tell(&warning);
+        }
     }
     Ok((meeting, session, back))
 }
@@ -593,7 +596,7 @@ fn check(options: &SetOptions) -> Result<Complete> {
         ));
     }
     if !options.patterns.is_empty() && options.count.is_none() && options.end.is_none() {
-        return Err(Error::invalid("--set: when is a set complete?")
+        return Err(Error::invalid("--set does not say when a set is complete")
             .next("give --set-count or --set-end; lists (.orcheck-set) need no --set"));
     }
     Ok(match (options.count, &options.end) {

@@ -18,7 +18,7 @@ Examples:
     orcheck mount /scratch/me/run results -- mpirun -n 4 lmp -in in.melt
     orcheck mount --stage /local/ssd /scratch/me/run results &
     orcheck mount --profile trace /scratch/me/run results -- ./solver
-    orcheck mount --job melt --set 'restart.{step}.*' --set-count 4 /scratch/me/run results -- ./solver")]
+    orcheck mount --job melt --set 'restart.{step}.*' --set-count 4 --options \"node_dir = '/local/ssd'\" /scratch/me/run results -- ./solver")]
 pub struct MountArgs {
     /// The directory that has the files
     #[arg(value_name = "BACKING")]

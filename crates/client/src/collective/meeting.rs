@@ -315,7 +315,9 @@ fn follow(file: &Path, (rank, size): (u32, u32), over: &dyn Fn() -> bool) -> Res
             return Err(last);
         }
         if over() {
-            return Err(last.at(format!("node {rank} found no node 0")));
+            return Err(last.at(format!("node {rank} found no node 0")).next(
+                "start all nodes with the same meeting file (of mounts: --meet), which all of them see",
+            ));
         }
         SystemClock.sleep(POLL);
     }

@@ -41,6 +41,9 @@ use std::time::Duration;
 
 use crate::session::{Past, Restarted, Which, found_too_late, nothing_found};
 
+/// In a warning about stored regions that the program does not protect.
+pub const LEFT_OUT: &str = "stored but not protected, left out";
+
 mod again;
 mod elsewhere;
 mod leftovers;
@@ -548,10 +551,7 @@ impl Session {
                 .filter(|name| self.memory.regions.get(name).is_err())
                 .collect();
             if !unused.is_empty() && only.is_none() {
-                let text = format!(
-                    "step {step}: stored but not protected, left out: {}",
-                    unused.join(", ")
-                );
+                let text = format!("step {step}: {LEFT_OUT}: {}", unused.join(", "));
                 self.warnings.push(text);
             }
             self.warnings.extend(overlaps);

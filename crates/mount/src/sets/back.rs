@@ -55,7 +55,7 @@ pub fn bring_back(
     patterns: &[&Pattern],
     exchange: Exchange,
 ) -> Result<Back> {
-    let failed = |errno| rustix_error(errno, "the backing directory");
+    let failed = |errno| rustix_error(errno, marks.shown());
     marks.drop_incoming().map_err(failed)?;
     let mut back = Back::default();
     let (mut of_set, mut files) = (HashSet::new(), Vec::new());
@@ -176,7 +176,7 @@ fn aside_of_step(
     if marks.power_cut && !off(Switch::SetBeside) {
         paths.extend(of_step(marks, patterns, (step, &paths))?);
     }
-    let mut place = None;
+    let (mut place, mut moved) = (None, false);
     for path in paths.iter().filter(|path| !of_set.contains(*path)) {
         let is_file = marks.find(path).is_ok_and(|found| {
             let stat = found.stat();
@@ -189,10 +189,10 @@ fn aside_of_step(
             place = Some(marks.aside(&step.to_string())?);
         }
         if let Some((dir, _)) = &place {
-            marks.move_to(dir, path)?;
+            moved |= marks.move_to(dir, path)?;
         }
     }
-    if let Some((_, path)) = place {
+    if let Some((_, path)) = place.filter(|_| moved) {
         let why = match left.kind {
             Kind::Begun => format!("files of step {step}, whose set was not complete"),
             _ => format!("files of step {step}: some were not durable before the power cut"),

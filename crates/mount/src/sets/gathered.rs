@@ -76,6 +76,8 @@ struct State {
     told_others: bool,
     /// Older steps whose files are written again, as was told.
     told_old: HashSet<u64>,
+    /// How many of them are not kept.
+    told_older: u64,
     /// The mount is over.
     ending: bool,
     /// Nobody waits for the other nodes any more.
@@ -323,10 +325,17 @@ impl Gathered {
             && step <= last
             && state.told_old.insert(step)
         {
-            state.news.push(format!(
-                "files of step {step} are written, but the last set was of step {last}: what is \
-                 written now is not kept, because steps have to grow"
-            ));
+            state.news.push(match step == last {
+                true => format!(
+                    "files of step {step} are written again: its set has what they were before"
+                ),
+                false => format!(
+                    "files of step {step} are written, but the last set was of step {last}: what \
+                     is written now is not kept, because steps have to grow. Next: continue from \
+                     an older step as docs/mount.md says"
+                ),
+            });
+            state.told_older += u64::from(step < last);
         }
     }
 
@@ -378,14 +387,20 @@ impl Gathered {
         }
     }
 
-    /// A file, if it is one, or a directory has another name.
-    pub fn renamed(&self, from: &Path, to: &Path, moved: Option<(&Node, bool)>) {
-        let inode = moved.map(|(node, _)| node.key);
-        let is_file = moved.is_some_and(|(_, is_file)| is_file);
+    /// A file, if it is one, or a directory will have another name.
+    pub fn will_be_renamed(&self, from: &Path, to: &Path, is_file: bool) {
         let below = self.state().below(from);
         let targets = below.iter().map(|path| moved_to(path, from, to));
         let file = is_file.then(|| to.to_owned());
         targets.chain(file).for_each(|path| self.will_have(&path));
+    }
+
+    /// A file, if it is one, or a directory has another name.
+    pub fn renamed(&self, from: &Path, to: &Path, moved: Option<(&Node, bool)>) {
+        let inode = moved.map(|(node, _)| node.key);
+        let is_file = moved.is_some_and(|(_, is_file)| is_file);
+        // What was written below a directory since then.
+        self.will_be_renamed(from, to, is_file);
         // In one go: a file that is closed meanwhile must be found.
         self.change(|state| {
             if state.paths.get(to).copied() != inode || inode.is_none() {
@@ -695,7 +710,8 @@ impl Gathered {
         of_sets.next().is_none()
     }
 
-    /// Names the sets that are not complete at the end; returns how many.
+    /// Names the sets that are not complete at the end; returns how many, with older steps that were
+    /// written.
     pub fn tell_incomplete(&self) -> u64 {
         let report = self.report(Vec::new());
         let listed = self.listed();
@@ -716,7 +732,7 @@ impl Gathered {
                  moves its files aside"
             ));
         }
-        sets.len() as u64
+        sets.len() as u64 + self.state().told_older
     }
 
     /// Tells whoever runs the mount.

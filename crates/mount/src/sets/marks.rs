@@ -43,6 +43,8 @@ const ASIDE: &str = "aside";
 const MOST_ASIDE: u32 = 10_000;
 /// What `running.NODE` has if everything was durable at the end of the mount.
 const AT_REST: &[u8] = b"at rest";
+/// The longest mark that is read.
+const MOST_BYTES: usize = 64 << 20;
 
 /// The mark of a step.
 struct Begun {
@@ -166,6 +168,11 @@ impl Marks {
         self.running.sync(false)
     }
 
+    /// Where the marks are, below the backing directory.
+    pub fn shown(&self) -> String {
+        format!("{} below the backing directory", self.path.display())
+    }
+
     fn of_node(&self, what: &str) -> OsString {
         OsString::from(format!("{what}.{}", self.node))
     }
@@ -244,14 +251,15 @@ impl Marks {
 
     /// All files of a step are durable, and their names in these directories are to be.
     pub fn durable(&self, step: u64, directories: &BTreeSet<PathBuf>) -> Kernel<()> {
-        for path in directories {
+        let with_above = directories.iter().flat_map(|path| path.ancestors());
+        for path in with_above.collect::<BTreeSet<&Path>>() {
             let found = match path.as_os_str().is_empty() {
                 true => self.root.child(OsStr::new(".")),
                 false => self.find(path),
             };
             match found {
                 // Somebody has moved it since.
-                Err(Errno::NOENT | Errno::NOTDIR) => {}
+                Err(errno) if is_absent(errno) => {}
                 other => other?.sync_names()?,
             }
         }
@@ -282,6 +290,7 @@ impl Marks {
         let fd = inode.open(OFlags::RDONLY)?;
         let file = Contents::new(fd, &self.points, "begun");
         let len = usize::try_from(file.stat()?.st_size).unwrap_or(0);
+        let len = len.min(MOST_BYTES);
         let mut bytes = vec![0; len];
         let count = file.read(&mut bytes, 0)?;
         bytes.truncate(count);
@@ -300,7 +309,7 @@ impl Marks {
         let dir = parent_of(&self.root, path, false).and_then(|(dir, _)| dir.list());
         let listed = match dir {
             // Somebody has changed it since.
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::INVAL) => return Ok(Vec::new()),
+            Err(errno) if is_absent(errno) => return Ok(Vec::new()),
             other => other?,
         };
         let mut paths = Vec::new();
@@ -388,7 +397,7 @@ impl Marks {
         }
         let found = parent_of(&self.root, path, false);
         let (from, name) = match found {
-            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(false),
+            Err(errno) if is_absent(errno) => return Ok(false),
             other => other?,
         };
         if from.child(name).is_err() {
@@ -456,10 +465,23 @@ fn start_is(mark: &Contents, boot_id: &[u8]) -> Kernel<bool> {
 fn parts_of(name: &str) -> Option<Left> {
     let endings = [Kind::Lost, Kind::Whole].into_iter();
     let mut with = endings.filter_map(|kind| Some((name.strip_suffix(kind.ending())?, kind)));
-    let (name, kind) = with.next().unwrap_or((name, Kind::Begun));
-    let (step, node) = name.split_once('.')?;
+    let (numbers, kind) = with.next().unwrap_or((name, Kind::Begun));
+    let (step, node) = numbers.split_once('.')?;
     let (step, node) = (step.parse().ok()?, node.parse().ok()?);
-    Some(Left { step, node, kind })
+    // `007.0` is none of ours.
+    Some(Left { step, node, kind }).filter(|left| left.name(kind) == name)
+}
+
+/// Whether there is no such file: a path that a mark names need not lead anywhere.
+fn is_absent(errno: Errno) -> bool {
+    let absent = [
+        Errno::NOENT,
+        Errno::NOTDIR,
+        Errno::LOOP,
+        Errno::INVAL,
+        Errno::NAMETOOLONG,
+    ];
+    absent.contains(&errno)
 }
 
 /// What is removed may be gone already.

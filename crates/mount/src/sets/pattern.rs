@@ -36,7 +36,7 @@ impl Pattern {
             return refused("expected a path below the mount point, as in 'restart.{step}.*'");
         }
         if text.replace(STEP, "").contains(['{', '}']) {
-            return refused("of what stands in braces, only {step} has a meaning");
+            return refused("only {step} may stand in braces");
         }
         let mut parts = Vec::new();
         for (at, side) in text.split(STEP).enumerate() {
@@ -53,7 +53,7 @@ impl Pattern {
             }
         }
         if parts.iter().filter(|part| **part == Part::Step).count() > 1 {
-            return refused("it may have one {step}");
+            return refused("only one {step} is allowed");
         }
         Ok(Pattern { parts })
     }

@@ -200,6 +200,9 @@ impl Stacked {
     /// Gives a file another name, beside those that it has, and finds it.
     pub fn link(&self, number: u64, parent: u64, name: &OsStr) -> Kernel<Arc<Node>> {
         let node = self.tree.node(number)?;
+        if let Some(sets) = &self.sets {
+            sets.will_have(&self.tree.node(parent)?.path().join(name));
+        }
         let dir = self.make(parent, |dir| node.inode.link(dir, name))?;
         if let Some(sets) = &self.sets {
             sets.linked(&node, &dir.path().join(name));
@@ -293,6 +296,15 @@ impl Stacked {
                 && let Some(node) = self.tree.known(replaced)
             {
                 self.make_worthy(&node)?;
+            }
+        }
+        if let Some(sets) = &self.sets {
+            let is_file = node.as_ref().is_some_and(|node| node.is_file());
+            let (from, to) = (dir.path().join(from.1), other.path().join(to.1));
+            // Breaks if: it comes after the rename; a kill in between leaves half of a step.
+            sets.will_be_renamed(&from, &to, is_file);
+            if flags & EXCHANGE != 0 {
+                sets.will_be_renamed(&to, &from, true);
             }
         }
         dir.inode.rename(from.1, &other.inode, to.1, flags)?;

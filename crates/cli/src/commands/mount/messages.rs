@@ -86,10 +86,10 @@ pub fn warnings(ended: &Ended) -> Vec<String> {
     warnings
 }
 
-/// Tells how many sets were kept.
+/// Tells how many sets became checkpoints.
 pub fn tell_kept(sets: Option<&SetCounts>) {
     if let Some(sets) = sets {
-        say(&format!("{} kept", count(sets.safe, "set")));
+        say(&format!("{} became safe", count(sets.safe, "set")));
     }
 }
 

@@ -140,13 +140,14 @@ fn check(files: &[SetFile], paths: &mut BTreeSet<PathBuf>) -> Result<()> {
         let mut above = path.ancestors().skip(1);
         let below = paths.range(path.to_owned()..).next();
         // Breaks if: the names are not looked at; `..` leads out of the directory.
-        let fits = path.components().all(plain)
+        let fits = file.changed.1 < 1_000_000_000
+            && path.components().all(plain)
             && path.file_name().is_some()
             && !path.as_os_str().as_bytes().ends_with(b"/")
             && !above.any(|dir| paths.contains(dir))
             && !below.is_some_and(|other| other.starts_with(path));
         if !fits {
-            let text = format!("{:?}: no set has a file of this path", file.path);
+            let text = format!("{:?}: no set has a file of this path or time", file.path);
             return Err(Error::corrupt(text));
         }
         paths.insert(path.to_owned());
@@ -263,14 +264,14 @@ impl Out {
             _ => Path::new("."),
         };
         let failed = |errno| rustix_error(errno, &shown);
-        let above = Inode::root(above, Failpoints::none()).map_err(failed)?;
+        let opened = Inode::root(above, Failpoints::none());
+        let above = opened.map_err(|errno| rustix_error(errno, above.display()))?;
         let mut temporary = name.to_owned();
         temporary.push(".orcheck.tmp");
         match above.child(name) {
             Err(Errno::NOENT) => {}
             Ok(_) => {
-                let text = format!("{shown} exists");
-                return Err(Error::invalid(text).next("give the name of a new directory"));
+                return Err(Self::exists(&shown));
             }
             Err(errno) => return Err(failed(errno)),
         }
@@ -300,6 +301,7 @@ impl Out {
     fn finish(&mut self, paths: &BTreeSet<PathBuf>) -> Result<()> {
         let directories = paths.iter().filter_map(|path| path.parent());
         let directories: BTreeSet<&Path> = directories.flat_map(Path::ancestors).collect();
+        self.check_ours()?;
         let mut below = directories.iter().filter(|dir| **dir != Path::new(""));
         let finished = below
             .try_for_each(|dir| {
@@ -315,13 +317,38 @@ impl Out {
             })
             .and_then(|()| self.above.sync_names());
         self.finished = finished.is_ok();
-        finished.map_err(|errno| rustix_error(errno, &self.shown))
+        finished.map_err(|errno| match errno {
+            Errno::EXIST => Self::exists(&self.shown),
+            errno => rustix_error(errno, &self.shown),
+        })
+    }
+
+    fn exists(shown: &str) -> Error {
+        Error::invalid(format!("{shown} exists")).next("give the name of a new directory")
+    }
+
+    /// Whether the directory beside is still the one that was made.
+    fn check_ours(&self) -> Result<()> {
+        let of = |inode: &Inode| inode.stat().map(|stat| (stat.st_dev, stat.st_ino));
+        let there = self
+            .above
+            .child(&self.temporary)
+            .and_then(|there| of(&there));
+        // Breaks if: this is not asked; another restore's half would get the name.
+        match there.is_ok() && there == of(&self.dir) {
+            true => Ok(()),
+            false => Err(Error::invalid(format!(
+                "{}.orcheck.tmp was removed or replaced while it was written",
+                self.shown
+            ))
+            .next("restore again, when no other restore writes it")),
+        }
     }
 }
 
 impl Drop for Out {
     fn drop(&mut self) {
-        if !self.finished {
+        if !self.finished && self.check_ours().is_ok() {
             // The error that ends the restore says more than one of removing it.
             let _ = remove(&self.above, &self.temporary);
         }
