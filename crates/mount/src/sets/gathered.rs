@@ -710,8 +710,8 @@ impl Gathered {
         of_sets.next().is_none()
     }
 
-    /// Names the sets that are not complete at the end; returns how many, with older steps that were
-    /// written.
+    /// Names the sets that are not complete at the end; returns how many, with those of older steps
+    /// that were written.
     pub fn tell_incomplete(&self) -> u64 {
         let report = self.report(Vec::new());
         let listed = self.listed();
