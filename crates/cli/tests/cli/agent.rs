@@ -196,10 +196,13 @@ fn status_shows_it() {
             .any(|agent| agent["node"] == "here" && agent["job"] == "cavity"),
         "{document}"
     );
-    assert_eq!(
-        crate::answer(&["status", "--job", "nobody"]).stdout,
-        "no agents of job nobody are on this machine\n"
-    );
+    let nobody = crate::answer(&["status", "--job", "nobody"]).stdout;
+    let none = [
+        "no agents of job nobody are on this machine\n",
+        // One of another test is ending just now.
+        "no agent of job nobody answers\n",
+    ];
+    assert!(none.contains(&nobody.as_str()), "{nobody}");
     child.kill().unwrap();
     child.wait().unwrap();
 }
