@@ -41,4 +41,3 @@ pub use crate::session::{
 };
 pub use crate::trigger::{Request, Trigger};
 pub use options::Options;
-pub use restart::LEFT_OUT;

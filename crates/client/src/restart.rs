@@ -19,5 +19,3 @@ mod mending;
 mod optional;
 mod paces;
 mod resume;
-
-pub use resume::LEFT_OUT;

@@ -153,8 +153,10 @@ pub fn mount(
     })?;
     let working = Arc::clone(&lane);
     let worker = orcheck_io::machine::thread::spawn("orcheck-lane", move || working.run())?;
-    let take =
-        |sets: Sets| orcheck_io::machine::thread::spawn("orcheck-sets", move || sets.run(&tree));
+    let known = Arc::clone(&lane);
+    let take = |sets: Sets| {
+        orcheck_io::machine::thread::spawn("orcheck-sets", move || sets.run(&tree, &known))
+    };
     let taking = sets.map(take);
     let sets = gathered.zip(taking.transpose()?);
     Ok(Mounted {
@@ -238,16 +240,19 @@ impl Mounted {
         if let Some(stage) = &self.stage {
             stage.close();
         }
-        let durable = counts.lost_files == 0 && !left && !self.lane.has_lost();
         let sets = self.sets.map(|(gathered, taking)| {
             let counts = end_sets(&gathered, taking, give_up)?;
-            if durable {
-                let ended = match !counts.gave_up && gathered.is_clean() {
-                    true => gathered.marks().end_mount(),
-                    false => gathered.marks().at_rest(),
-                };
-                ended.map_err(|errno| rustix_error(errno, "the mark of the mount"))?;
-            }
+            let marks = gathered.marks();
+            // Sets may have lost names, too.
+            let lost = self.lane.counts().lost_files > 0 || self.lane.has_lost();
+            let ended = match (lost, left) {
+                // Breaks if: they count as whole; the next mount would believe a sync.
+                (true, _) => marks.all_lost(),
+                (false, true) => Ok(()),
+                (false, false) if !counts.gave_up && gathered.is_clean() => marks.end_mount(),
+                (false, false) => marks.at_rest(),
+            };
+            ended.map_err(|errno| rustix_error(errno, marks.shown()))?;
             Ok::<_, Error>(counts)
         });
         let sets = sets.transpose()?;
@@ -258,7 +263,7 @@ impl Mounted {
         over.map_err(|error| Error::unavailable(format!("the mount ended: {error}")))?;
         let passed_through = self.stacked.passed_through();
         Ok(Ended {
-            counts,
+            counts: self.lane.counts(),
             passed_through,
             left_in,
             sets,

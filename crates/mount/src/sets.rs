@@ -8,6 +8,7 @@
 //! | `decide.rs` | which set is complete |
 //! | `taking.rs` | files as regions of a checkpoint |
 //! | `back.rs` | puts the files of the newest set back |
+//! | `placed.rs` | when the marks of a step can go |
 //! | `marks.rs` | what is remembered in the backing directory |
 //!
 //! How: each mount is a rank of a job. One thread tells the other mounts what was written here, and
@@ -30,6 +31,7 @@ mod decide;
 mod gathered;
 mod marks;
 mod pattern;
+mod placed;
 mod taking;
 
 pub use back::Back;
@@ -38,20 +40,19 @@ pub use marks::{HOME, parent_of};
 pub use pattern::Pattern;
 pub use taking::{Entry, RECORD, Record};
 
-use crate::lane::Tell;
-use crate::node::Durability;
+use crate::lane::{Lane, Tell};
 use crate::stage::BOOT_ID;
 use crate::tree::Tree;
-use decide::{Complete, Key, List, Next, Report, decide};
+use decide::{Complete, Key, List, Next, decide};
 use gathered::{Gathered, Inode};
 use marks::Marks;
-use orcheck_client::{Collective, EventKind, LEFT_OUT, Meeting, Membership};
-use orcheck_format::sabotage::{Switch, off};
+use orcheck_client::{Collective, EventKind, Meeting, Membership};
 use orcheck_format::{Error, JobName, Result};
 use orcheck_io::clock::{Clock, Deadline, SystemClock};
 use orcheck_io::errno::rustix_error;
 use orcheck_io::failpoints::Failpoints;
 use orcheck_io::user::read_text;
+use placed::Placed;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -96,15 +97,6 @@ pub struct SetOptions {
 /// Steps that are safe, or lost and why.
 type Events = Mutex<Vec<(u64, Option<String>)>>;
 
-/// The files of a step in their places.
-struct Placed {
-    /// Those that are not known to be durable.
-    files: Vec<Inode>,
-    directories: BTreeSet<PathBuf>,
-    /// One of them cannot become durable, as the mark says.
-    lost: bool,
-}
-
 /// What became of the sets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SetCounts {
@@ -131,7 +123,7 @@ pub struct Sets {
     /// Steps that were taken, and are neither safe nor lost yet.
     awaited: BTreeSet<u64>,
     /// Steps with marks whose sets were taken, or refused.
-    placed: BTreeMap<u64, Placed>,
+    placed: Placed,
     events: Arc<Events>,
     counts: SetCounts,
 }
@@ -191,7 +183,7 @@ impl Sets {
             last: back.step,
             regions: Vec::new(),
             awaited: BTreeSet::new(),
-            placed: BTreeMap::new(),
+            placed: Placed::default(),
             events,
             counts: SetCounts::default(),
         };
@@ -206,8 +198,8 @@ impl Sets {
 
     /// Takes sets until all mounts are over.
     #[must_use]
-    pub fn run(mut self, tree: &Tree) -> SetCounts {
-        let ended = self.take_all(tree);
+    pub fn run(mut self, tree: &Tree, lane: &Lane) -> SetCounts {
+        let ended = self.take_all(tree, lane);
         self.session.poll_outcomes();
         self.note_outcomes();
         if let Err(error) = &ended {
@@ -260,7 +252,7 @@ impl Sets {
         }
     }
 
-    fn take_all(&mut self, tree: &Tree) -> Result<()> {
+    fn take_all(&mut self, tree: &Tree, lane: &Lane) -> Result<()> {
         loop {
             self.session.poll_outcomes();
             self.note_outcomes();
@@ -271,10 +263,11 @@ impl Sets {
                 ));
             }
             let lists = self.read_lists(tree);
-            let mut mine = self.gathered.report(lists);
-            mine.undurable = self.undurable(tree);
+            let marks = self.gathered.marks();
+            let undurable = self.placed.undurable(tree, marks, &self.awaited);
+            let mine = self.gathered.report(lists, undurable);
             let reports = exchange(&self.meeting, &mine)?;
-            self.forget_durable(&reports);
+            self.placed.forget(&reports, marks, lane);
             let mut found = false;
             for (rank, report) in reports.iter().enumerate() {
                 for list in &report.lists {
@@ -320,7 +313,10 @@ impl Sets {
             Ready::Yes(_) => self.checkpoint(step),
         };
         self.unprotect()?;
-        self.place(set);
+        // Files with fixed names have no marks.
+        if let Key::Step(step) = set {
+            self.placed.add(step, self.gathered.files_of(set));
+        }
         if let Err(error) = &taken {
             self.counts.lost += 1;
             let text = error.message();
@@ -338,63 +334,6 @@ impl Sets {
         let taken = taken.ok().map(|()| step);
         self.counts.incomplete += self.gathered.end_taking(set, taken);
         Ok(())
-    }
-
-    /// Remembers the files of a step until they are durable.
-    fn place(&mut self, set: Key) {
-        let Key::Step(step) = set else {
-            // Files with fixed names have no marks.
-            return;
-        };
-        let (paths, files): (Vec<PathBuf>, _) = self.gathered.files_of(set).into_iter().unzip();
-        let above = |path: &PathBuf| path.parent().map(Path::to_owned);
-        let directories = paths.iter().filter_map(above).collect();
-        let lost = false;
-        let placed = Placed {
-            files,
-            directories,
-            lost,
-        };
-        self.placed.insert(step, placed);
-    }
-
-    /// Steps that are not safe or lost yet, or have files that are not durable.
-    fn undurable(&mut self, tree: &Tree) -> Vec<u64> {
-        let later = |durability| durability == Durability::Later && !off(Switch::SetDurable);
-        for (step, placed) in &mut self.placed {
-            while let Some(durability) = placed.files.last().map(|one| tree.durability(*one)) {
-                if durability == Durability::Lost {
-                    // Then its marks stay on all nodes.
-                    placed.lost = placed.lost || self.gathered.marks().lost(*step).is_ok();
-                    break;
-                }
-                if later(durability) {
-                    break;
-                }
-                placed.files.pop();
-            }
-        }
-        let open = |(step, placed): &(&u64, &Placed)| {
-            !placed.files.is_empty() || self.awaited.contains(*step)
-        };
-        self.placed
-            .iter()
-            .filter(open)
-            .map(|(step, _)| *step)
-            .collect()
-    }
-
-    /// Forgets the marks of steps whose files are durable on all nodes.
-    fn forget_durable(&mut self, reports: &[Report]) {
-        let open: BTreeSet<u64> = reports
-            .iter()
-            .flat_map(|one| one.undurable.clone())
-            .collect();
-        let durable = self.placed.extract_if(.., |step, _| !open.contains(step));
-        for (step, placed) in durable {
-            // The next mount forgets one that stays.
-            let _ = self.gathered.marks().durable(step, &placed.directories);
-        }
     }
 
     fn checkpoint(&mut self, step: u64) -> Result<()> {
@@ -498,6 +437,8 @@ fn open_job(
         return Err(Error::invalid("the options turn checkpoints off")
             .next("give a directory: --options \"node_dir = '/local/ssd'\""));
     }
+    // Files that are in their place are not restored.
+    session.want_part();
     let patterns: Vec<&Pattern> = options.patterns.iter().chain(&options.end).collect();
     let moved = |steps: &Vec<u64>| exchange(&meeting, steps);
     let back = back::bring_back(&mut session, marks, &patterns, &moved)
@@ -506,10 +447,7 @@ fn open_job(
     // what its programs write.
     exchange(&meeting, &())?;
     while let Some(warning) = session.take_warning() {
-        // Files that are in their place are not restored.
-        if !warning.contains(LEFT_OUT) {
-            tell(&warning);
-        }
+        tell(&warning);
     }
     Ok((meeting, session, back))
 }

@@ -338,6 +338,13 @@ impl Membership {
         either!(self, session => session.stored(name))
     }
 
+    /// See [`Session::want_part`].
+    pub fn want_part(&mut self) {
+        if let On(session) = self {
+            session.want_part();
+        }
+    }
+
     /// See [`Session::try_restart`].
     ///
     /// # Errors

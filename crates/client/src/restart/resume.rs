@@ -41,9 +41,6 @@ use std::time::Duration;
 
 use crate::session::{Past, Restarted, Which, found_too_late, nothing_found};
 
-/// In a warning about stored regions that the program does not protect.
-pub const LEFT_OUT: &str = "stored but not protected, left out";
-
 mod again;
 mod elsewhere;
 mod leftovers;
@@ -550,8 +547,11 @@ impl Session {
                 .into_iter()
                 .filter(|name| self.memory.regions.get(name).is_err())
                 .collect();
-            if !unused.is_empty() && only.is_none() {
-                let text = format!("step {step}: {LEFT_OUT}: {}", unused.join(", "));
+            if !unused.is_empty() && only.is_none() && !self.wants_part {
+                let text = format!(
+                    "step {step}: stored but not protected, left out: {}",
+                    unused.join(", ")
+                );
                 self.warnings.push(text);
             }
             self.warnings.extend(overlaps);

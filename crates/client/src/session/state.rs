@@ -52,6 +52,8 @@ pub struct Session {
     pub(crate) warnings: Warnings,
     /// The program was told, if necessary, that nothing makes a checkpoint due.
     pub(crate) untriggered_warned: bool,
+    /// Stored regions that it does not protect are no surprise to the program.
+    pub(crate) wants_part: bool,
 }
 
 /// The state that the program protects, and how it reaches the pool.
@@ -185,6 +187,7 @@ impl Session {
                 ..Resume::default()
             },
             warnings,
+            wants_part: false,
             untriggered_warned: false,
             options,
         })
@@ -642,6 +645,12 @@ impl Session {
         for text in self.warnings.news().filter(|_| self.rank == Rank(0)) {
             report::warned(&self.job, text);
         }
+    }
+
+    /// A restart is not warned about what is stored and not protected: the program wants a part.
+    /// Local.
+    pub fn want_part(&mut self) {
+        self.wants_part = true;
     }
 
     /// Takes the oldest warning. Local.

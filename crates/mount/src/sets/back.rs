@@ -153,7 +153,7 @@ fn aside(
         } else if left.kind == Kind::Lost && !marks.power_cut {
             // Breaks if: they are synced and forgotten; the kernel has dropped what it could not
             // write, and says so only once.
-            if paths.iter().any(|path| marks.find(path).is_ok()) {
+            if paths.iter().any(|path| marks.may_exist(path)) {
                 continue;
             }
         } else if paths.iter().any(|path| marks.sync_file(path).is_err()) {

@@ -478,7 +478,7 @@ impl Gathered {
     }
 
     /// What the nodes tell each other; with the lists that were read.
-    pub fn report(&self, lists: Vec<List>) -> Report {
+    pub fn report(&self, lists: Vec<List>, undurable: Vec<u64>) -> Report {
         let mut state = self.state();
         state.dirty = false;
         let mut counted: BTreeMap<Key, Counted> = BTreeMap::new();
@@ -499,7 +499,7 @@ impl Gathered {
         Report {
             sets: counted.into_iter().collect(),
             lists,
-            undurable: Vec::new(),
+            undurable,
             ending: state.ending,
         }
     }
@@ -713,7 +713,7 @@ impl Gathered {
     /// Names the sets that are not complete at the end; returns how many, with those of older steps
     /// that were written.
     pub fn tell_incomplete(&self) -> u64 {
-        let report = self.report(Vec::new());
+        let report = self.report(Vec::new(), Vec::new());
         let listed = self.listed();
         let mut sets: BTreeMap<Key, Counted> = report.sets.into_iter().collect();
         for step in listed.keys() {

@@ -249,8 +249,15 @@ impl Marks {
         gone(self.begun.rename(from, &self.begun, to, 0))
     }
 
-    /// All files of a step are durable, and their names in these directories are to be.
-    pub fn durable(&self, step: u64, directories: &BTreeSet<PathBuf>) -> Kernel<()> {
+    /// The same of all steps whose files were whole.
+    pub fn all_lost(&self) -> Kernel<()> {
+        let left = self.left()?;
+        let mut whole = left.iter().filter(|one| one.kind == Kind::Whole);
+        whole.try_for_each(|one| self.keep_as_lost(one))
+    }
+
+    /// Makes the names in these directories durable, and their own.
+    pub fn sync_directories(&self, directories: &BTreeSet<PathBuf>) -> Kernel<()> {
         let with_above = directories.iter().flat_map(|path| path.ancestors());
         for path in with_above.collect::<BTreeSet<&Path>>() {
             let found = match path.as_os_str().is_empty() {
@@ -263,6 +270,11 @@ impl Marks {
                 other => other?.sync_names()?,
             }
         }
+        Ok(())
+    }
+
+    /// All files of a step are durable: its mark goes.
+    pub fn forget_step(&self, step: u64) -> Kernel<()> {
         self.forget(&self.mine(step))
     }
 
@@ -323,11 +335,17 @@ impl Marks {
         Ok(paths)
     }
 
+    /// Whether there is something at a path, or nobody can tell.
+    pub fn may_exist(&self, path: &Path) -> bool {
+        !self.find(path).is_err_and(is_absent)
+    }
+
     /// Makes a file durable that an earlier mount has left in its place. What is not there, or not
     /// a file, needs nothing.
     pub fn sync_file(&self, path: &Path) -> Kernel<()> {
-        let Ok(found) = self.find(path) else {
-            return Ok(());
+        let found = match self.find(path) {
+            Err(errno) if is_absent(errno) => return Ok(()),
+            other => other?,
         };
         if !FileType::from_raw_mode(found.stat()?.st_mode).is_file() {
             return Ok(());
@@ -634,10 +652,10 @@ mod tests {
             );
         }
         first.keep_as_lost(&first.left().unwrap()[2]).unwrap();
-        first
-            .durable(7, &BTreeSet::from(["".into(), "d".into()]))
-            .unwrap();
-        first.durable(7, &BTreeSet::new()).unwrap();
+        let directories = BTreeSet::from(["".into(), "d/e".into()]);
+        first.sync_directories(&directories).unwrap();
+        first.forget_step(7).unwrap();
+        first.forget_step(7).unwrap();
         assert_eq!(kinds(&first), [(6, Kind::Begun), (9, Kind::Lost)]);
         first.lost(6).unwrap();
         assert_eq!(kinds(&first), [(6, Kind::Lost), (9, Kind::Lost)]);
@@ -649,5 +667,41 @@ mod tests {
         drop(first);
         let next = open_at(0, "even later").unwrap();
         assert!(!next.crashed && !next.power_cut);
+    }
+
+    #[test]
+    fn marks_that_nobody_wrote_like_this_do_no_harm() {
+        let scratch = Scratch::new("marks");
+        let marks = Marks::open(scratch.path(), "j", (0, 1), "now", &Failpoints::none());
+        let marks = marks.unwrap().unwrap();
+        let begun = scratch.path().join(".orcheck-sets/j/begun");
+        for name in [
+            "007.0",
+            "+7.0",
+            "7",
+            "7.0.whole.lost",
+            "x.0",
+            "7.-1",
+            "99999999999999999999.0",
+        ] {
+            std::fs::write(begun.join(name), "user\0").unwrap();
+        }
+        assert!(marks.left().unwrap().is_empty());
+        let long = "x".repeat(300) + "/y\0";
+        std::fs::write(begun.join("5.0"), long).unwrap();
+        let huge = std::fs::File::create(begun.join("6.0.whole")).unwrap();
+        huge.set_len(4 << 40).unwrap();
+        let left = marks.left().unwrap();
+        assert_eq!(left.len(), 2);
+        let paths = marks.paths(&left[0]).unwrap();
+        assert!(marks.beside(&paths[0]).unwrap().is_empty());
+        assert!(!marks.may_exist(&paths[0]));
+        marks.sync_file(&paths[0]).unwrap();
+        let (aside, _) = marks.aside("5").unwrap();
+        assert_eq!(marks.move_to(&aside, &paths[0]), Ok(false));
+        assert!(marks.paths(&left[1]).unwrap().is_empty());
+        marks.all_lost().unwrap();
+        let kinds: Vec<Kind> = marks.left().unwrap().iter().map(|one| one.kind).collect();
+        assert_eq!(kinds, [Kind::Begun, Kind::Lost]);
     }
 }

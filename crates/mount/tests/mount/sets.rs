@@ -3,7 +3,9 @@
 
 use crate::cannot_mount;
 use crate::programs::{MELT, WATER, gmx};
-use crate::rig::{IN_MEMORY, MODES, Mode, ON_DISK, Rig, Said, Where, data, mode, wait_until};
+use crate::rig::{
+    FoundThere, IN_MEMORY, MODES, Mode, ON_DISK, Rig, Said, Where, data, mode, wait_until,
+};
 use orcheck_io::failpoints::Failpoints;
 use orcheck_mount::{Pattern, SetOptions};
 use orcheck_testing::Scratch;
@@ -46,7 +48,7 @@ pub fn unstarted(mode: Mode, sets: SetOptions) -> Rig {
 }
 
 /// Steps that are incomplete, or not durable.
-fn begun(rig: &Rig) -> usize {
+pub fn begun(rig: &Rig) -> usize {
     let dir = rig.backing().join(".orcheck-sets/melt/begun");
     fs::read_dir(dir).map_or(0, Iterator::count)
 }
@@ -498,13 +500,13 @@ fn a_set_that_changes_while_it_is_taken_is_lost_or_whole() {
 const NAMES: [&str; 2] = ["left", "right"];
 
 /// Two virtual nodes: each has a backing directory of its own, and a copy of what the other keeps.
-struct Two {
+pub struct Two {
     shared: Scratch,
-    rigs: [Rig; 2],
+    pub rigs: [Rig; 2],
 }
 
 impl Two {
-    fn new(mode: Mode, sets: &SetOptions) -> Two {
+    pub fn new(mode: Mode, sets: &SetOptions) -> Two {
         let shared = Scratch::new("mount-nodes");
         let rigs = [0, 1].map(|node| {
             let mut rig = Rig::new(mode);
@@ -528,18 +530,23 @@ impl Two {
 
     /// Mounts both; returns the files that each got back.
     fn start(&mut self) -> [Vec<String>; 2] {
-        self.rigs
-            .iter_mut()
-            .for_each(|rig| rig.begin(Failpoints::none()));
-        [0, 1].map(|node: usize| self.rigs[node].started_now().restored)
+        self.start_with([Failpoints::none(), Failpoints::none()])
+            .map(|found| found.restored)
     }
 
-    fn stop(&mut self) -> [Said; 2] {
+    pub fn start_with(&mut self, points: [Failpoints; 2]) -> [FoundThere; 2] {
+        for (rig, points) in self.rigs.iter_mut().zip(points) {
+            rig.begin(points);
+        }
+        [0, 1].map(|node: usize| self.rigs[node].started_now())
+    }
+
+    pub fn stop(&mut self) -> [Said; 2] {
         self.rigs.iter().for_each(Rig::unmount);
         [0, 1].map(|node: usize| self.rigs[node].ended().unwrap())
     }
 
-    fn kill(&mut self) {
+    pub fn kill(&mut self) {
         self.rigs.iter_mut().for_each(Rig::kill);
     }
 

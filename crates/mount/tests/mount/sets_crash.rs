@@ -5,7 +5,7 @@
 //! there; what a program had closed is in its place or was moved aside.
 
 use crate::rig::{IN_MEMORY, Mode, Rig, data, wait_until};
-use crate::sets::{PLAIN, counted, has_step, unstarted};
+use crate::sets::{PLAIN, Two, begun, counted, has_step, unstarted};
 use crate::{cannot_mount, number};
 use orcheck_io::failpoints::{Failpoints, Verdict};
 use orcheck_testing::FaultPlan;
@@ -44,7 +44,12 @@ fn program(rig: &Rig, before: &mut Before) -> Result<()> {
             let mut file = File::create(&first)?;
             file.write_all(&bytes(step, part))?;
             close(file)?;
-            fs::rename(&first, &path)?;
+            if (step, part) == (2, "b") {
+                fs::hard_link(&first, &path)?;
+                fs::remove_file(&first)?;
+            } else {
+                fs::rename(&first, &path)?;
+            }
             before.closed.push((step, part));
         }
         wait_until("the set is safe", || has_step(rig, step) || rig.has_ended());
@@ -240,12 +245,34 @@ fn what_a_power_cut_tears_of_a_set_that_was_decided_is_moved_aside() {
     if cannot_mount() {
         return;
     }
-    for killed_first in [false, true] {
+    for (killed_first, told) in [(false, false), (true, false), (false, true)] {
         let mut rig = unstarted(PLAIN, counted(2));
-        // One file does not become durable.
+        // One file does not become durable: as the mount syncs it, or as its program does.
         let plan = FaultPlan::new().at_site("inode.sync", 1, Verdict::Fail(libc::EIO));
         rig.start(plan.only_where("r.1.a").failpoints().1);
-        program(&rig, &mut Before::default()).unwrap();
+        if told {
+            let file = File::create(rig.point().join("r.1.a")).unwrap();
+            assert!(file.sync_all().is_err());
+            drop(file);
+            let other = rig.backing().join("other");
+            fs::write(&other, "good").unwrap();
+            let from = rig.point().join("r.1.a");
+            assert!(fs::rename(from, rig.point().join("other")).is_err());
+            // What has the bytes now may not be cut off, or it would count as new.
+            let mut file = File::options()
+                .append(true)
+                .open(rig.point().join("r.1.a"))
+                .unwrap();
+            file.write_all(&bytes(1, "a")).unwrap();
+            drop(file);
+            fs::write(rig.point().join("r.1.b"), bytes(1, "b")).unwrap();
+            wait_until("the set is safe", || has_step(&rig, 1));
+            for part in PARTS {
+                fs::write(rig.point().join(format!("r.2.{part}")), bytes(2, part)).unwrap();
+            }
+        } else {
+            program(&rig, &mut Before::default()).unwrap();
+        }
         wait_until("both are decided", || marks(&rig) == ["1.0.lost"]);
         rig.kill();
         if killed_first {
@@ -270,6 +297,46 @@ fn what_a_power_cut_tears_of_a_set_that_was_decided_is_moved_aside() {
         assert!(read(&rig.point().join("r.2.b")) == Some(bytes(2, "b")));
         rig.stop();
     }
+}
+
+#[test]
+fn what_a_power_cut_of_one_node_tears_is_moved_aside_on_all() {
+    if cannot_mount() {
+        return;
+    }
+    let mut two = Two::new(PLAIN, &counted(2));
+    two.stop();
+    let plan = FaultPlan::new().at_site("inode.sync", 1, Verdict::Fail(libc::EIO));
+    two.start_with([Failpoints::none(), plan.only_where("r.1.b").failpoints().1]);
+    let marked = |two: &Two, names: [&str; 2]| {
+        two.rigs.iter().zip(names).all(|(rig, name)| {
+            let begun = rig.backing().join(".orcheck-sets/melt/begun");
+            begun.join(name).exists() && fs::read_dir(begun).unwrap().count() == 1
+        })
+    };
+    for step in [1, 2] {
+        for (rig, part) in two.rigs.iter().zip(PARTS) {
+            fs::write(
+                rig.point().join(format!("r.{step}.{part}")),
+                bytes(step, part),
+            )
+            .unwrap();
+        }
+    }
+    // The first node's file is durable, the second's cannot become so; step 2 is over.
+    wait_until("only the first step is left", || {
+        marked(&two, ["1.0.whole", "1.1.lost"])
+    });
+    two.kill();
+    let running = two.rigs[1].backing().join(".orcheck-sets/melt/running.1");
+    fs::write(running, "another start").unwrap();
+    let found = two.start_with([Failpoints::none(), Failpoints::none()]);
+    for (found, rig) in found.iter().zip(&two.rigs) {
+        assert_eq!(found.aside, [".orcheck-sets/melt/aside/1"]);
+        assert_eq!(begun(rig), 0);
+    }
+    assert!(two.rigs[0].backing().join("r.2.a").exists());
+    two.stop();
 }
 
 #[test]

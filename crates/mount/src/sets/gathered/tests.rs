@@ -38,7 +38,7 @@ fn write(gathered: &Gathered, node: &Node) {
 }
 
 fn fresh(gathered: &Gathered) -> u64 {
-    let sets = gathered.report(Vec::new()).sets;
+    let sets = gathered.report(Vec::new(), Vec::new()).sets;
     sets.iter().map(|(_, counted)| counted.fresh).sum()
 }
 
