@@ -140,5 +140,5 @@ def is_still(measured: str) -> bool:
     """Whether the tree is what was measured: nobody has changed or committed anything since."""
     if commit() == measured:
         return True
-    changed = output("git", "diff", "--name-only", measured.rstrip("+"), "--", *MEASURED, cwd=ROOT)
-    return changed == "" and not measured.endswith("+")
+    same = ("git", "-C", ROOT, "diff", "--quiet", measured, "--", *MEASURED)
+    return subprocess.run(same, capture_output=True).returncode == 0

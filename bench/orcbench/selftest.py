@@ -12,7 +12,7 @@ import statistics
 import subprocess
 import tempfile
 
-from orcbench import peers, peers_setups, reproduction, running
+from orcbench import facts, peers, peers_setups, reproduction, running
 from orcbench.__main__ import BENCHMARKS, module_of
 from orcbench.documents import DOCUMENTS
 from orcbench.running import ROOT, build
@@ -107,6 +107,7 @@ def reproduction_holds() -> None:
         told = reproduction.mistakes([reproduction.Document("", [row])], options)
         assert any("in the command only" in one for one in told) != right, told
     publishing_holds()
+    assert facts.is_still(facts.commit()) and not facts.is_still("0" * 12)
 
 
 def publishing_holds() -> None:

@@ -178,7 +178,7 @@ ORCHESTRATION = Document(
                     (IMAGES, "class_d_over_cached"),
                     0.7,
                     less=False,
-                    note="here it does not fall: 72 % of class C and 76 % of class D are saved",
+                    note="here it does not fall",
                 ),
                 Claim(
                     "class C, by the model",

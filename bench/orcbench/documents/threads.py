@@ -20,9 +20,8 @@ THREADS = Document(
                     ("lbm", "schemes_worst_over_best"),
                     1.25,
                     bound=True,
-                    note="14 to 28 ms for 290 MiB, with intervals that overlap "
-                    "([table](lbm.md#schemes-scaling-incremental)); synchronous, "
-                    "121 to 166",
+                    note="the intervals of the three overlap "
+                    "([table](lbm.md#schemes-scaling-incremental))",
                 ),
             ),
         ),

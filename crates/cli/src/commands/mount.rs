@@ -283,6 +283,10 @@ fn options(args: &MountArgs, places: &Places) -> Result<Options> {
 fn sets(args: &MountArgs, job: &str, places: &Places) -> Result<SetOptions> {
     let pattern = |text: &String| Pattern::new(text);
     let meeting = match args.nodes {
+        1 if args.node.is_some_and(|node| node > 0) => {
+            let text = "--node: the only node is number 0; nodes are counted from 0";
+            return Err(Error::invalid(text).next("give --nodes, the number of nodes, too"));
+        }
         1 => None,
         nodes => {
             let node = args.node.or_else(rank_of_launcher).ok_or_else(|| {

@@ -300,16 +300,27 @@ fn the_files_of_any_set_are_restored_elsewhere_all_of_them_or_none() {
     let store = scratch.path().join("store");
     std::fs::create_dir(&store).unwrap();
     let options = format!("global = '{}'", store.display());
+    let mount = |script: &str| {
+        let mut arguments = vec!["mount", "--job", "melt", "--options", &options];
+        arguments.extend(["--set", "out/r.{step}.*", "--set-count", "2"]);
+        arguments.extend([text(&backing), text(&point), "--", "sh", "-c", script]);
+        answer(&arguments)
+    };
     for step in 1..=2 {
         let script = format!(
             "mkdir -p {at}/out; cd {at}/out; echo {step}a > r.{step}.a; chmod 750 r.{step}.a
              touch -d '2020-01-02 03:04:05 UTC' r.{step}.a; : > r.{step}.b",
             at = point.display()
         );
-        let mut arguments = vec!["mount", "--job", "melt", "--options", &options];
-        arguments.extend(["--set", "out/r.{step}.*", "--set-count", "2"]);
-        arguments.extend([text(&backing), text(&point), "--", "sh", "-c", &script]);
-        assert_eq!(answer(&arguments).code, 0);
+        let ended = mount(&script);
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+        assert_eq!(ended.stderr, "orcheck: mount: 1 set became safe\n");
+    }
+    // Written again, the newest one is what it was; an older one is not kept, and the code says so.
+    for (step, code, said) in [(2, 0, "are written again"), (1, 3, "is not kept")] {
+        let ended = mount(&format!("echo more >> {}/out/r.{step}.b", point.display()));
+        assert_eq!(ended.code, code, "{}", ended.stderr);
+        assert!(ended.stderr.contains(said), "{}", ended.stderr);
     }
     let out = scratch.path().join("restored");
     let restore = |more: &[&str]| {
@@ -404,6 +415,7 @@ fn what_cannot_be_a_set_is_refused() {
         "{step}",
     );
     refused(&[&job[..], &["--nodes", "2"]].concat(), "--node");
+    refused(&[&job[..], &["--node", "1"]].concat(), "give --nodes");
     refused(
         &[&job[..], &["--nodes", "2", "--node", "2"]].concat(),
         "counted from 0",

@@ -49,8 +49,8 @@ impl Placed {
         self.0.insert(step, files);
     }
 
-    /// Looks at the files; returns the steps that cannot be forgotten yet. `awaited`: those that are
-    /// neither safe nor lost.
+    /// Looks at the files; returns the steps that cannot be forgotten yet. `awaited`: those that
+    /// are neither safe nor lost.
     pub fn undurable(&mut self, tree: &Tree, marks: &Marks, awaited: &BTreeSet<u64>) -> Vec<u64> {
         for (step, files) in &mut self.0 {
             let mut lost = false;

@@ -270,21 +270,18 @@ impl Out {
         temporary.push(".orcheck.tmp");
         match above.child(name) {
             Err(Errno::NOENT) => {}
-            Ok(_) => {
-                return Err(Self::exists(&shown));
-            }
+            Ok(_) => return Err(Self::exists(&shown)),
             Err(errno) => return Err(failed(errno)),
         }
-        above
-            .make_dir(&temporary, 0o700)
-            .map_err(|errno| {
-                match errno {
-            Errno::EXIST => Error::invalid(format!("{shown}.orcheck.tmp exists")).next(
-                "another restore writes it, or was killed: then remove it; or give another --out",
-            ),
+        let made = above.make_dir(&temporary, 0o700);
+        made.map_err(|errno| match errno {
+            Errno::EXIST => {
+                let next = "another restore writes it, or was killed; then remove it, or give \
+                            another --out";
+                Error::invalid(format!("{shown}.orcheck.tmp exists")).next(next)
+            }
             errno => failed(errno),
-        }
-            })?;
+        })?;
         let dir = above.child(&temporary).map_err(failed)?;
         let name = name.to_owned();
         Ok(Out {
@@ -301,21 +298,20 @@ impl Out {
     fn finish(&mut self, paths: &BTreeSet<PathBuf>) -> Result<()> {
         let directories = paths.iter().filter_map(|path| path.parent());
         let directories: BTreeSet<&Path> = directories.flat_map(Path::ancestors).collect();
-        self.check_ours()?;
         let mut below = directories.iter().filter(|dir| **dir != Path::new(""));
-        let finished = below
-            .try_for_each(|dir| {
-                let (above, name) = parent_of(&self.dir, dir, false)?;
-                above.child(name)?.sync_names()
-            })
-            .and_then(|()| self.dir.sync_names())
-            .and_then(|()| {
-                // The kernel refuses to replace what somebody has made meanwhile.
-                let flags = RenameFlags::NOREPLACE.bits();
-                self.above
-                    .rename(&self.temporary, &self.above, &self.name, flags)
-            })
-            .and_then(|()| self.above.sync_names());
+        let synced = below.try_for_each(|dir| {
+            let (above, name) = parent_of(&self.dir, dir, false)?;
+            above.child(name)?.sync_names()
+        });
+        let synced = synced.and_then(|()| self.dir.sync_names());
+        synced.map_err(|errno| rustix_error(errno, &self.shown))?;
+        self.check_ours()?;
+        // The kernel refuses to replace what somebody has made meanwhile.
+        let flags = RenameFlags::NOREPLACE.bits();
+        let above = &self.above;
+        let finished = above
+            .rename(&self.temporary, above, &self.name, flags)
+            .and_then(|()| above.sync_names());
         self.finished = finished.is_ok();
         finished.map_err(|errno| match errno {
             Errno::EXIST => Self::exists(&self.shown),
@@ -373,6 +369,8 @@ fn remove(above: &Inode, name: &OsStr) -> Kernel<()> {
 }
 
 #[cfg(test)]
+// A test makes what is in the way.
+#[allow(clippy::disallowed_methods)]
 mod tests {
     use super::*;
 
@@ -408,5 +406,29 @@ mod tests {
                 "{wrong:?}"
             );
         }
+    }
+
+    #[test]
+    fn only_the_directory_that_was_made_gets_the_name_or_is_removed() {
+        let scratch = orcheck_testing::Scratch::new("restore-files");
+        let [path, beside] = ["set", "set.orcheck.tmp"].map(|name| scratch.path().join(name));
+        let mut out = Out::make(&path).unwrap();
+        assert!(Out::make(&path).is_err(), "another restore");
+        // Somebody has removed it, and another restore has begun.
+        std::fs::remove_dir(&beside).unwrap();
+        std::fs::create_dir(&beside).unwrap();
+        std::fs::write(beside.join("half"), "").unwrap();
+        let refused = out.finish(&BTreeSet::new()).unwrap_err();
+        assert!(refused.message().contains("replaced"), "{refused}");
+        drop(out);
+        assert!(beside.join("half").exists() && !path.exists());
+        std::fs::remove_dir_all(&beside).unwrap();
+        // Somebody has made the directory itself.
+        let mut out = Out::make(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        let refused = out.finish(&BTreeSet::new()).unwrap_err();
+        assert!(refused.message().contains("exists"), "{refused}");
+        drop(out);
+        assert!(path.exists() && !beside.exists());
     }
 }
